@@ -1,0 +1,26 @@
+# Each file of vitrum/cpu/simd is compiled once per instruction set, with VITRUM_ISA naming it; the CPU backend
+# chooses at run time. Those objects must define no weak symbol (an inline function, a template instance): the
+# linker keeps one copy of a weak symbol, and AVX-512 code could end up in baseline callers.
+# tests/check_weak_symbols.sh looks.
+file(GLOB simd_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/vitrum/cpu/simd/*.cpp)
+set(VITRUM_SIMD_OBJECTS "")
+
+function(vitrum_simd isa)
+  if(NOT simd_sources)
+    return()
+  endif()
+  add_library(vitrum_${isa} OBJECT ${simd_sources})
+  vitrum_flags(vitrum_${isa})
+  target_compile_features(vitrum_${isa} PRIVATE cxx_std_20)
+  target_include_directories(vitrum_${isa} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(vitrum_${isa} PRIVATE VITRUM_ISA=${isa})
+  target_compile_options(vitrum_${isa} PRIVATE -O3 -fno-math-errno -fno-trapping-math
+    -ffp-contract=off ${ARGN})
+  target_link_libraries(vitrum_${isa} PRIVATE fmt::fmt)
+  target_sources(vitrum PRIVATE $<TARGET_OBJECTS:vitrum_${isa}>)
+  set(VITRUM_SIMD_OBJECTS ${VITRUM_SIMD_OBJECTS} $<TARGET_OBJECTS:vitrum_${isa}> PARENT_SCOPE)
+endfunction()
+
+set(avx2 -mavx2 -mfma -mf16c -mbmi2)
+vitrum_simd(avx2 ${avx2})
+vitrum_simd(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl ${avx2} -mprefer-vector-width=512)

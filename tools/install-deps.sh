@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs the packages of packages.txt that are missing; does nothing, quickly, when none is.
+set -euo pipefail
+list="$(dirname "$0")/../packages.txt"
+mapfile -t wanted < <(sed 's/#.*//; s/[[:space:]]//g; /^$/d' "$list")
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "deps: no apt on this system; install the equivalents of packages.txt by hand (going on without)" >&2
+  exit 0
+fi
+
+installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null |
+  sed -n 's/^installed //p' || true)
+mapfile -t missing < <(printf '%s\n' "${wanted[@]}" | grep -vxF -f <(printf '%s\n' "$installed") || true)
+
+if ((${#missing[@]} == 0)); then
+  echo "deps: all ${#wanted[@]} packages are installed"
+  exit 0
+fi
+
+echo "deps: installing ${missing[*]}"
+as_root=()
+if ((EUID != 0)); then
+  if ! command -v sudo >/dev/null; then
+    echo "deps: not root and no sudo here; as root, run: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}"
