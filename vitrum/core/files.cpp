@@ -1,0 +1,210 @@
+#include "vitrum/core/files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "vitrum/core/error.h"
+
+namespace vitrum {
+namespace {
+
+constexpr std::string_view kTemporarySuffix = ".vitrum-tmp";
+
+// Takes errno as the failed call left it.
+[[noreturn]] void fail_io(std::string_view action, const std::string& path) {
+  const int code = errno;
+  if (code == ENOSPC || code == EDQUOT)
+    fail_exhausted("cannot {} '{}': {}; free some space or choose another directory", action, path,
+                   std::strerror(code));
+  if (code == ENOMEM) fail_exhausted("cannot {} '{}': {}", action, path, std::strerror(code));
+  fail_input("cannot {} '{}': {}", action, path, std::strerror(code));
+}
+
+std::string directory_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+template <class Call>
+auto retry(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+Descriptor open_for_reading(const std::string& path, int flags = 0) {
+  Descriptor file{retry([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags); })};
+  if (file.fd < 0) fail_io("read", path);
+  return file;
+}
+
+int open_for_writing(const std::string& path, int flags) {
+  return retry([&] { return ::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666); });
+}
+
+struct stat status_of(const Descriptor& file, const std::string& path) {
+  struct stat status {};
+  if (fstat(file.fd, &status) != 0) fail_io("read", path);
+  return status;
+}
+
+// Renaming onto a device or a pipe would replace it, as root even /dev/null.
+void refuse_special_target(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
+  fail_input("cannot write '{}': it is {}", path,
+             S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
+}
+
+void sync_directory(const std::string& directory) {
+  const Descriptor file = open_for_reading(directory, O_DIRECTORY);
+  // EINVAL: the file system has no such notion.
+  if (retry([&] { return fsync(file.fd); }) != 0 && errno != EINVAL) fail_io("sync", directory);
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path, size_t limit) {
+  const Descriptor file = open_for_reading(path);
+  const struct stat status = status_of(file, path);
+  const auto refuse = [&] {
+    fail_input("'{}' is larger than the {} bytes allowed here", path, limit);
+  };
+  const auto size = S_ISREG(status.st_mode) ? static_cast<size_t>(status.st_size) : 0;
+  if (size > limit) refuse();
+
+  // Pipes and /proc have no size, and a file may grow while it is read: the end is where read()
+  // says so.
+  std::string text;
+  for (size_t used = 0;;) {
+    text.resize(std::max(used + 4096, size + 1));
+    const ssize_t n =
+        retry([&] { return ::read(file.fd, text.data() + used, text.size() - used); });
+    if (n < 0) fail_io("read", path);
+    used += static_cast<size_t>(n);
+    if (used > limit) refuse();
+    if (n == 0) return text.resize(used), text;
+  }
+}
+
+void ensure_directory(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error && std::filesystem::is_directory(path, error)) return;
+  errno = error ? error.value() : ENOTDIR;
+  fail_io("make the directory", path);
+}
+
+OutputFile::OutputFile(const std::string& path, int open_flags)
+    : path_(path), fd_(open_for_writing(path, open_flags)) {
+  if (fd_ < 0) fail_io("write", path_);
+}
+
+OutputFile::OutputFile(OutputFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void OutputFile::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = retry([&] { return ::write(fd_, bytes.data(), bytes.size()); });
+    if (n < 0) fail_io("write", path_);
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  write(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+void OutputFile::sync() {
+  if (retry([&] { return fsync(fd_); }) != 0) fail_io("sync", path_);
+}
+
+void OutputFile::close() {
+  // Linux frees the descriptor even when close() is interrupted: never retry.
+  if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) fail_io("write", path_);
+}
+
+AtomicFile::AtomicFile(const std::string& path) : path_(path), file_(create_temporary()) {}
+
+OutputFile AtomicFile::create_temporary() {
+  refuse_special_target(path_);
+  OutputFile file;
+  file.path_ = path_;
+  // A process id comes back, in containers soon: skip what a killed predecessor left behind.
+  for (int n = 0; file.fd_ < 0; ++n) {
+    temporary_ = fmt::format("{}/.{}-{}{}", directory_of(path_), getpid(), n, kTemporarySuffix);
+    file.fd_ = open_for_writing(temporary_, O_CREAT | O_EXCL);
+    if (file.fd_ < 0 && errno != EEXIST) fail_io("write", path_);
+  }
+  return file;
+}
+
+AtomicFile::~AtomicFile() {
+  if (!committed_) unlink(temporary_.c_str());
+}
+
+void AtomicFile::commit() {
+  file_.sync();
+  file_.close();
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_io("write", path_);
+  committed_ = true;
+  sync_directory(directory_of(path_));
+}
+
+void write_file_atomic(const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+void remove_stale_temporaries(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  for (fs::directory_iterator at(directory, ignored), end; at != end; at.increment(ignored))
+    if (at->path().filename().string().ends_with(kTemporarySuffix) && at->is_regular_file(ignored))
+      fs::remove(at->path(), ignored);
+}
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  // Non-blocking, so that a pipe is refused rather than waited for.
+  const Descriptor file = open_for_reading(path, O_NONBLOCK);
+  const struct stat status = status_of(file, path);
+  if (!S_ISREG(status.st_mode))
+    fail_input("cannot read '{}': it is {}", path,
+               S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
+  size_ = static_cast<size_t>(status.st_size);
+  if (size_ == 0) return;  // mmap refuses to map nothing
+  void* data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (data == MAP_FAILED) fail_io("map", path);
+  data_ = static_cast<const std::byte*>(data);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile::~MappedFile() {
+  if (data_) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+}  // namespace vitrum

@@ -1,0 +1,85 @@
+// Files: whole reads, read-only maps, and writes that appear at once or not at all. Everything that
+// goes wrong throws Error naming the path: a full disk as exhausted, the rest as bad input.
+#pragma once
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace vitrum {
+
+// A file larger than `limit` bytes is refused before it is read.
+std::string read_file(const std::string& path, size_t limit = std::numeric_limits<size_t>::max());
+
+// Makes the directory and its parents; one that exists is fine.
+void ensure_directory(const std::string& path);
+
+// Owned file descriptor with checked writes.
+class OutputFile {
+ public:
+  OutputFile(const std::string& path, int open_flags);  // O_WRONLY is implied
+  OutputFile(OutputFile&& other) noexcept;
+  OutputFile& operator=(OutputFile&&) = delete;
+  ~OutputFile();
+
+  void write(std::string_view bytes);
+  void write(std::span<const std::byte> bytes);
+  void sync();
+  void close();  // reports what the file system held back until now; the destructor cannot
+  const std::string& path() const { return path_; }
+
+ private:
+  friend class AtomicFile;
+  OutputFile() = default;
+
+  std::string path_;  // what messages name
+  int fd_ = -1;
+};
+
+// Writes a temporary file beside `path`; commit() puts it in place (fsync, rename, fsync of the
+// directory). Without commit() the destructor removes it and `path` stays as it was. The file being
+// replaced may be mapped.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  void write(std::string_view bytes) { file_.write(bytes); }
+  void write(std::span<const std::byte> bytes) { file_.write(bytes); }
+  void commit();
+
+ private:
+  OutputFile create_temporary();
+
+  std::string path_, temporary_;
+  OutputFile file_;
+  bool committed_ = false;
+};
+
+void write_file_atomic(const std::string& path, std::string_view text);
+
+// A killed process cannot clean up after itself: removes what its AtomicFiles left in `directory`.
+void remove_stale_temporaries(const std::string& directory);
+
+// Read-only view of a whole regular file.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  size_t size() const { return size_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace vitrum

@@ -1,0 +1,17 @@
+// "did you mean": the closest known word to a mistyped one.
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace vitrum {
+
+// The candidate with the smallest edit distance to `word`, case ignored; none when all are too
+// different to be what was meant.
+std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
+
+// "; did you mean 'x'?" or "", to end an error message with.
+std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
+
+}  // namespace vitrum

@@ -1,0 +1,161 @@
+#include "vitrum/core/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "vitrum/core/utf8.h"
+
+namespace vitrum {
+namespace {
+
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+// The first of these that is set decides, as in every C program.
+bool locale_is_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"})
+    if (const auto value = environment(name); !value.empty())
+      return value.find("UTF-8") != value.npos || value.find("utf8") != value.npos;
+  return false;
+}
+
+std::string clock_text(double seconds) {
+  // Beyond a year the estimate says nothing, and llround of an infinity is undefined.
+  if (!(seconds >= 0 && seconds < 365 * 86400.0)) return "?";
+  const long long s = std::llround(seconds);
+  const long long h = s / 3600, m = s / 60 % 60;
+  return h ? fmt::format("{}:{:02}:{:02}", h, m, s % 60) : fmt::format("{:02}:{:02}", m, s % 60);
+}
+
+std::string rate_text(double rate) {
+  if (!(rate > 0)) return "?it/s";
+  return rate >= 1 ? fmt::format("{:5.2f}it/s", rate) : fmt::format("{:5.2f}s/it", 1 / rate);
+}
+
+double fraction_of(const ProgressState& s) {
+  return std::clamp(static_cast<double>(s.done) / static_cast<double>(s.total), 0.0, 1.0);
+}
+
+// "45/100 [00:10<00:12,  4.50it/s, loss=0.31]"
+std::string counts(const ProgressState& s) {
+  const std::string tail =
+      rate_text(s.rate) + (s.postfix.empty() ? "" : ", ") + std::string(s.postfix);
+  if (s.total <= 0) return fmt::format("{}it [{}, {}]", s.done, clock_text(s.seconds), tail);
+  const double left = s.rate > 0 ? static_cast<double>(s.total - s.done) / s.rate : -1;
+  return fmt::format("{}/{} [{}<{}, {}]", s.done, s.total, clock_text(s.seconds), clock_text(left),
+                     tail);
+}
+
+std::string cells(double fraction, int width, bool unicode) {
+  constexpr std::string_view kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const int steps = unicode ? 8 : 10;  // tqdm draws the partial ASCII cell as a digit
+  const int filled = static_cast<int>(fraction * width * steps);
+  const int part = filled % steps;
+  std::string bar;
+  for (int i = 0; i < filled / steps; ++i) bar += unicode ? "█" : "#";
+  if (part > 0) bar += unicode ? std::string(kEighths[part]) : std::to_string(part);
+  return bar + std::string(static_cast<size_t>(width - filled / steps - (part > 0)), ' ');
+}
+
+// Straight to the stream: fmt::print throws when nobody reads it any more, and progress is not
+// worth that.
+void put(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
+std::string prefix(const ProgressState& s) {
+  return s.label.empty() ? "" : std::string(s.label) + ": ";
+}
+
+}  // namespace
+
+bool use_colour(std::FILE* stream) {
+  return isatty(fileno(stream)) && environment("NO_COLOR").empty() && environment("TERM") != "dumb";
+}
+
+int terminal_width(std::FILE* stream) {
+  winsize size{};
+  return ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+std::string progress_bar(const ProgressState& state, int width, bool unicode) {
+  const std::string right = counts(state);
+  if (state.total <= 0) return fit_columns(prefix(state) + right, width);
+  const double fraction = fraction_of(state);
+  // Rounded down: 100 % is said only at the end.
+  const std::string left = fmt::format("{}{:3}%|", prefix(state), static_cast<int>(100 * fraction));
+  const int room = width - columns(left) - columns(right) - 2;
+  const std::string bar = room > 0 ? cells(fraction, room, unicode) : "";
+  return fit_columns(left + bar + "| " + right, width);
+}
+
+std::string progress_line(const ProgressState& s) {
+  const std::string percent =
+      s.total > 0 ? fmt::format("{}% ", static_cast<int>(100 * fraction_of(s))) : "";
+  return prefix(s) + percent + counts(s);
+}
+
+Progress::Progress(std::string label, int64_t total, bool quiet, int64_t initial)
+    : label_(std::move(label)),
+      total_(total),
+      initial_(initial),
+      done_(initial),
+      quiet_(quiet),
+      terminal_(isatty(STDERR_FILENO) != 0),
+      unicode_(locale_is_utf8()),
+      start_(Clock::now()),
+      next_draw_(terminal_ ? start_ : start_ + std::chrono::seconds(10)) {}
+
+Progress::~Progress() {
+  if (drawn_ && terminal_ && !finished_) put("\n");
+}
+
+bool Progress::due() const { return !quiet_ && !finished_ && Clock::now() >= next_draw_; }
+
+void Progress::update(int64_t done, std::string_view postfix) {
+  done_ = done;
+  if (!quiet_ && !postfix.empty()) postfix_ = postfix;
+  if (due()) draw();
+}
+
+void Progress::finish() {
+  // In a log the last line is worth having only after others.
+  if (!quiet_ && !finished_ && (terminal_ || drawn_)) draw();
+  if (drawn_ && terminal_ && !finished_) put("\n");
+  finished_ = true;
+}
+
+void Progress::clear() {
+  if (!drawn_ || !terminal_ || finished_) return;
+  put(fmt::format("\r{:{}}\r", "", std::max(1, terminal_width(stderr) - 1)));
+  drawn_ = false;
+  next_draw_ = Clock::now();
+}
+
+ProgressState Progress::state() const {
+  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  const double rate = seconds > 0 ? static_cast<double>(done_ - initial_) / seconds : 0;
+  return {label_, postfix_, done_, total_, seconds, rate};
+}
+
+void Progress::draw() {
+  drawn_ = true;
+  next_draw_ =
+      Clock::now() + (terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(10));
+  if (!terminal_) return put(progress_line(state()) + "\n");
+  // The last column stays empty: some terminals wrap as soon as it is written.
+  const int width = std::max(1, terminal_width(stderr) - 1);
+  const std::string line = progress_bar(state(), width, unicode_);
+  const auto padding = static_cast<size_t>(std::max(0, width - columns(line)));
+  put("\r" + line + std::string(padding, ' '));
+}
+
+}  // namespace vitrum
