@@ -1,0 +1,96 @@
+#include <algorithm>
+
+#include "vitrum/graph/passes.h"
+
+namespace vitrum {
+namespace {
+
+// The graph seen by use: who reads a value, and how often.
+struct Uses {
+  explicit Uses(const Graph& g) : count(g.values.size(), 0), reader(g.values.size(), -1) {
+    for (size_t i = 0; i < g.nodes.size(); ++i)
+      for (ValueId v : g.nodes[i].in)
+        if (v != kAbsent) ++count[static_cast<size_t>(v)], reader[static_cast<size_t>(v)] = static_cast<int>(i);
+  }
+  int only_reader(ValueId v) const {
+    return count[static_cast<size_t>(v)] == 1 ? reader[static_cast<size_t>(v)] : -1;
+  }
+  std::vector<int> count, reader;
+};
+
+// Nodes are absorbed in place and swept at the end, so that indices stay valid during the pass.
+class Fuser {
+ public:
+  explicit Fuser(Graph& g) : g_(g), uses_(g), gone_(g.nodes.size(), false) {}
+
+  void run() {
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      if (gone_[i]) continue;
+      Node& node = g_.nodes[i];
+      if (std::holds_alternative<Normalize>(node.op)) into_patchify(i);
+      else if (auto* linear = std::get_if<Linear>(&node.op)) extend_linear(node, *linear);
+      else if (std::holds_alternative<Add>(node.op)) with_layer_norm(i);
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < g_.nodes.size(); ++i)
+      if (!gone_[i] && kept++ != i) g_.nodes[kept - 1] = std::move(g_.nodes[i]);
+    g_.nodes.resize(kept);
+  }
+
+ private:
+  template <class T>
+  Node* next_is(ValueId v) {  // the only reader of v, if it is a T
+    const int at = uses_.only_reader(v);
+    if (at < 0 || gone_[static_cast<size_t>(at)]) return nullptr;
+    Node& node = g_.nodes[static_cast<size_t>(at)];
+    return std::holds_alternative<T>(node.op) ? &node : nullptr;
+  }
+  void absorb(Node& node) { gone_[static_cast<size_t>(&node - g_.nodes.data())] = true; }
+
+  void into_patchify(size_t i) {
+    Node* patchify = next_is<Patchify>(g_.nodes[i].out[0]);
+    if (!patchify) return;
+    patchify->in = g_.nodes[i].in;
+    gone_[i] = true;
+  }
+
+  void extend_linear(Node& node, Linear& linear) {
+    if (Node* act = next_is<Activation>(node.out[0])) {
+      linear.act = std::get<Activation>(act->op).act;
+      node.out = act->out;
+      absorb(*act);
+    }
+    if (Node* drop = next_is<Dropout>(node.out[0])) {
+      const auto& op = std::get<Dropout>(drop->op);
+      linear.drop = op.drop, linear.site = op.site;
+      node.in[3] = drop->in[1];
+      node.out = drop->out;
+      absorb(*drop);
+    }
+  }
+
+  // The norm moves up to the add: its other operands are parameters, so nothing it needs comes later. The sum
+  // stays an output of its own, for the residual path.
+  void with_layer_norm(size_t i) {
+    Node& add = g_.nodes[i];
+    const auto norm = std::find_if(g_.nodes.begin() + static_cast<long>(i) + 1, g_.nodes.end(), [&](const Node& n) {
+      return std::holds_alternative<LayerNorm>(n.op) && n.in[0] == add.out[0] && !gone_[static_cast<size_t>(&n - g_.nodes.data())];
+    });
+    if (norm == g_.nodes.end()) return;
+    add.op = AddLayerNorm{std::get<LayerNorm>(norm->op).eps};
+    add.in.insert(add.in.end(), norm->in.begin() + 1, norm->in.end());
+    add.out.push_back(norm->out[0]);
+    add.name = norm->name;
+    absorb(*norm);
+  }
+
+  Graph& g_;
+  Uses uses_;
+  std::vector<bool> gone_;
+};
+
+}  // namespace
+
+void fuse(Graph& g) { Fuser(g).run(); }
+
+}  // namespace vitrum

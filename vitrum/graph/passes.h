@@ -1,0 +1,36 @@
+// Passes over a traced graph, in the order they are meant to run:
+// fuse -> differentiate -> assign_dtypes -> drop_dead -> plan.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "vitrum/graph/graph.h"
+
+namespace vitrum {
+
+// normalize + patchify; linear + activation + dropout; residual add + LayerNorm, also across blocks.
+void fuse(Graph& g);
+
+// What the backward pass computes again instead of keeping: nothing; what costs no matrix product (LayerNorm
+// and activation outputs); or each block from its input. Gradients are the same bits under every policy.
+enum class Recompute : uint8_t { kNone, kCheap, kBlock };
+
+// Appends the backward pass of `loss`. Gradients of trainable parameters are accumulated into kGrad values.
+void differentiate(Graph& g, Value loss, Recompute policy);
+
+// Activations and the weights of linear layers become bf16 (compute = kBF16), or every float becomes f64.
+// `keep_f32` values (logits) keep their precision.
+void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32);
+
+// Removes nodes whose results nobody reads, and marks unread outputs absent. `outputs` are read by the caller.
+void drop_dead(Graph& g, std::span<const Value> outputs);
+
+struct Plan {
+  std::vector<int64_t> offset;  // by value id; -1 where the planner does not own the memory
+  int64_t bytes = 0;            // the arena
+  int64_t lower_bound = 0;      // most bytes alive at one moment: no plan can be smaller
+  int64_t naive_bytes = 0;      // every temporary on its own
+};
+Plan plan_memory(const Graph& g, std::span<const Value> outputs, bool share = true);
+
+}  // namespace vitrum

@@ -1,0 +1,228 @@
+// Reverse-mode differentiation of a traced graph: one vjp() overload per differentiable op.
+#include <map>
+#include <optional>
+
+#include "vitrum/core/error.h"
+#include "vitrum/graph/functional.h"
+#include "vitrum/graph/passes.h"
+
+namespace vitrum {
+namespace {
+
+class Differentiator {
+ public:
+  Differentiator(Graph& g, Recompute policy) : g_(g), policy_(policy), forward_size_(g.nodes.size()) {}
+
+  void run(Value loss) {
+    mark_needed();
+    index_producers();
+    loss_ = loss.id();
+    for (node_ = forward_size_; node_-- > 0;) {
+      if (!reached()) continue;
+      if (policy_ == Recompute::kBlock) enter_region(g_.nodes[node_].region);
+      std::visit([&](const auto& op) { vjp(op); }, Op(g_.nodes[node_].op));
+    }
+  }
+
+ private:
+  // ---- what needs a gradient, and which node a value comes from ----
+  void mark_needed() {
+    needed_.assign(g_.values.size(), false);
+    for (size_t v = 0; v < g_.values.size(); ++v)
+      if (g_.values[v].role == Role::kParam)
+        needed_[v] = g_.params[static_cast<size_t>(g_.values[v].param)].trainable;
+    for (const Node& node : g_.nodes)
+      for (ValueId in : node.in)
+        if (in != kAbsent && needed_[static_cast<size_t>(in)])
+          for (ValueId out : node.out)
+            if (out != kAbsent) needed_[static_cast<size_t>(out)] = true;
+  }
+  void index_producers() {
+    for (size_t i = 0; i < forward_size_; ++i)
+      for (ValueId out : g_.nodes[i].out)
+        if (out != kAbsent) producer_[out] = i;
+  }
+  bool reached() const {
+    const std::vector<ValueId>& out = g_.nodes[node_].out;
+    if (out[0] == loss_) return true;
+    for (ValueId v : out)
+      if (grad_.contains(v)) return true;
+    return false;
+  }
+
+  // ---- reading the forward pass: every value goes through kept(), which is where recomputation happens ----
+  const Node& here() const { return g_.nodes[node_]; }
+  Value original(size_t k) { return {&g_, here().in[k]}; }
+  Value in(size_t k) { return kept(here().in[k]); }
+  Value out(size_t k) { return kept(here().out[k]); }
+  Value dy(size_t k = 0) {
+    auto it = grad_.find(here().out[k]);
+    return it == grad_.end() ? Value() : it->second;
+  }
+  Value kept(ValueId v) {
+    if (v == kAbsent) return {};
+    if (auto it = copy_of_.find(v); it != copy_of_.end()) return {&g_, it->second};
+    if (policy_ == Recompute::kNone) return {&g_, v};
+    const std::optional<Value> again = cheap_again(v);
+    if (again) copy_of_[v] = again->id();
+    return again ? *again : Value(&g_, v);
+  }
+
+  // A LayerNorm or activation output can be had again without a matrix product; the same kernels on the same
+  // inputs give the same bits. With kBlock this serves values that cross a block's border.
+  std::optional<Value> cheap_again(ValueId v) {
+    const auto it = producer_.find(v);
+    if (it == producer_.end()) return {};
+    const Node node = g_.nodes[it->second];
+    const std::string name = node.name + ".again";
+    if (const auto* norm = std::get_if<LayerNorm>(&node.op))
+      return emit_again(name, *norm, {kept(node.in[0]), {&g_, node.in[1]}, {&g_, node.in[2]}});
+    if (const auto* norm = std::get_if<AddLayerNorm>(&node.op); norm && v == node.out[1])
+      return emit_again(name, LayerNorm{norm->eps}, {kept(node.out[0]), {&g_, node.in[2]}, {&g_, node.in[3]}});
+    if (const auto* linear = std::get_if<Linear>(&node.op)) {
+      if (policy_ != Recompute::kCheap || !saves_input(linear->act)) return {};
+      Value y = emit_again(name, Activation{linear->act}, {saved_of(it->second)});
+      return linear->drop > 0 ? emit_again(name, Dropout{linear->drop, linear->site}, {y, {&g_, node.in[3]}}) : y;
+    }
+    return {};
+  }
+  Value emit_again(const std::string& name, Op op, std::vector<Value> in) {
+    return g_.emit(name, std::move(op), in, {in[0].shape()});
+  }
+
+  // Entering a block on the way back: its forward nodes are recorded once more, reading only kept values. Its
+  // outputs that others still hold are not replaced for them; drop_dead() removes clones nobody reads.
+  void enter_region(int region) {
+    if (region == region_) return;
+    region_ = region;
+    copy_of_.clear(), clone_.clear();
+    if (region < 0) return;
+    for (size_t i = 0; i < forward_size_; ++i) {
+      if (g_.nodes[i].region != region) continue;
+      Node clone = g_.nodes[i];
+      clone.region = -1, clone.name += ".again";
+      for (ValueId& v : clone.in) v = kept(v).id();
+      for (ValueId& v : clone.out) {
+        if (v == kAbsent) continue;
+        const ValueId fresh = g_.add_value(g_.values[static_cast<size_t>(v)]).id();
+        copy_of_[v] = fresh, v = fresh;
+      }
+      g_.nodes.push_back(std::move(clone));
+      clone_[i] = g_.nodes.size() - 1;
+    }
+  }
+
+  // An extra output of a forward node (or of its clone), added when a rule first asks for it.
+  Value aux(size_t node, size_t k, Shape shape, const char* what, bool exact) {
+    const auto it = clone_.find(node);
+    const size_t at = it == clone_.end() ? node : it->second;
+    if (g_.nodes[at].out.size() <= k) g_.nodes[at].out.resize(k + 1, kAbsent);
+    if (g_.nodes[at].out[k] == kAbsent)
+      g_.nodes[at].out[k] = g_.add_value({.name = g_.nodes[at].name + "." + what, .shape = shape, .exact = exact}).id();
+    return {&g_, g_.nodes[at].out[k]};
+  }
+  static bool saves_input(Act act) { return act == Act::kGelu || act == Act::kGeluTanh; }
+  Value saved_of(size_t node) {
+    return aux(node, 1, Value(&g_, g_.nodes[node].out[0]).shape(), "saved", /*exact=*/false);
+  }
+
+  // ---- writing the backward pass ----
+  // Appends `op`; wrt[i] is the forward value whose gradient output i is (kAbsent: nobody's).
+  void backward(Op op, std::vector<Value> ins, std::vector<ValueId> wrt) {  // by value: nodes may move
+    Node node{.op = std::move(op), .in = {}, .out = {}, .name = here().name + ".bwd"};
+    for (Value v : ins) node.in.push_back(v.id());
+    for (ValueId v : wrt) node.out.push_back(wanted(v) ? gradient_value(v).id() : kAbsent);
+    const std::vector<ValueId> out = node.out;
+    g_.nodes.push_back(std::move(node));
+    for (size_t i = 0; i < wrt.size(); ++i)
+      if (out[i] != kAbsent && g_.values[static_cast<size_t>(out[i])].role == Role::kTemp)
+        accumulate(wrt[i], {&g_, out[i]});
+  }
+  bool wanted(ValueId v) const { return v != kAbsent && needed_[static_cast<size_t>(v)]; }
+  Value gradient_value(ValueId v) {
+    const ValueInfo info = g_.values[static_cast<size_t>(v)];
+    if (info.role != Role::kParam)
+      return g_.add_value({.name = info.name + ".grad", .shape = info.shape, .exact = false});
+    auto [it, fresh] = param_grad_.try_emplace(v);
+    if (fresh)
+      it->second = g_.add_value({.name = info.name + ".grad", .shape = info.shape, .role = Role::kGrad, .exact = true,
+                                 .param = info.param});
+    return it->second;
+  }
+  void accumulate(ValueId v, Value d) {
+    if (!wanted(v)) return;
+    auto [it, fresh] = grad_.try_emplace(v, d);
+    if (!fresh) it->second = it->second + d;
+  }
+
+  // ---- the rules ----
+  void vjp(const Linear& op) {
+    Value saved = saves_input(op.act) ? saved_of(node_) : op.act == Act::kRelu ? out(0) : Value();
+    backward(LinearBwd{.act = op.act, .drop = op.drop, .site = op.site}, {dy(), in(0), in(1), saved, original(3)},
+             {here().in[0], here().in[1], here().in[2]});
+  }
+  void vjp(const Activation& op) { backward(ActivationBwd{.act = op.act}, {dy(), in(0)}, {here().in[0]}); }
+  void vjp(const LayerNorm&) {
+    const Shape rows{original(0).shape().rows()};
+    Value x = in(0), mean = aux(node_, 1, rows, "mean", true), rstd = aux(node_, 2, rows, "rstd", true);
+    backward(LayerNormBwd{}, {dy(), x, in(1), mean, rstd, Value()}, here().in);
+  }
+  void vjp(const AddLayerNorm&) {
+    const ValueId a = here().in[0], b = here().in[1];
+    Value from_norm = dy(1), from_sum = dy(0), d = from_sum;
+    if (from_norm) {
+      const Shape rows{original(0).shape().rows()};
+      Value sum = out(0), mean = aux(node_, 2, rows, "mean", true), rstd = aux(node_, 3, rows, "rstd", true);
+      grad_.erase(here().out[0]);  // it goes in as dskip; what comes out is the gradient of the sum
+      backward(LayerNormBwd{}, {from_norm, sum, in(2), mean, rstd, from_sum}, {here().out[0], here().in[2], here().in[3]});
+      d = dy(0);
+    }
+    accumulate(a, d), accumulate(b, d);
+  }
+  void vjp(const Attention& op) {
+    const Value qkv = in(0);
+    Value y = out(0);
+    Value lse = aux(node_, 1, {qkv.dim(0), op.heads, qkv.dim(1)}, "lse", true);
+    backward(AttentionBwd{.heads = op.heads, .drop = op.drop, .site = op.site}, {dy(), qkv, y, lse, original(1)},
+             {here().in[0]});
+  }
+  void vjp(const Add&) {
+    Value d = dy();
+    accumulate(here().in[0], d), accumulate(here().in[1], d);
+  }
+  void vjp(const ChannelScale&) { backward(ChannelScaleBwd{}, {dy(), in(0), in(1)}, here().in); }
+  // Dropping is linear with a mask that depends only on the site, so the gradient is dropped the same way.
+  void vjp(const Dropout& op) { backward(op, {dy(), original(1)}, {here().in[0]}); }
+  void vjp(const DropPath& op) { backward(op, {dy(), original(1)}, {here().in[0]}); }
+  void vjp(const Tokens&) { backward(TokensBwd{}, {dy()}, here().in); }
+  void vjp(const Pool& op) { backward(PoolBwd{.first = op.first, .count = op.count}, {dy()}, {here().in[0]}); }
+  void vjp(const CrossEntropy& op) {
+    Value logits = in(0), lse = aux(node_, 1, {logits.dim(0)}, "lse", true);
+    backward(CrossEntropyBwd{.smoothing = op.smoothing}, {logits, in(1), in(2), lse}, {here().in[0]});
+  }
+  void vjp(const Normalize&) { refuse(); }
+  void vjp(const Patchify&) { refuse(); }
+  template <NoGradient T>
+  void vjp(const T&) {
+    refuse();
+  }
+  // Pixels are inputs: nothing below them is ever needed, so these rules are unreachable from a parameter.
+  void refuse() { fail("differentiate: {} has no gradient", here().name); }
+
+  Graph& g_;
+  Recompute policy_;
+  size_t forward_size_, node_ = 0;
+  ValueId loss_ = kAbsent;
+  std::vector<bool> needed_;
+  std::map<ValueId, size_t> producer_;
+  std::map<ValueId, Value> grad_, param_grad_;
+  int region_ = -1;
+  std::map<ValueId, ValueId> copy_of_;
+  std::map<size_t, size_t> clone_;
+};
+
+}  // namespace
+
+void differentiate(Graph& g, Value loss, Recompute policy) { Differentiator(g, policy).run(loss); }
+
+}  // namespace vitrum
