@@ -1,0 +1,70 @@
+// The only interface between a graph and a device.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vitrum/core/buffer.h"
+#include "vitrum/core/tensor.h"
+#include "vitrum/graph/op.h"
+
+namespace vitrum {
+
+// A node's views, in the order op.h lists them; absent ones are null.
+struct Operands {
+  std::vector<TensorView> in, out;
+};
+
+// One prepared launch, bound to its views. Built once (may allocate, create descriptors, choose algorithms),
+// launched many times (may not allocate).
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual void launch() = 0;
+};
+
+template <class F>
+std::unique_ptr<Kernel> make_kernel(F f) {
+  struct Closure final : Kernel {
+    explicit Closure(F f) : f(std::move(f)) {}
+    void launch() override { f(); }
+    F f;
+  };
+  return std::make_unique<Closure>(std::move(f));
+}
+
+// A whole program's kernels, replayed as one unit. On a CPU a loop; on a GPU one captured graph.
+class Sequence {
+ public:
+  explicit Sequence(std::vector<std::unique_ptr<Kernel>> kernels) : kernels_(std::move(kernels)) {}
+  virtual ~Sequence() = default;
+  virtual void run() {
+    for (auto& kernel : kernels_) kernel->launch();
+  }
+  // One kernel at a time, for tracing: the device is idle before and after.
+  virtual void run_one(size_t i) { kernels_[i]->launch(); }
+  size_t size() const { return kernels_.size(); }
+
+ protected:
+  std::vector<std::unique_ptr<Kernel>> kernels_;
+};
+
+// One device and one stream of work on it. Programs of the same backend never run at the same time.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;
+  virtual Buffer allocate(size_t bytes) = 0;  // zeroed
+  virtual void upload(TensorView to, const void* from) = 0;
+  virtual void download(void* to, TensorView from) = 0;
+  // Memory the host can read and write directly, so that inputs need no upload.
+  virtual bool host_visible() const = 0;
+  virtual std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) = 0;
+  virtual std::unique_ptr<Sequence> prepare(std::vector<std::unique_ptr<Kernel>> kernels) {
+    return std::make_unique<Sequence>(std::move(kernels));
+  }
+};
+
+}  // namespace vitrum

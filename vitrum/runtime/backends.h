@@ -1,0 +1,26 @@
+// Chooses a backend at run time: the one place that knows which of them this build has.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "vitrum/runtime/backend.h"
+
+namespace vitrum {
+
+struct DeviceOptions {
+  std::string device = "auto";  // auto, cpu, reference, cuda[:N]
+  int threads = 0;              // 0: every core this process may use
+};
+
+// An unknown device, or one this machine or build lacks, is a usage error that says what there is.
+std::unique_ptr<Backend> make_backend(const DeviceOptions& options);
+
+struct BackendStatus {
+  std::string name;
+  bool available = false;
+  std::string detail;  // instruction set and threads, or why it is not available
+};
+std::vector<BackendStatus> backend_statuses();
+
+}  // namespace vitrum

@@ -1,0 +1,113 @@
+#include "vitrum/runtime/params.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "vitrum/core/error.h"
+
+namespace vitrum {
+namespace {
+constexpr int64_t kAlign = 16;  // elements: every tensor starts on a cache line, in bf16 on half of one
+}
+
+ParamStore::ParamStore(const Graph& g, Backend& backend, DType master)
+    : backend_(backend), master_(master), specs_(g.params) {
+  for (const ParamSpec& spec : specs_) {
+    offsets_.push_back(elements_);
+    elements_ += (spec.shape.numel() + kAlign - 1) / kAlign * kAlign;
+  }
+  arena(Arena::kMaster);
+}
+
+void ParamStore::initialize(uint64_t seed) {
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    std::vector<float> values(static_cast<size_t>(specs_[i].shape.numel()));
+    specs_[i].init.fill(values, specs_[i].name, seed);
+    write(i, values);
+  }
+  refresh_compute();
+}
+
+int64_t ParamStore::parameter_count() const {
+  int64_t n = 0;
+  for (const ParamSpec& spec : specs_) n += spec.shape.numel();
+  return n;
+}
+
+int ParamStore::index(const std::string& name) const {
+  for (size_t i = 0; i < specs_.size(); ++i)
+    if (specs_[i].name == name) return static_cast<int>(i);
+  return -1;
+}
+
+TensorView ParamStore::arena(Arena which) {
+  Buffer& buffer = buffers_[static_cast<size_t>(which)];
+  const TensorView view{buffer.data(), {elements_}, dtype(which)};
+  if (view || elements_ == 0) return view;
+  buffer = backend_.allocate(static_cast<size_t>(elements_) * size_of(dtype(which)));
+  if (which == Arena::kCompute) refresh_compute();
+  if (which == Arena::kEma)
+    for (size_t i = 0; i < specs_.size(); ++i) write(i, read(i), Arena::kEma);
+  return {buffer.data(), {elements_}, dtype(which)};
+}
+
+TensorView ParamStore::view(size_t param, Arena which) {
+  const TensorView all = arena(which);
+  return {static_cast<std::byte*>(all.data) + offsets_[param] * static_cast<int64_t>(size_of(all.dtype)),
+          specs_[param].shape, all.dtype};
+}
+
+TensorView ParamStore::state(const std::string& name, Shape shape, DType dtype) {
+  auto [it, fresh] = states_.try_emplace(name);
+  if (fresh) {
+    it->second.buffer = backend_.allocate(static_cast<size_t>(shape.numel()) * size_of(dtype));
+    it->second.view = {it->second.buffer.data(), shape, dtype};
+  }
+  assert(it->second.view.shape == shape && it->second.view.dtype == dtype);
+  return it->second.view;
+}
+
+std::map<std::string, TensorView> ParamStore::states() const {
+  std::map<std::string, TensorView> all;
+  for (const auto& [name, state] : states_) all[name] = state.view;
+  return all;
+}
+
+std::vector<float> ParamStore::read(size_t param, Arena which) {
+  const TensorView from = view(param, which);
+  std::vector<float> out(static_cast<size_t>(from.shape.numel()));
+  if (from.dtype == DType::kF32) {
+    backend_.download(out.data(), from);
+  } else if (from.dtype == DType::kF64) {
+    std::vector<double> wide(out.size());
+    backend_.download(wide.data(), from);
+    std::transform(wide.begin(), wide.end(), out.begin(), [](double x) { return static_cast<float>(x); });
+  } else {
+    std::vector<uint16_t> narrow(out.size());
+    backend_.download(narrow.data(), from);
+    std::transform(narrow.begin(), narrow.end(), out.begin(), from_bf16);
+  }
+  return out;
+}
+
+void ParamStore::write(size_t param, const std::vector<float>& values, Arena which) {
+  const TensorView to = view(param, which);
+  assert(static_cast<int64_t>(values.size()) == to.shape.numel());
+  if (to.dtype == DType::kF32) {
+    backend_.upload(to, values.data());
+  } else if (to.dtype == DType::kF64) {
+    const std::vector<double> wide(values.begin(), values.end());
+    backend_.upload(to, wide.data());
+  } else {
+    std::vector<uint16_t> narrow(values.size());
+    std::transform(values.begin(), values.end(), narrow.begin(), to_bf16);
+    backend_.upload(to, narrow.data());
+  }
+}
+
+void ParamStore::refresh_compute() {
+  if (!has(Arena::kCompute)) return;
+  for (size_t i = 0; i < specs_.size(); ++i) write(i, read(i), Arena::kCompute);
+}
+
+}  // namespace vitrum

@@ -1,0 +1,74 @@
+#include "vitrum/runtime/program.h"
+
+#include <chrono>
+
+namespace vitrum {
+
+Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store, const CompileOptions& options)
+    : store_(store) {
+  assign_dtypes(g, options.compute, outputs);
+  drop_dead(g, outputs);
+  plan_ = plan_memory(g, outputs, options.share_memory);
+  arena_ = store.backend().allocate(static_cast<size_t>(plan_.bytes));
+  for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id) views_.push_back(bind(g, id, options.weights));
+  std::vector<std::unique_ptr<Kernel>> kernels;
+  for (const Node& node : g.nodes) {
+    Operands io;
+    const auto view = [&](ValueId id) { return id == kAbsent ? TensorView{} : views_[static_cast<size_t>(id)]; };
+    for (ValueId id : node.in) io.in.push_back(view(id));
+    for (ValueId id : node.out) io.out.push_back(view(id));
+    kernels.push_back(store.backend().lower(node.op, io));
+    steps_.push_back({node.name, name_of(node.op), io.out});
+  }
+  sequence_ = store.backend().prepare(std::move(kernels));
+}
+
+TensorView Program::bind(const Graph& g, ValueId id, Arena weights) {
+  const ValueInfo& info = g.values[static_cast<size_t>(id)];
+  const auto own = [&] {
+    const size_t bytes = static_cast<size_t>(info.shape.numel()) * size_of(info.dtype);
+    owned_.push_back(store_.backend().allocate(bytes));
+    return TensorView{owned_.back().data(), info.shape, info.dtype};
+  };
+  const auto param = static_cast<size_t>(info.param);
+  switch (info.role) {
+    case Role::kInput: return own();
+    case Role::kConst: {
+      const TensorView view = own();
+      if (info.dtype == DType::kF64) {
+        const std::vector<double> wide(info.data.begin(), info.data.end());
+        store_.backend().upload(view, wide.data());
+      } else {
+        store_.backend().upload(view, info.data.data());
+      }
+      return view;
+    }
+    case Role::kParam: return store_.view(param, info.dtype == DType::kBF16 ? Arena::kCompute : weights);
+    case Role::kGrad: return store_.view(param, Arena::kGrad);
+    case Role::kArena: return store_.arena(info.arena);
+    case Role::kState: return store_.state(info.name, info.shape, info.dtype);
+    case Role::kTemp: break;
+  }
+  const int64_t offset = plan_.offset[static_cast<size_t>(id)];
+  return offset < 0 ? TensorView{} : TensorView{arena_.data() + offset, info.shape, info.dtype};
+}
+
+void Program::run_traced(const Trace& after) {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    sequence_->run_one(i);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    after(steps_[i].name, steps_[i].op, took.count(), steps_[i].out);
+  }
+}
+
+double Program::read_scalar(Value v) const {
+  const TensorView view = (*this)[v];
+  float single = 0;
+  double wide = 0;
+  if (view.dtype == DType::kF64) return store_.backend().download(&wide, {view.data, {1}, view.dtype}), wide;
+  store_.backend().download(&single, {view.data, {1}, view.dtype});
+  return static_cast<double>(single);
+}
+
+}  // namespace vitrum

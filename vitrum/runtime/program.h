@@ -1,0 +1,59 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "vitrum/graph/graph.h"
+#include "vitrum/graph/passes.h"
+#include "vitrum/runtime/backend.h"
+#include "vitrum/runtime/params.h"
+
+namespace vitrum {
+
+struct CompileOptions {
+  DType compute = DType::kF32;  // kF32, kBF16, or kF64 (reference backend only)
+  bool share_memory = true;     // false: every temporary has memory of its own (for tests)
+  Arena weights = Arena::kMaster;  // kEma evaluates the averaged weights (f32 programs)
+};
+
+// A planned and lowered graph. Built once; run() replays it without allocating.
+class Program {
+ public:
+  // `g` must be fused and differentiated already; dtypes are assigned, dead nodes dropped and memory planned
+  // here. `outputs` stay readable after run(). The store must outlive the program.
+  Program(Graph& g, std::span<const Value> outputs, ParamStore& store, const CompileOptions& options = {});
+
+  void run() { sequence_->run(); }
+  // Kernel by kernel: `after(name, op name, seconds, outputs)` for each.
+  using Trace = std::function<void(const std::string&, std::string_view, double, std::span<const TensorView>)>;
+  void run_traced(const Trace& after);
+
+  TensorView operator[](Value v) const { return views_[static_cast<size_t>(v.id())]; }
+  void upload(Value v, const void* from) { store_.backend().upload((*this)[v], from); }
+  void download(void* to, Value v) const { store_.backend().download(to, (*this)[v]); }
+  double read_scalar(Value v) const;
+
+  const Plan& plan() const { return plan_; }
+  size_t kernels() const { return sequence_->size(); }
+
+ private:
+  TensorView bind(const Graph& g, ValueId id, Arena weights);
+
+  struct Step {
+    std::string name;
+    std::string_view op;
+    std::vector<TensorView> out;
+  };
+
+  ParamStore& store_;
+  Plan plan_;
+  Buffer arena_;
+  std::vector<Buffer> owned_;  // inputs and constants
+  std::vector<TensorView> views_;
+  std::vector<Step> steps_;
+  std::unique_ptr<Sequence> sequence_;
+};
+
+}  // namespace vitrum

@@ -1,0 +1,144 @@
+#include "vitrum/runtime/summary.h"
+
+#include <algorithm>
+#include <map>
+
+namespace vitrum {
+namespace {
+
+const ValueInfo& value(const Graph& g, ValueId id) { return g.values[static_cast<size_t>(id)]; }
+
+std::string parent(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? "" : name.substr(0, dot);
+}
+std::string leaf(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+int depth(const std::string& name) {
+  return name.empty() ? 0 : 1 + static_cast<int>(std::count(name.begin(), name.end(), '.'));
+}
+
+std::string layer_type(const Op& op) {
+  if (const auto* activation = std::get_if<Activation>(&op)) {
+    static constexpr const char* kNames[] = {"Identity", "GELU", "GELU (tanh)", "ReLU"};
+    return kNames[static_cast<size_t>(activation->act)];
+  }
+  return std::string(name_of(op));
+}
+
+// "patch_embed" -> "PatchEmbed"; a numbered module is one of its parent's: "blocks.3" -> "Block".
+std::string module_type(const std::string& name) {
+  if (name.empty()) return "Model";
+  std::string word = leaf(name);
+  if (word.find_first_not_of("0123456789") == std::string::npos) {
+    word = leaf(parent(name));
+    if (word.ends_with('s')) word.pop_back();
+  }
+  std::string type;
+  bool upper = true;
+  for (char c : word) {
+    if (c != '_')
+      type += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+    upper = c == '_';
+  }
+  return type;
+}
+
+// An activation is named after the layer before it ("mlp.fc1.act"); in the tree it stands beside it
+// ("mlp.act").
+std::string layer_name(const Node& node) {
+  if (!std::holds_alternative<Activation>(node.op)) return node.name;
+  const std::string module = parent(parent(node.name));
+  return module.empty() ? "act" : module + ".act";
+}
+
+class Table {
+ public:
+  explicit Table(const Graph& g) : g_(g), counted_(g.params.size(), false) {}
+
+  std::vector<LayerSummary> build() {
+    open("", {});
+    for (const Node& node : g_.nodes)
+      if (!std::holds_alternative<Add>(node.op)) add(node);  // residual sums belong to no layer
+    return std::move(rows_);
+  }
+
+ private:
+  // The row of a module, made with all its parents at its first use.
+  void open(const std::string& name, const Shape& input) {
+    if (index_.contains(name)) return;
+    if (!name.empty()) open(parent(name), input);
+    rows_.push_back({.name = name,
+                     .type = module_type(name),
+                     .depth = depth(name),
+                     .input = input,
+                     .output = {}});
+    index_[name] = rows_.size() - 1;
+  }
+
+  void add(const Node& node) {
+    const std::string name = layer_name(node);
+    const Shape& input = value(g_, node.in[0]).shape;
+    open(parent(name), input);
+    LayerSummary row{.name = name,
+                     .type = layer_type(node.op),
+                     .depth = depth(name),
+                     .leaf = true,
+                     .input = input,
+                     .output = value(g_, node.out[0]).shape,
+                     .macs = multiply_adds(g_, node)};
+    count_parameters(node, row);
+    for (std::string module = name; !module.empty();) {
+      module = parent(module);
+      LayerSummary& sum = rows_[index_.at(module)];
+      if (sum.input.rank() == 0) sum.input = input;
+      sum.output = row.output;
+      sum.parameters += row.parameters, sum.trainable += row.trainable, sum.macs += row.macs;
+    }
+    rows_.push_back(std::move(row));
+  }
+
+  void count_parameters(const Node& node, LayerSummary& row) {
+    for (ValueId id : node.in) {
+      if (id == kAbsent || value(g_, id).role != Role::kParam) continue;
+      const auto param = static_cast<size_t>(value(g_, id).param);
+      if (counted_[param]) continue;
+      counted_[param] = true;
+      row.parameters += g_.params[param].shape.numel();
+      if (g_.params[param].trainable) row.trainable += g_.params[param].shape.numel();
+    }
+  }
+
+  const Graph& g_;
+  std::vector<bool> counted_;
+  std::vector<LayerSummary> rows_;
+  std::map<std::string, size_t> index_;  // of module rows
+};
+
+}  // namespace
+
+int64_t multiply_adds(const Graph& g, const Node& node) {
+  const Shape& x = value(g, node.in[0]).shape;
+  if (std::holds_alternative<Linear>(node.op)) return x.numel() * value(g, node.out[0]).shape[-1];
+  // q k^T and the weighted sum of v: (B, T, 3C) -> 2 * B * T * T * C
+  if (std::holds_alternative<Attention>(node.op)) return 2 * x.rows() * x[-2] * (x[-1] / 3);
+  return 0;
+}
+
+int64_t multiply_adds(const Graph& g) {
+  int64_t total = 0;
+  for (const Node& node : g.nodes) total += multiply_adds(g, node);
+  return total;
+}
+
+std::vector<LayerSummary> summarize(const Graph& g) { return Table(g).build(); }
+
+ParameterCount count_parameters(const Graph& g) {
+  ParameterCount count;
+  for (const ParamSpec& param : g.params) {
+    count.all += param.shape.numel();
+    if (param.trainable) count.trainable += param.shape.numel();
+  }
+  return count;
+}
+
+}  // namespace vitrum
