@@ -1,0 +1,105 @@
+#include <algorithm>
+#include <cmath>
+
+#include "vitrum/reference/kernels.h"
+#include "vitrum/reference/values.h"
+
+namespace vitrum::reference {
+namespace {
+
+// Where the pieces of one head of one image lie in qkv (B, T, 3, H, D) and in y (B, T, H, D).
+struct Head {
+  int64_t image, head, heads, tokens, size;
+
+  int64_t part(int64_t t, int64_t which) const {  // which: 0 q, 1 k, 2 v
+    return (((image * tokens + t) * 3 + which) * heads + head) * size;
+  }
+  int64_t q(int64_t t) const { return part(t, 0); }
+  int64_t k(int64_t t) const { return part(t, 1); }
+  int64_t v(int64_t t) const { return part(t, 2); }
+  int64_t y(int64_t t) const { return ((image * tokens + t) * heads + head) * size; }
+  int64_t row(int64_t t) const { return (image * heads + head) * tokens + t; }
+};
+
+template <class Body>
+void for_each_head(const Shape& qkv, int64_t heads, const Body& body) {
+  for (int64_t b = 0; b < qkv[0]; ++b)
+    for (int64_t h = 0; h < heads; ++h) body(Head{b, h, heads, qkv[1], qkv[2] / 3 / heads});
+}
+
+double dot(const double* a, const double* b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void add_scaled(double* to, double factor, const double* from, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
+}
+
+// q_t . k_u / sqrt(D) for every u
+Values scores(const Head& at, const Values& qkv, int64_t t) {
+  Values s(static_cast<size_t>(at.tokens));
+  const double scale = 1 / std::sqrt(static_cast<double>(at.size));
+  for (int64_t u = 0; u < at.tokens; ++u) s[u] = scale * dot(&qkv[at.q(t)], &qkv[at.k(u)], at.size);
+  return s;
+}
+
+double log_sum_exp(const Values& s) {
+  const double top = *std::max_element(s.begin(), s.end());
+  double sum = 0;
+  for (double x : s) sum += std::exp(x - top);
+  return top + std::log(sum);
+}
+
+}  // namespace
+
+void run(const Attention& op, const Operands& io) {
+  const Values qkv = read(io.in[0]);
+  const DropMask mask(at(io.in, 1), op.drop, op.site);
+  const Shape& shape = io.in[0].shape;
+  Values y(qkv.size() / 3), lse(static_cast<size_t>(shape[0] * op.heads * shape[1]));
+  for_each_head(shape, op.heads, [&](const Head& at) {
+    const int64_t per_row = draws_per_row(at.tokens);
+    for (int64_t t = 0; t < at.tokens; ++t) {
+      const Values s = scores(at, qkv, t);
+      const double norm = lse[at.row(t)] = log_sum_exp(s);
+      for (int64_t u = 0; u < at.tokens; ++u)
+        add_scaled(&y[at.y(t)], std::exp(s[u] - norm) * mask.at(per_row, at.row(t), u),
+                   &qkv[at.v(u)], at.size);
+    }
+  });
+  write(io.out[0], y);
+  write(at(io.out, 1), lse);
+}
+
+// With weights p = exp(s - lse), their dropout factors m and g_u = m_u (dy_t . v_u):
+// dv_u += p_u m_u dy_t, and ds_u = p_u (g_u - sum_j p_j g_j).
+void run(const AttentionBwd& op, const Operands& io) {
+  const Values dy = read(io.in[0]), qkv = read(io.in[1]), lse = read(io.in[3]);
+  const DropMask mask(at(io.in, 4), op.drop, op.site);
+  Values d(qkv.size());
+  for_each_head(io.in[1].shape, op.heads, [&](const Head& at) {
+    const double scale = 1 / std::sqrt(static_cast<double>(at.size));
+    const int64_t per_row = draws_per_row(at.tokens);
+    Values p(static_cast<size_t>(at.tokens)), g(p);
+    for (int64_t t = 0; t < at.tokens; ++t) {
+      const Values s = scores(at, qkv, t);
+      for (int64_t u = 0; u < at.tokens; ++u) {
+        const double factor = mask.at(per_row, at.row(t), u);
+        p[u] = std::exp(s[u] - lse[at.row(t)]);
+        g[u] = factor * dot(&dy[at.y(t)], &qkv[at.v(u)], at.size);
+        add_scaled(&d[at.v(u)], p[u] * factor, &dy[at.y(t)], at.size);
+      }
+      const double mean = dot(p.data(), g.data(), at.tokens);
+      for (int64_t u = 0; u < at.tokens; ++u) {
+        const double ds = scale * p[u] * (g[u] - mean);
+        add_scaled(&d[at.q(t)], ds, &qkv[at.k(u)], at.size);
+        add_scaled(&d[at.k(u)], ds, &qkv[at.q(t)], at.size);
+      }
+    }
+  });
+  write(io.out[0], d);
+}
+
+}  // namespace vitrum::reference

@@ -1,0 +1,94 @@
+#include <cmath>
+#include <numbers>
+
+#include "vitrum/reference/kernels.h"
+#include "vitrum/reference/values.h"
+
+namespace vitrum::reference {
+
+static constexpr double kTanhScale =
+    std::numbers::sqrt2 * std::numbers::inv_sqrtpi;  // sqrt(2 / pi)
+static constexpr double kTanhCubic = 0.044715;
+
+static double tanh_argument(double x) { return kTanhScale * (x + kTanhCubic * x * x * x); }
+
+double activate(Act act, double x) {
+  switch (act) {
+    case Act::kNone: return x;
+    case Act::kGelu: return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
+    case Act::kGeluTanh: return 0.5 * x * (1 + std::tanh(tanh_argument(x)));
+    case Act::kRelu: return x <= 0 ? 0 : x;  // NaN stays NaN
+  }
+  return x;
+}
+
+double activation_slope(Act act, double x) {
+  switch (act) {
+    case Act::kNone: return 1;
+    case Act::kGelu: {
+      const double density =
+          std::exp(-0.5 * x * x) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
+      return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) + x * density;
+    }
+    case Act::kGeluTanh: {
+      const double t = std::tanh(tanh_argument(x));
+      return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kTanhScale * (1 + 3 * kTanhCubic * x * x);
+    }
+    case Act::kRelu: return x <= 0 ? 0 : 1;
+  }
+  return 1;
+}
+
+void run(const Activation& op, const Operands& io) {
+  Values v = read(io.in[0]);
+  for (double& x : v) x = activate(op.act, x);
+  write(io.out[0], v);
+}
+
+void run(const ActivationBwd& op, const Operands& io) {
+  Values d = read(io.in[0]);
+  const Values x = read(io.in[1]);
+  for (size_t i = 0; i < d.size(); ++i) d[i] *= activation_slope(op.act, x[i]);
+  write(io.out[0], d);
+}
+
+void run(const Add&, const Operands& io) {
+  Values v = read(io.in[0]);
+  const Values b = read(io.in[1]);
+  for (size_t i = 0; i < v.size(); ++i) v[i] += b[i];
+  write(io.out[0], v);
+}
+
+void run(const ChannelScale&, const Operands& io) {
+  Values v = read(io.in[0]);
+  const Values gamma = read(io.in[1]);
+  for (size_t i = 0; i < v.size(); ++i) v[i] *= gamma[i % gamma.size()];
+  write(io.out[0], v);
+}
+
+void run(const ChannelScaleBwd&, const Operands& io) {
+  const Values dy = read(io.in[0]), x = read(io.in[1]), gamma = read(io.in[2]);
+  Values dx(dy.size()), product(dy.size());
+  for (size_t i = 0; i < dy.size(); ++i)
+    dx[i] = dy[i] * gamma[i % gamma.size()], product[i] = dy[i] * x[i];
+  write(io.out[0], dx);
+  add_to(at(io.out, 1), sum_rows(product, static_cast<int64_t>(gamma.size())));
+}
+
+void run(const Dropout& op, const Operands& io) {
+  const DropMask mask(io.in[1], op.drop, op.site);
+  Values v = read(io.in[0]);
+  for (size_t i = 0; i < v.size(); ++i) v[i] *= mask.at(static_cast<int64_t>(i));
+  write(io.out[0], v);
+}
+
+void run(const DropPath& op, const Operands& io) {
+  const DropMask mask(io.in[1], op.drop, op.site);
+  Values v = read(io.in[0]);
+  const size_t sample = v.size() / static_cast<size_t>(io.in[0].shape[0]);
+  for (size_t i = 0; i < v.size(); ++i)
+    v[i] *= mask.at(/*per_row=*/1, static_cast<int64_t>(i / sample), 0);
+  write(io.out[0], v);
+}
+
+}  // namespace vitrum::reference

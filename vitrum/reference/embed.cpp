@@ -1,0 +1,99 @@
+#include <algorithm>
+
+#include "vitrum/reference/kernels.h"
+#include "vitrum/reference/values.h"
+
+namespace vitrum::reference {
+
+// (B, C, H, W) * scale (C) + shift (C); unchanged where they are absent
+static Values normalized(const TensorView& image, const TensorView& scale,
+                         const TensorView& shift) {
+  Values v = read(image);
+  const Values a = read(scale), b = read(shift);
+  const auto channels = static_cast<size_t>(image.shape[1]);
+  const auto pixels = static_cast<size_t>(image.shape[2] * image.shape[3]);
+  for (size_t i = 0; i < v.size() && !a.empty(); ++i) {
+    const size_t c = i / pixels % channels;
+    v[i] = v[i] * a[c] + b[c];
+  }
+  return v;
+}
+
+void run(const Normalize&, const Operands& io) {
+  write(io.out[0], normalized(io.in[0], io.in[1], io.in[2]));
+}
+
+void run(const Patchify& op, const Operands& io) {
+  const Values image = normalized(io.in[0], at(io.in, 1), at(io.in, 2));
+  const Shape& s = io.in[0].shape;
+  const int64_t channels = s[1], height = s[2], width = s[3], ph = op.patch_h, pw = op.patch_w;
+  Values out(image.size());
+  int64_t i = 0;  // of `image`
+  for (int64_t b = 0; b < s[0]; ++b)
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t y = 0; y < height; ++y)
+        for (int64_t x = 0; x < width; ++x, ++i) {
+          const int64_t patch = (b * (height / ph) + y / ph) * (width / pw) + x / pw;
+          const int64_t pixel = y % ph * pw + x % pw;
+          const int64_t place =
+              op.order == PatchOrder::kChannelFirst ? c * ph * pw + pixel : pixel * channels + c;
+          out[patch * channels * ph * pw + place] = image[i];
+        }
+  write(io.out[0], out);
+}
+
+void run(const Tokens&, const Operands& io) {
+  const Shape& s = io.in[0].shape;
+  const Values x = read(io.in[0]), pos = read(io.in[1]);
+  const int64_t prefix = static_cast<int64_t>(io.in.size()) - 2, n = s[1], c = s[2];
+  std::vector<Values> prefixes;
+  for (int64_t p = 0; p < prefix; ++p) prefixes.push_back(read(io.in[p + 2]));
+  Values out;
+  for (int64_t b = 0; b < s[0]; ++b)
+    for (int64_t t = 0; t < prefix + n; ++t)
+      for (int64_t i = 0; i < c; ++i) {
+        const double token = t < prefix ? prefixes[t][i] : x[(b * n + t - prefix) * c + i];
+        out.push_back(token + (pos.empty() ? 0 : pos[t * c + i]));
+      }
+  write(io.out[0], out);
+}
+
+void run(const TokensBwd&, const Operands& io) {
+  const Shape& s = io.in[0].shape;
+  const Values dy = read(io.in[0]);
+  const int64_t prefix = static_cast<int64_t>(io.out.size()) - 2, tokens = s[1], c = s[2];
+  Values dx;
+  for (int64_t b = 0; b < s[0]; ++b)
+    dx.insert(dx.end(), dy.begin() + (b * tokens + prefix) * c, dy.begin() + (b + 1) * tokens * c);
+  write(io.out[0], dx);
+
+  const Values dpos = sum_rows(dy, tokens * c);  // over images
+  add_to(io.out[1], dpos);
+  for (int64_t p = 0; p < prefix; ++p)
+    add_to(io.out[p + 2], Values(&dpos[p * c], &dpos[p * c] + c));
+}
+
+void run(const Pool& op, const Operands& io) {
+  const Shape& s = io.in[0].shape;
+  const Values x = read(io.in[0]);
+  Values y(static_cast<size_t>(s[0] * s[2]));
+  for (int64_t b = 0; b < s[0]; ++b)
+    for (int64_t t = op.first; t < op.first + op.count; ++t)
+      for (int64_t i = 0; i < s[2]; ++i) y[b * s[2] + i] += x[(b * s[1] + t) * s[2] + i];
+  for (double& v : y) v /= static_cast<double>(op.count);
+  write(io.out[0], y);
+}
+
+void run(const PoolBwd& op, const Operands& io) {
+  if (!io.out[0]) return;
+  const Shape& s = io.out[0].shape;
+  const Values dy = read(io.in[0]);
+  Values dx(static_cast<size_t>(s.numel()));
+  for (int64_t b = 0; b < s[0]; ++b)
+    for (int64_t t = op.first; t < op.first + op.count; ++t)
+      for (int64_t i = 0; i < s[2]; ++i)
+        dx[(b * s[1] + t) * s[2] + i] = dy[b * s[2] + i] / static_cast<double>(op.count);
+  write(io.out[0], dx);
+}
+
+}  // namespace vitrum::reference

@@ -1,0 +1,37 @@
+// One `run` for each op; op.h lists the operands.
+#pragma once
+#include "vitrum/graph/op.h"
+#include "vitrum/runtime/backend.h"
+
+namespace vitrum::reference {
+
+void run(const Normalize&, const Operands& io);
+void run(const Patchify&, const Operands& io);
+void run(const Linear&, const Operands& io);
+void run(const Activation&, const Operands& io);
+void run(const LayerNorm&, const Operands& io);
+void run(const AddLayerNorm&, const Operands& io);
+void run(const Attention&, const Operands& io);
+void run(const Add&, const Operands& io);
+void run(const ChannelScale&, const Operands& io);
+void run(const Dropout&, const Operands& io);
+void run(const DropPath&, const Operands& io);
+void run(const Tokens&, const Operands& io);
+void run(const Pool&, const Operands& io);
+void run(const CrossEntropy&, const Operands& io);
+void run(const TrainMetrics&, const Operands& io);
+void run(const LinearBwd&, const Operands& io);
+void run(const ActivationBwd&, const Operands& io);
+void run(const LayerNormBwd&, const Operands& io);
+void run(const AttentionBwd&, const Operands& io);
+void run(const ChannelScaleBwd&, const Operands& io);
+void run(const TokensBwd&, const Operands& io);
+void run(const PoolBwd&, const Operands& io);
+void run(const CrossEntropyBwd&, const Operands& io);
+void run(const ClipScale&, const Operands& io);
+void run(const OptimizerStep&, const Operands& io);
+
+double activate(Act act, double x);
+double activation_slope(Act act, double x);
+
+}  // namespace vitrum::reference
