@@ -1,0 +1,193 @@
+#include "vitrum/cpu/simd/attention.h"
+
+#include <cmath>
+
+#include "vitrum/cpu/gemm.h"
+
+namespace vitrum::cpu {
+namespace {
+
+struct Dims {
+  int64_t batch, tokens, heads, head, width;  // width = heads * head
+  int64_t padded, head_panels, token_panels;  // tokens to whole vectors; panels of kPanel columns
+
+  Dims(const TensorView& qkv, int64_t heads_)
+      : batch(qkv.shape[0]), tokens(qkv.shape[1]), heads(heads_), head(qkv.shape[2] / (3 * heads_)),
+        width(heads * head), padded((tokens + 15) / 16 * 16), head_panels((head + kPanel - 1) / kPanel),
+        token_panels((tokens + kPanel - 1) / kPanel) {}
+  // Draws of the side-by-side kernels are counted in 32 bits.
+  bool side_by_side() const {
+    return head <= kLaneHead && tokens <= 256 && batch * heads * tokens * draws_per_row(tokens) < (int64_t{1} << 32);
+  }
+  int64_t groups() const { return (batch * heads + 15) / 16; }
+};
+
+// Hands out pieces of a thread's scratch.
+struct Pieces {
+  float* next;
+  float* take(int64_t n) {
+    float* piece = next;
+    next += (n + 15) / 16 * 16;
+    return piece;
+  }
+};
+
+class HeadKernel : public Kernel {
+ protected:
+  HeadKernel(CpuBackend& cpu, const TensorView& qkv, int64_t heads, float drop, uint32_t site, const TensorView& rng)
+      : cpu_(cpu), dims_(qkv, heads), scale_(1.0f / std::sqrt(static_cast<float>(dims_.head))), drop_(drop),
+        site_(site), rng_(rng) {}
+
+  void reserve(int64_t floats) { cpu_.reserve_per_thread(static_cast<size_t>(floats) * sizeof(float)); }
+  const DropSite* read_drop(DropSite& site) const {
+    if (drop_ == 0) return nullptr;
+    site = drop_site(random_state(rng_), drop_, site_);
+    return &site;
+  }
+  // Element number of (b, token 0, part, h) in a tensor of `parts` parts.
+  int64_t at(int64_t b, int64_t h, int64_t parts, int64_t part) const {
+    return b * dims_.tokens * parts * dims_.width + part * dims_.width + h * dims_.head;
+  }
+  // c (tokens, columns) = a b, or a b^T. a (tokens, depth) has stride lda; b is contiguous, packed on the way.
+  void multiply(const float* a, int64_t lda, int64_t depth, const float* b, bool transposed, int64_t columns, float* c,
+                int64_t ldc, float* packed) const {
+    const GemmKernels& gemm = *cpu_.simd().gemm;
+    const int64_t stride = transposed ? depth : columns;
+    for (int64_t j = 0; j < columns; j += kPanel) {
+      const int64_t width = std::min(kPanel, columns - j);
+      gemm.pack_panel(b + (transposed ? j * stride : j), false, stride, transposed, depth, width, packed);
+      gemm.panel(a, lda, packed, c + j, ldc, dims_.tokens, depth, width, false);
+    }
+  }
+  // c (tokens, head) = s^T b, s being (tokens, padded).
+  void multiply_transposed(const float* s, const float* b, float* c, float* strips, float* packed) const {
+    const GemmKernels& gemm = *cpu_.simd().gemm;
+    gemm.pack_strips(s, false, dims_.padded, dims_.tokens, dims_.tokens, strips);
+    for (int64_t j = 0; j < dims_.head; j += kPanel) {
+      const int64_t width = std::min(kPanel, dims_.head - j);
+      gemm.pack_panel(b + j, false, dims_.head, false, dims_.tokens, width, packed);
+      gemm.strips(strips, packed, c + j, dims_.head, dims_.tokens, dims_.tokens, width, false);
+    }
+  }
+  int64_t packed_floats() const { return kPanel * std::max(dims_.tokens, dims_.head); }
+
+  CpuBackend& cpu_;
+  Dims dims_;
+  float scale_, drop_;
+  uint32_t site_;
+  TensorView rng_;
+};
+
+class AttentionKernel final : public HeadKernel {
+ public:
+  AttentionKernel(CpuBackend& cpu, const Attention& op, const Operands& io)
+      : HeadKernel(cpu, io.in[0], op.heads, op.drop, op.site, io.in[1]), qkv_(io.in[0]), y_(io.out[0]),
+        lse_(io.out.size() > 1 ? io.out[1] : TensorView{}) {
+    const Dims& d = dims_;
+    reserve(d.side_by_side() ? lane_scratch(d.tokens)
+                             : 4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
+  }
+
+  void launch() override {
+    DropSite site{};
+    const DropSite* drop = read_drop(site);
+    if (dims_.side_by_side()) {
+      const LaneAttentionArgs args{floats(qkv_), floats(y_), {}, {}, lse_.f32(), dims_.batch, dims_.tokens,
+                                   dims_.heads, dims_.head, drop};
+      cpu_.pool().run(dims_.groups(), [&](int64_t group, int thread) {
+        cpu_.simd().attention->lanes_forward(args, group, reinterpret_cast<float*>(cpu_.thread_scratch(thread)));
+      });
+      return;
+    }
+    cpu_.pool().run(dims_.batch * dims_.heads, [&](int64_t number, int thread) { head(number, drop, thread); });
+  }
+
+ private:
+  void head(int64_t number, const DropSite* drop, int thread) {
+    const Dims& d = dims_;
+    const int64_t b = number / d.heads, h = number % d.heads, values = d.tokens * d.head;
+    const AttentionKernels& simd = *cpu_.simd().attention;
+    Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
+    float* part[3];
+    for (int i = 0; i < 3; ++i) {
+      part[i] = scratch.take(values);
+      simd.gather(floats(qkv_), at(b, h, 3, i), 3 * d.width, d.tokens, d.head, part[i]);
+    }
+    float *s = scratch.take(d.tokens * d.padded), *packed = scratch.take(packed_floats()), *y = scratch.take(values);
+    multiply(part[0], d.head, d.head, part[1], /*transposed=*/true, d.tokens, s, d.padded, packed);
+    float* lse = lse_ ? lse_.f32() + number * d.tokens : nullptr;
+    simd.softmax(s, d.tokens, d.padded, scale_, number * d.tokens, drop, lse, scratch.take(d.padded + 32));
+    if (!y_) return;
+    multiply(s, d.padded, d.tokens, part[2], /*transposed=*/false, d.head, y, d.head, packed);
+    simd.scatter(y, floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head);
+  }
+
+  TensorView qkv_, y_, lse_;
+};
+
+class AttentionBwdKernel final : public HeadKernel {
+ public:
+  AttentionBwdKernel(CpuBackend& cpu, const AttentionBwd& op, const Operands& io)
+      : HeadKernel(cpu, io.in[1], op.heads, op.drop, op.site, io.in[4]), dy_(io.in[0]), qkv_(io.in[1]), y_(io.in[2]),
+        lse_(io.in[3]), dqkv_(io.out[0]) {
+    const Dims& d = dims_;
+    reserve(d.side_by_side() ? lane_scratch(d.tokens)
+                             : 6 * d.tokens * d.head + 2 * d.tokens * d.padded + (d.tokens + kStrip) * d.tokens +
+                                   packed_floats() + d.padded + 512);
+  }
+
+  void launch() override {
+    DropSite site{};
+    const DropSite* drop = read_drop(site);
+    if (dims_.side_by_side()) {
+      const LaneAttentionArgs args{floats(qkv_), floats(y_), floats(dy_), floats(dqkv_), lse_.f32(), dims_.batch,
+                                   dims_.tokens, dims_.heads, dims_.head, drop};
+      cpu_.pool().run(dims_.groups(), [&](int64_t group, int thread) {
+        cpu_.simd().attention->lanes_backward(args, group, reinterpret_cast<float*>(cpu_.thread_scratch(thread)));
+      });
+      return;
+    }
+    cpu_.pool().run(dims_.batch * dims_.heads, [&](int64_t number, int thread) { head(number, drop, thread); });
+  }
+
+ private:
+  void head(int64_t number, const DropSite* drop, int thread) {
+    const Dims& d = dims_;
+    const int64_t b = number / d.heads, h = number % d.heads, values = d.tokens * d.head;
+    const AttentionKernels& simd = *cpu_.simd().attention;
+    Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
+    float* part[3];
+    for (int i = 0; i < 3; ++i) {
+      part[i] = scratch.take(values);
+      simd.gather(floats(qkv_), at(b, h, 3, i), 3 * d.width, d.tokens, d.head, part[i]);
+    }
+    float *y = scratch.take(values), *dy = scratch.take(values), *out = scratch.take(values);
+    simd.gather(floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head, y);
+    simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
+    float *s = scratch.take(d.tokens * d.padded), *dp = scratch.take(d.tokens * d.padded);
+    float *strips = scratch.take((d.tokens + kStrip) * d.tokens), *packed = scratch.take(packed_floats());
+    multiply(part[0], d.head, d.head, part[1], /*transposed=*/true, d.tokens, s, d.padded, packed);
+    multiply(dy, d.head, d.head, part[2], /*transposed=*/true, d.tokens, dp, d.padded, packed);
+    simd.softmax_bwd(s, dp, d.tokens, d.padded, scale_, number * d.tokens, drop, lse_.f32() + number * d.tokens, y, dy,
+                     d.head, scratch.take(d.padded + 32));
+    const auto emit = [&](int64_t which) {
+      simd.scatter(out, floats(dqkv_), at(b, h, 3, which), 3 * d.width, d.tokens, d.head);
+    };
+    multiply_transposed(s, dy, out, strips, packed), emit(2);        // dv = p^T dy
+    multiply_transposed(dp, part[0], out, strips, packed), emit(1);  // dk = ds^T q
+    multiply(dp, d.padded, d.tokens, part[1], /*transposed=*/false, d.head, out, d.head, packed), emit(0);  // dq = ds k
+  }
+
+  TensorView dy_, qkv_, y_, lse_, dqkv_;
+};
+
+}  // namespace
+
+KernelPtr lower(CpuBackend& cpu, const Attention& op, const Operands& io) {
+  return std::make_unique<AttentionKernel>(cpu, op, io);
+}
+KernelPtr lower(CpuBackend& cpu, const AttentionBwd& op, const Operands& io) {
+  return std::make_unique<AttentionBwdKernel>(cpu, op, io);
+}
+
+}  // namespace vitrum::cpu

@@ -1,0 +1,64 @@
+#include "vitrum/cpu/backend.h"
+
+namespace vitrum::cpu {
+namespace {
+
+LossArgs loss_args(const TensorView& logits, const TensorView& target, const TensorView& weight,
+                   float smoothing) {
+  const bool labels = target.dtype == DType::kI32;
+  return {.logits = floats(logits),
+          .labels = labels ? target.i32() : nullptr,
+          .target = labels ? nullptr : f32_only(target),
+          .weight = f32_only(weight),
+          .classes = logits.shape[-1],
+          .smoothing = smoothing};
+}
+
+Chunks chunk_logits(const TensorView& logits) {
+  return chunk_rows(logits.shape.rows(), logits.shape[-1]);
+}
+
+}  // namespace
+
+KernelPtr lower(CpuBackend& cpu, const CrossEntropy& op, const Operands& io) {
+  const LossArgs args = loss_args(io.in[0], io.in[1], io.in[2], op.smoothing);
+  const Chunks chunks = chunk_logits(io.in[0]);
+  cpu.reserve_shared(static_cast<size_t>(chunks.total) * sizeof(double));
+  return make_kernel(
+      [&cpu, args, chunks, loss = f32_only(io.out[0]), lse = f32_only(operand(io.out, 1))] {
+        auto* each = reinterpret_cast<double*>(cpu.shared_scratch());
+        for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+          cpu.simd().loss->forward(args, first, last, each, lse);
+        });
+        double total = 0;
+        for (int64_t b = 0; b < chunks.total; ++b) total += each[b];
+        if (loss) *loss = static_cast<float>(total);
+      });
+}
+
+KernelPtr lower(CpuBackend& cpu, const CrossEntropyBwd& op, const Operands& io) {
+  const LossArgs args = loss_args(io.in[0], io.in[1], io.in[2], op.smoothing);
+  const Chunks chunks = chunk_logits(io.in[0]);
+  return make_kernel([&cpu, args, chunks, lse = f32_only(io.in[3]), dlogits = floats(io.out[0])] {
+    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+      cpu.simd().loss->backward(args, lse, dlogits, first, last);
+    });
+  });
+}
+
+KernelPtr lower(CpuBackend& cpu, const TrainMetrics&, const Operands& io) {
+  const LossArgs args = loss_args(io.in[1], io.in[2], io.in[3], 0);
+  const Chunks chunks = chunk_logits(io.in[1]);
+  cpu.reserve_shared(static_cast<size_t>(chunks.count()) * 2 * sizeof(double));
+  return make_kernel([&cpu, args, chunks, loss = f32_only(io.in[0]), totals = io.out[0].f64()] {
+    auto* counts = reinterpret_cast<double*>(cpu.shared_scratch());
+    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t chunk, int) {
+      cpu.simd().loss->correct(args, first, last, counts + 2 * chunk);
+    });
+    totals[0] += static_cast<double>(*loss);
+    for (int64_t i = 0; i < chunks.count(); ++i)
+      totals[1] += counts[2 * i], totals[2] += counts[2 * i + 1];
+  });
+}
+
+}  // namespace vitrum::cpu

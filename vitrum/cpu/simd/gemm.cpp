@@ -1,0 +1,190 @@
+#include "vitrum/cpu/simd/gemm.h"
+
+#include "vitrum/cpu/simd/lanes.h"
+#include "vitrum/cpu/simd/simd.h"
+
+
+namespace vitrum::cpu::VITRUM_ISA {
+namespace {
+
+#ifdef __AVX512F__
+using Vec = __m512;
+constexpr int kLanes = 16, kWide = 4;  // 6 x 4 accumulators, 4 of B and a broadcast: 29 of 32 registers
+VITRUM_LANES Vec load_vec(const float* p) { return _mm512_loadu_ps(p); }
+VITRUM_LANES void store_vec(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+VITRUM_LANES Vec broadcast(float x) { return _mm512_set1_ps(x); }
+VITRUM_LANES Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+#else
+using Vec = __m256;
+constexpr int kLanes = 8, kWide = 2;  // 6 x 2 accumulators, 2 of B and a broadcast: 15 of 16 registers
+VITRUM_LANES Vec load_vec(const float* p) { return _mm256_loadu_ps(p); }
+VITRUM_LANES void store_vec(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+VITRUM_LANES Vec broadcast(float x) { return _mm256_set1_ps(x); }
+VITRUM_LANES Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+#endif
+
+constexpr int64_t kDepth = 160;  // k per pass: a slice of a panel (40 KiB) stays in the first-level cache
+
+// One tile: R rows by V vectors. A is read as a[r * row_stride + i * k_stride].
+template <int R, int V>
+void tile(const float* a, int64_t row_stride, int64_t k_stride, const float* b, float* c, int64_t ldc, int64_t k,
+          bool accumulate) {
+  Vec acc[R][V];
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) acc[r][v] = accumulate ? load_vec(c + r * ldc + v * kLanes) : Vec{};
+  for (int64_t i = 0; i < k; ++i, b += kPanel, a += k_stride) {
+    Vec bv[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) bv[v] = load_vec(b + v * kLanes);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+      const Vec x = broadcast(a[r * row_stride]);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) acc[r][v] = multiply_add(x, bv[v], acc[r][v]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) store_vec(c + r * ldc + v * kLanes, acc[r][v]);
+}
+
+using Tile = void (*)(const float*, int64_t, int64_t, const float*, float*, int64_t, int64_t, bool);
+template <int R>
+Tile by_vectors(int v) {
+#ifdef __AVX512F__
+  static constexpr Tile kTiles[] = {tile<R, 1>, tile<R, 2>, tile<R, 3>, tile<R, 4>};
+#else
+  static constexpr Tile kTiles[] = {tile<R, 1>, tile<R, 2>};
+#endif
+  return kTiles[v - 1];
+}
+Tile choose(int64_t rows, int v) {
+  switch (rows) {
+    case 1: return by_vectors<1>(v);
+    case 2: return by_vectors<2>(v);
+    case 3: return by_vectors<3>(v);
+    case 4: return by_vectors<4>(v);
+    case 5: return by_vectors<5>(v);
+    default: return by_vectors<6>(v);
+  }
+}
+
+// A tile whose last vector reaches past `width`: computed in a buffer, only the real columns copied.
+void edge_tile(Tile f, const float* a, int64_t row_stride, int64_t k_stride, const float* b, float* c, int64_t ldc,
+               int64_t rows, int64_t k, int64_t width, bool accumulate) {
+  alignas(64) float buffer[kStrip * kPanel];
+  for (int64_t r = 0; accumulate && r < rows; ++r)
+    for (int64_t j = 0; j < kPanel; ++j) buffer[r * kPanel + j] = j < width ? c[r * ldc + j] : 0.f;
+  f(a, row_stride, k_stride, b, buffer, kPanel, k, accumulate);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < width; ++j) c[r * ldc + j] = buffer[r * kPanel + j];
+}
+
+// All rows of one panel for one slice of k; at(r) is where row r of A starts.
+template <class At>
+void sweep(const At& at, int64_t row_stride, int64_t k_stride, const float* b, float* c, int64_t ldc, int64_t rows,
+           int64_t k, int64_t width, bool accumulate) {
+  for (int64_t j = 0; j < width; j += kWide * kLanes) {
+    const int64_t w = width - j < kWide * kLanes ? width - j : kWide * kLanes;
+    const int v = static_cast<int>((w + kLanes - 1) / kLanes);
+    for (int64_t r = 0; r < rows; r += kStrip) {
+      const int64_t n = rows - r < kStrip ? rows - r : kStrip;
+      const Tile f = choose(n, v);
+      if (w == v * kLanes) f(at(r), row_stride, k_stride, b + j, c + r * ldc + j, ldc, k, accumulate);
+      else edge_tile(f, at(r), row_stride, k_stride, b + j, c + r * ldc + j, ldc, n, k, w, accumulate);
+    }
+  }
+}
+
+void panel(const float* a, int64_t lda, const float* b, float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width,
+           bool accumulate) {
+  for (int64_t i = 0; i < k; i += kDepth) {
+    const int64_t depth = k - i < kDepth ? k - i : kDepth;
+    sweep([&](int64_t r) { return a + r * lda + i; }, lda, 1, b + i * kPanel, c, ldc, rows, depth, width,
+          accumulate || i > 0);
+  }
+}
+
+void strips(const float* a, const float* b, float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width,
+            bool accumulate) {
+  for (int64_t i = 0; i < k; i += kDepth) {
+    const int64_t depth = k - i < kDepth ? k - i : kDepth;
+    sweep([&](int64_t r) { return a + r * k + i * kStrip; }, 1, kStrip, b + i * kPanel, c, ldc, rows, depth, width,
+          accumulate || i > 0);
+  }
+}
+
+VITRUM_LANES float widened(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float y;
+  __builtin_memcpy(&y, &bits, 4);
+  return y;
+}
+VITRUM_LANES float at(const float* p, int64_t i) { return p[i]; }
+VITRUM_LANES float at(const uint16_t* p, int64_t i) { return widened(p[i]); }
+
+template <class T>
+void pack_rows(const T* b, int64_t ldb, int64_t k, int64_t width, float* out) {
+  for (int64_t i = 0; i < k; ++i, b += ldb, out += kPanel) {
+    if (width == kPanel) {
+      for (int64_t j = 0; j < kPanel; ++j) out[j] = at(b, j);
+    } else {
+      for (int64_t j = 0; j < kPanel; ++j) out[j] = j < width ? at(b, j) : 0.f;
+    }
+  }
+}
+
+// Transposes through blocks of 16 columns of k, so that reads and writes both stay within a few cache lines.
+template <class T>
+void pack_columns(const T* b, int64_t ldb, int64_t k, int64_t width, float* out) {
+  constexpr int64_t kBlock = 16;
+  alignas(64) float block[kBlock][kBlock];
+  for (int64_t j = 0; j < kPanel; j += kBlock) {
+    const int64_t columns = width - j < 0 ? 0 : width - j < kBlock ? width - j : kBlock;
+    for (int64_t i = 0; i < k; i += kBlock) {
+      const int64_t depth = k - i < kBlock ? k - i : kBlock;
+      for (int64_t y = 0; y < kBlock; ++y)
+        for (int64_t x = 0; x < kBlock; ++x) block[y][x] = y < columns && x < depth ? at(b + (j + y) * ldb, i + x) : 0.f;
+      for (int64_t x = 0; x < depth; ++x)
+        for (int64_t y = 0; y < kBlock; ++y) out[(i + x) * kPanel + j + y] = block[y][x];
+    }
+  }
+}
+
+template <class T>
+void pack(const T* b, int64_t ldb, bool transposed, int64_t k, int64_t width, float* out) {
+  transposed ? pack_columns(b, ldb, k, width, out) : pack_rows(b, ldb, k, width, out);
+}
+void pack_panel(const void* b, bool bf16, int64_t ldb, bool transposed, int64_t k, int64_t width, float* out) {
+  if (bf16) pack(static_cast<const uint16_t*>(b), ldb, transposed, k, width, out);
+  else pack(static_cast<const float*>(b), ldb, transposed, k, width, out);
+}
+
+template <class T>
+void pack_strips_of(const T* a, int64_t lda, int64_t k, int64_t rows, float* out) {
+  const int64_t whole = rows / kStrip, rest = rows % kStrip;
+  for (int64_t i = 0; i < k; ++i, a += lda) {
+    for (int64_t s = 0; s < whole; ++s)
+      for (int64_t r = 0; r < kStrip; ++r) out[(s * k + i) * kStrip + r] = at(a, s * kStrip + r);
+    for (int64_t r = 0; rest && r < kStrip; ++r)
+      out[(whole * k + i) * kStrip + r] = r < rest ? at(a, whole * kStrip + r) : 0.f;
+  }
+}
+void pack_strips(const void* a, bool bf16, int64_t lda, int64_t k, int64_t rows, float* out) {
+  if (bf16) pack_strips_of(static_cast<const uint16_t*>(a), lda, k, rows, out);
+  else pack_strips_of(static_cast<const float*>(a), lda, k, rows, out);
+}
+
+void widen(const uint16_t* from, int64_t n, float* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = widened(from[i]);
+}
+
+}  // namespace
+
+constinit const GemmKernels kGemm = {
+    .panel = panel, .strips = strips, .pack_panel = pack_panel, .pack_strips = pack_strips, .widen = widen};
+
+}  // namespace vitrum::cpu::VITRUM_ISA

@@ -1,0 +1,20 @@
+// Constant-initialised: no code of this file may run before the instruction set is known to exist.
+#include "vitrum/cpu/simd/simd.h"
+
+namespace vitrum::cpu {
+
+#ifdef __AVX512F__
+constinit const SimdKernels kSimdAvx512
+#else
+constinit const SimdKernels kSimdAvx2
+#endif
+    = {.norm = &VITRUM_ISA::kNorm,
+       .elementwise = &VITRUM_ISA::kElementwise,
+       .embed = &VITRUM_ISA::kEmbed,
+       .loss = &VITRUM_ISA::kLoss,
+       .optimizer = &VITRUM_ISA::kOptimizer,
+       .gemm = &VITRUM_ISA::kGemm,
+       .linear = &VITRUM_ISA::kLinear,
+       .attention = &VITRUM_ISA::kAttention};
+
+}  // namespace vitrum::cpu
