@@ -1,0 +1,50 @@
+// The ViT family: the paper's model, timm's, and the variants of the tutorials people start from.
+#pragma once
+#include <string>
+
+#include "vitrum/graph/graph.h"
+
+namespace vitrum {
+
+// Start values, named after who states them.
+enum class InitStyle : uint8_t {
+  kTimm,    // weights N(0, 0.02), biases 0, positions N(0, 0.02), class token N(0, 1e-6)
+  kMinViT,  // PyTorch's Linear default; tokens and positions 0
+  kNotes,   // as kLesson, but attention as nn.MultiheadAttention: xavier-uniform input projection, biases 0
+  kLesson,  // PyTorch's Linear default; tokens and positions N(0, 1)
+  kMnist,   // as kNotes, positions uniform [0, 1); every block starts as a copy of the first
+};
+
+struct ViTConfig {
+  int64_t image_h = 224, image_w = 224, patch_h = 16, patch_w = 16, channels = 3;
+  int64_t width = 768, depth = 12, heads = 12, mlp_width = 3072, classes = 1000;
+  float eps = 1e-6f;
+  Act act = Act::kGelu;
+  PatchOrder patch_order = PatchOrder::kChannelFirst;
+  InitStyle init = InitStyle::kTimm;
+
+  bool pre_norm = true;      // false: x = norm(x + f(x)), and no final norm
+  bool class_token = true;
+  bool mean_pool = false;    // mean over patches, then fc_norm (as timm); else the class token after norm
+  bool sincos_positions = false;  // fixed 2-D sine-cosine instead of learned
+  bool qkv_bias = true, proj_bias = true, mlp_bias = true, norm_bias = true, head_bias = true;
+  float layer_scale = 0;  // start value; 0: none
+
+  // Dropout, by place. drop_path grows linearly from 0 at the first block to its value at the last.
+  float drop_pos = 0, drop_attn = 0, drop_proj = 0, drop_act = 0, drop_mlp = 0, drop_path = 0;
+
+  int64_t patches() const { return (image_h / patch_h) * (image_w / patch_w); }
+  int64_t tokens() const { return patches() + (class_token ? 1 : 0); }
+  bool operator==(const ViTConfig&) const = default;
+};
+
+// Throws a usage error that names the impossible combination.
+void validate(const ViTConfig& cfg);
+
+// (B, C, H, W) already normalised -> (B, classes); without a head (classes = 0): the pooled features (B, width).
+Value vit(Scope s, Value image, const ViTConfig& cfg);
+
+// One encoder block (B, T, C) -> (B, T, C).
+Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index);
+
+}  // namespace vitrum
