@@ -1,0 +1,52 @@
+// config.json of a model directory, to and from text. Internal to weights/.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "vitrum/weights/model_dir.h"
+
+namespace vitrum {
+
+// `path` is for messages. The text is not trusted: types, ranges, nesting and total size are
+// checked.
+ModelSpec parse_model_config(const std::string& text, const std::string& path);
+std::string model_config_text(const ModelSpec& spec);
+
+// ---- what reading and writing share ----
+
+inline constexpr std::array<std::string_view, 4> kActNames = {"none", "gelu", "gelu_tanh", "relu"};
+inline constexpr std::array<std::string_view, 2> kPatchOrderNames = {"channel_first",
+                                                                     "channel_last"};
+inline constexpr std::array<std::string_view, 5> kInitNames = {"timm", "minvit", "notes", "lesson",
+                                                               "mnist"};
+
+struct Range {
+  int64_t low, high;
+};
+inline constexpr Range kSides{1, 1 << 14}, kWidths{1, 1 << 16}, kDepths{0, 1024},
+    kClasses{0, 10'000'000};
+
+// Calls visit(key, field, extra) for every field of a ViTConfig, const or not. `extra` is the range
+// of a whole number, the names of an enumeration, or 0.
+template <class Config, class Visit>
+void visit_fields(Config& c, const Visit& visit) {
+  visit("image_h", c.image_h, kSides), visit("image_w", c.image_w, kSides);
+  visit("patch_h", c.patch_h, kSides), visit("patch_w", c.patch_w, kSides);
+  visit("channels", c.channels, kSides), visit("width", c.width, kWidths);
+  visit("depth", c.depth, kDepths), visit("heads", c.heads, kWidths);
+  visit("mlp_width", c.mlp_width, Range{1, 1 << 20}), visit("classes", c.classes, kClasses);
+  visit("eps", c.eps, 0), visit("act", c.act, kActNames);
+  visit("patch_order", c.patch_order, kPatchOrderNames), visit("init", c.init, kInitNames);
+  visit("pre_norm", c.pre_norm, 0), visit("class_token", c.class_token, 0);
+  visit("mean_pool", c.mean_pool, 0), visit("sincos_positions", c.sincos_positions, 0);
+  visit("qkv_bias", c.qkv_bias, 0), visit("proj_bias", c.proj_bias, 0),
+      visit("mlp_bias", c.mlp_bias, 0);
+  visit("norm_bias", c.norm_bias, 0), visit("head_bias", c.head_bias, 0);
+  visit("layer_scale", c.layer_scale, 0), visit("drop_pos", c.drop_pos, 0);
+  visit("drop_attn", c.drop_attn, 0), visit("drop_proj", c.drop_proj, 0),
+      visit("drop_act", c.drop_act, 0);
+  visit("drop_mlp", c.drop_mlp, 0), visit("drop_path", c.drop_path, 0);
+}
+
+}  // namespace vitrum

@@ -1,0 +1,117 @@
+// Writes config.json so that timm's create_model('local-dir:...') builds the same model from it.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "vitrum/core/error.h"
+#include "vitrum/weights/model_config.h"
+
+namespace vitrum {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The double that prints as the float does: 1e-06, not 9.999999974752427e-07.
+double tidy(float x) { return std::strtod(fmt::format("{}", x).c_str(), nullptr); }
+
+// Whether timm's VisionTransformer computes the same: its LayerNorm has eps 1e-6, and its switches
+// are fewer.
+bool timm_has(const ViTConfig& c) {
+  return c.pre_norm && c.patch_order == PatchOrder::kChannelFirst && c.norm_bias && c.head_bias &&
+         c.proj_bias == c.mlp_bias && !c.sincos_positions && c.act != Act::kNone && c.eps == 1e-6f;
+}
+
+// timm insists on a name it knows, and takes every size from model_args.
+std::string timm_name(const ModelSpec& spec) {
+  if (!timm_has(spec.config)) return "vitrum_vit";
+  return spec.architecture.find("_patch") != std::string::npos ? spec.architecture
+                                                               : "vit_base_patch16_224";
+}
+
+Json side(int64_t h, int64_t w) { return h == w ? Json(h) : Json{h, w}; }
+
+// timm truncates embed_dim * mlp_ratio.
+double mlp_ratio(const ViTConfig& c) {
+  const auto width = static_cast<double>(c.width), wanted = static_cast<double>(c.mlp_width);
+  const double ratio = wanted / width;
+  return std::floor(width * ratio) == wanted ? ratio : std::nextafter(ratio, 2 * ratio);
+}
+
+Json model_args(const ViTConfig& c) {
+  Json args = {{"img_size", side(c.image_h, c.image_w)},
+               {"patch_size", side(c.patch_h, c.patch_w)},
+               {"in_chans", c.channels},
+               {"num_classes", c.classes},
+               {"global_pool", c.mean_pool ? "avg" : "token"},
+               {"embed_dim", c.width},
+               {"depth", c.depth},
+               {"num_heads", c.heads},
+               {"mlp_ratio", mlp_ratio(c)},
+               {"qkv_bias", c.qkv_bias},
+               {"class_token", c.class_token}};
+  if (!c.proj_bias) args["proj_bias"] = false;
+  if (c.layer_scale > 0) args["init_values"] = tidy(c.layer_scale);
+  if (c.act != Act::kGelu) args["act_layer"] = kActNames[static_cast<size_t>(c.act)];
+  if (c.drop_pos > 0) args["pos_drop_rate"] = tidy(c.drop_pos);
+  if (c.drop_attn > 0) args["attn_drop_rate"] = tidy(c.drop_attn);
+  if (c.drop_path > 0) args["drop_path_rate"] = tidy(c.drop_path);
+  if (c.drop_proj > 0 && c.drop_proj == c.drop_act && c.drop_act == c.drop_mlp)
+    args["proj_drop_rate"] = tidy(c.drop_proj);
+  return args;
+}
+
+// One number a channel, as timm wants it.
+Json per_channel(const std::vector<float>& list, int64_t channels, double fallback) {
+  Json all = Json::array();
+  for (size_t i = 0; i < static_cast<size_t>(channels); ++i)
+    all.push_back(list.empty() ? fallback : tidy(list[i % list.size()]));
+  return all;
+}
+
+Json pretrained_cfg(const ModelSpec& spec) {
+  const ViTConfig& c = spec.config;
+  const Preprocessing& p = spec.preprocess;
+  Json cfg = {{"input_size", {c.channels, c.image_h, c.image_w}},
+              {"fixed_input_size", true},
+              {"interpolation", p.interpolation},
+              {"crop_pct", p.crop_pct},
+              {"crop_mode", p.crop_mode},
+              {"mean", per_channel(p.mean, c.channels, 0)},
+              {"std", per_channel(p.std, c.channels, 1)},
+              {"num_classes", c.classes},
+              {"pool_size", nullptr},
+              {"first_conv", "patch_embed.proj"},
+              {"classifier", "head"}};
+  if (!spec.labels.empty()) cfg["label_names"] = spec.labels;
+  return cfg;
+}
+
+Json field_value(int64_t x, Range) { return x; }
+Json field_value(bool x, int) { return x; }
+Json field_value(float x, int) { return tidy(x); }
+template <class Enum, size_t N>
+Json field_value(Enum x, const std::array<std::string_view, N>& names) {
+  return names[static_cast<size_t>(x)];
+}
+
+Json own_object(const ModelSpec& spec) {
+  Json own = {{"architecture", spec.architecture}, {"fixed_classes", spec.fixed_classes}};
+  visit_fields(spec.config, [&](const char* key, const auto& field, const auto& extra) {
+    own[key] = field_value(field, extra);
+  });
+  return own;
+}
+
+}  // namespace
+
+std::string model_config_text(const ModelSpec& spec) {
+  const Json json = {{"architecture", timm_name(spec)},
+                     {"num_classes", spec.config.classes},
+                     {"num_features", spec.config.width},
+                     {"global_pool", spec.config.mean_pool ? "avg" : "token"},
+                     {"model_args", model_args(spec.config)},
+                     {"pretrained_cfg", pretrained_cfg(spec)},
+                     {"vitrum", own_object(spec)}};
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace vitrum
