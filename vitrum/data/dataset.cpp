@@ -1,0 +1,173 @@
+#include "vitrum/data/dataset.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <optional>
+#include <span>
+
+#include "vitrum/core/error.h"
+#include "vitrum/core/nearest.h"
+#include "vitrum/data/cifar.h"
+#include "vitrum/data/folder.h"
+#include "vitrum/data/idx.h"
+#include "vitrum/data/shuffle.h"
+
+namespace vitrum {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDebianFashion = "/usr/share/datasets/fashion-mnist";
+const std::array<std::string, 6> kKinds = {"fashion-mnist", "mnist",  "cifar10",
+                                           "cifar100",      "folder", "csv"};
+const std::array<std::string, 3> kSplits = {"train", "test", "val"};
+// Folder names that stand for a split, the best first.
+const std::array<std::string, 1> kTrainFolders = {"train"};
+const std::array<std::string, 4> kTestFolders = {"test", "val", "valid", "validation"};
+const std::array<std::string, 4> kValFolders = {"val", "valid", "validation", "test"};
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+struct Spec {
+  std::string kind, path;
+};
+
+Spec parse_spec(const std::string& spec) {
+  const size_t colon = spec.find(':');
+  Spec parsed{spec.substr(0, colon), colon == std::string::npos ? "" : spec.substr(colon + 1)};
+  if (std::find(kKinds.begin(), kKinds.end(), parsed.kind) == kKinds.end()) {
+    const std::string hint = did_you_mean(parsed.kind, kKinds);
+    fail_input("unknown data '{}'{}", spec,
+               hint.empty() ? "; expected fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, "
+                              "folder:DIR or csv:FILE"
+                            : hint);
+  }
+  if (parsed.path.empty() && parsed.kind == "fashion-mnist") {
+    if (!is_folder(kDebianFashion)) {
+      fail_input(
+          "fashion-mnist: {} is not there; install the package dataset-fashion-mnist or give "
+          "fashion-mnist:DIR",
+          kDebianFashion);
+    }
+    parsed.path = kDebianFashion;
+  }
+  if (parsed.path.empty()) {
+    fail_usage("data '{}' needs a place: {}:{}", spec, parsed.kind,
+               parsed.kind == "csv" ? "FILE" : "DIR");
+  }
+  std::error_code ignored;
+  if (!fs::exists(parsed.path, ignored))
+    fail_input("{}: no such file or folder (data '{}')", parsed.path, spec);
+  return parsed;
+}
+
+std::vector<std::string> idx_classes(const std::string& kind) {
+  if (kind == "mnist") return {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
+  return {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+          "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
+}
+
+std::span<const std::string> split_folders(const std::string& split) {
+  if (split == "train") return kTrainFolders;
+  return split == "test" ? std::span<const std::string>(kTestFolders) : kValFolders;
+}
+
+std::optional<std::string> find_split(const std::string& dir, const std::string& split) {
+  for (const std::string& name : split_folders(split)) {
+    const fs::path path = fs::path(dir) / name;
+    if (is_folder(path)) return path.string();
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<Dataset> open_folder_split(const std::string& dir, const std::string& split,
+                                           bool whole_allowed) {
+  const auto train = find_split(dir, "train"), wanted = find_split(dir, split);
+  if (wanted) return open_folder(*wanted, class_folders(train.value_or(*wanted)));
+  if (whole_allowed && !train) return open_folder(dir, class_folders(dir));
+  fail_input("{}: has no {}/; expected train/ and val/ (or test/), each with a folder a class", dir,
+             split_folders(split).front());
+}
+
+std::unique_ptr<Dataset> open_csv_split(const std::string& path, const std::string& split,
+                                        bool whole_allowed) {
+  if (csv_has_splits(path)) return open_csv(path, split == "train" ? "train" : "test");
+  if (whole_allowed) return open_csv(path, "");
+  fail_input("{}: has no third column; training needs file,class,split with train and test lines",
+             path);
+}
+
+std::unique_ptr<Dataset> open(const Spec& spec, const std::string& split, bool whole_allowed) {
+  const std::string train_or_test = split == "train" ? "train" : "test";
+  if (spec.kind == "cifar10") return open_cifar(spec.path, train_or_test, 10);
+  if (spec.kind == "cifar100") return open_cifar(spec.path, train_or_test, 100);
+  if (spec.kind == "folder") return open_folder_split(spec.path, split, whole_allowed);
+  if (spec.kind == "csv") return open_csv_split(spec.path, split, whole_allowed);
+  return open_idx(spec.path, train_or_test, idx_classes(spec.kind));
+}
+
+class Subset final : public Dataset {
+ public:
+  Subset(const Dataset& all, std::vector<int64_t> indices)
+      : all_(all), indices_(std::move(indices)) {}
+
+  int64_t size() const override { return static_cast<int64_t>(indices_.size()); }
+  ImageSize image_size() const override { return all_.image_size(); }
+  const std::vector<std::string>& classes() const override { return all_.classes(); }
+  int label(int64_t index) const override { return all_.label(at(index)); }
+  std::string name(int64_t index) const override { return all_.name(at(index)); }
+  void read_into(int64_t index, Image& image) const override { all_.read_into(at(index), image); }
+
+ private:
+  int64_t at(int64_t index) const { return indices_[static_cast<size_t>(index)]; }
+
+  const Dataset& all_;
+  std::vector<int64_t> indices_;
+};
+
+}  // namespace
+
+DataSplits open_data(const std::string& spec) {
+  const Spec parsed = parse_spec(spec);
+  DataSplits splits{open(parsed, "train", false), open(parsed, "", false)};
+  if (splits.train->image_size() != splits.test->image_size()) {
+    fail_input("{}: training and test images differ in size", spec);
+  }
+  return splits;
+}
+
+std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& split) {
+  if (!split.empty() && std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
+    fail_usage("unknown split '{}'; expected train, test or val", split);
+  }
+  return open(parse_spec(spec), split, true);
+}
+
+std::pair<std::unique_ptr<Dataset>, std::unique_ptr<Dataset>> split_holdout(const Dataset& dataset,
+                                                                            double fraction,
+                                                                            uint64_t seed) {
+  const int64_t n = dataset.size();
+  const int64_t held =
+      std::isfinite(fraction) ? std::llround(fraction * static_cast<double>(n)) : 0;
+  if (held < 1 || held >= n) {
+    fail_usage("holdout {} of {} images leaves one side empty; expected a fraction between 0 and 1",
+               fraction, n);
+  }
+  std::vector<int64_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  shuffle(order, PhiloxStream(seed, kHoldoutStream, 0));
+  std::vector<int64_t> out(order.begin(), order.begin() + held),
+      kept(order.begin() + held, order.end());
+  std::sort(out.begin(), out.end());
+  std::sort(kept.begin(), kept.end());
+  return {std::make_unique<Subset>(dataset, std::move(kept)),
+          std::make_unique<Subset>(dataset, std::move(out))};
+}
+
+}  // namespace vitrum

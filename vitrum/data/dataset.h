@@ -1,0 +1,59 @@
+// Labelled images, read by index. Sources: IDX, CIFAR, class folders, CSV lists.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vitrum/data/image.h"
+
+namespace vitrum {
+
+struct ImageSize {
+  int channels = 0, height = 0, width = 0;
+  bool operator==(const ImageSize&) const = default;
+};
+
+// Read-only; every member may be called from several threads at once.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual int64_t size() const = 0;
+  // Size of every image. Height and width are 0 where they differ from file to file.
+  virtual ImageSize image_size() const = 0;
+  virtual const std::vector<std::string>& classes() const = 0;
+  virtual int label(int64_t index) const = 0;
+  virtual std::string name(
+      int64_t index) const = 0;  // for messages: the file, or "train sample 17"
+  // Reads into `image`, reusing its memory.
+  virtual void read_into(int64_t index, Image& image) const = 0;
+
+  Image read(int64_t index) const {
+    Image image;
+    read_into(index, image);
+    return image;
+  }
+};
+
+struct DataSplits {
+  std::unique_ptr<Dataset> train, test;
+};
+
+// Opens DATA as the command line spells it: `fashion-mnist[:DIR]`, `mnist:DIR`, `cifar10:DIR`,
+// `cifar100:DIR`, `folder:DIR`, `csv:FILE`. For folders the test split is val/, valid/, validation/
+// or test/, the first that exists.
+DataSplits open_data(const std::string& spec);
+
+// One split, for evaluation: "train", "test", "val" (where a source has only one held-out split,
+// both names mean it), or "" for the one that training evaluates on. Beyond what open_data takes, a
+// folder that holds class folders directly and a CSV without a split column are accepted whole.
+std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& split = "");
+
+// (kept, held out): two disjoint views of `dataset`, which must outlive them. The choice depends on
+// the seed only.
+std::pair<std::unique_ptr<Dataset>, std::unique_ptr<Dataset>> split_holdout(const Dataset& dataset,
+                                                                            double fraction,
+                                                                            uint64_t seed);
+
+}  // namespace vitrum

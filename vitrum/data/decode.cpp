@@ -1,0 +1,71 @@
+#include "vitrum/data/decode.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+
+#include "vitrum/core/error.h"
+#include "vitrum/data/codecs.h"
+
+namespace vitrum {
+namespace {
+
+bool starts_with(std::span<const uint8_t> bytes, std::string_view magic, size_t at = 0) {
+  return bytes.size() >= at + magic.size() &&
+         std::memcmp(bytes.data() + at, magic.data(), magic.size()) == 0;
+}
+
+}  // namespace
+
+Image decode_image(std::span<const uint8_t> bytes, const std::string& name) {
+  if (starts_with(bytes, "\xff\xd8\xff")) return decode_jpeg(bytes, name);
+  if (starts_with(bytes, "\x89PNG\r\n\x1a\n")) return decode_png(bytes, name);
+  if (starts_with(bytes, "RIFF") && starts_with(bytes, "WEBP", 8)) return decode_webp(bytes, name);
+  if (bytes.empty()) fail_input("{}: the file is empty; expected a JPEG, PNG or WebP image", name);
+  fail_input("{}: not a JPEG, PNG or WebP image", name);
+}
+
+Image read_image(const std::string& path) { return decode_image(read_bytes(path), path); }
+
+std::vector<uint8_t> read_bytes(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    fail_input("{}: is a folder; expected a file", path);
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
+  const std::streamoff size = file.tellg();
+  std::vector<uint8_t> bytes(static_cast<size_t>(std::max<std::streamoff>(size, 0)));
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  if (!file) fail_input("{}: cannot be read: {}", path, std::strerror(errno));
+  return bytes;
+}
+
+Image allocate_rgb(int64_t width, int64_t height, const std::string& name) {
+  if (width <= 0 || height <= 0)
+    fail_input("{}: the image has no pixels ({} x {})", name, width, height);
+  if (width > kMaxPixels / height) {
+    fail_input("{}: {} x {} pixels are more than the limit of {}", name, width, height, kMaxPixels);
+  }
+  Image image;
+  image.reshape(3, static_cast<int>(height), static_cast<int>(width));
+  return image;
+}
+
+void store_row(const uint8_t* row, int components, Image& image, int y) {
+  const auto width = static_cast<size_t>(image.width);
+  const size_t offset = static_cast<size_t>(y) * width;
+  uint8_t *red = image.plane(0) + offset, *green = image.plane(1) + offset,
+          *blue = image.plane(2) + offset;
+  if (components == 1) {
+    for (uint8_t* plane : {red, green, blue}) std::copy_n(row, width, plane);
+    return;
+  }
+  for (size_t x = 0; x < width; ++x)
+    red[x] = row[3 * x], green[x] = row[3 * x + 1], blue[x] = row[3 * x + 2];
+}
+
+}  // namespace vitrum

@@ -1,0 +1,120 @@
+#include <cstddef>
+#include <cstdio>
+#include <vector>
+// libjpeg's header needs size_t and FILE declared before it.
+#include <jerror.h>
+#include <jpeglib.h>
+
+#include <cstring>
+
+#include "vitrum/core/error.h"
+#include "vitrum/data/codecs.h"
+
+namespace vitrum {
+namespace {
+
+// A progressive file may repeat scans without end, each costing a pass over the whole image.
+constexpr int kMaxScans = 500;
+
+struct ErrorManager : jpeg_error_mgr {
+  std::jmp_buf jump;
+  char text[JMSG_LENGTH_MAX] = {};
+};
+
+[[noreturn]] void on_error(j_common_ptr jpeg) {
+  auto* errors = static_cast<ErrorManager*>(jpeg->err);
+  if (errors->text[0] == '\0') errors->format_message(jpeg, errors->text);
+  std::longjmp(errors->jump, 1);
+}
+
+// Like Pillow, we decode through warnings about damaged data, but not past the end of the file.
+void on_message(j_common_ptr jpeg, int level) {
+  if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) on_error(jpeg);
+}
+
+void on_progress(j_common_ptr jpeg) {
+  if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number <= kMaxScans) return;
+  std::strcpy(static_cast<ErrorManager*>(jpeg->err)->text, "more than 500 scans");
+  on_error(jpeg);
+}
+
+class JpegReader {
+ public:
+  explicit JpegReader(const std::string& name) : name_(name) {
+    jpeg_.err = jpeg_std_error(&errors_);
+    errors_.error_exit = on_error;
+    errors_.emit_message = on_message;
+    progress_.progress_monitor = on_progress;
+  }
+  ~JpegReader() { jpeg_destroy_decompress(&jpeg_); }
+  JpegReader(const JpegReader&) = delete;
+  JpegReader& operator=(const JpegReader&) = delete;
+
+  Image decode(std::span<const uint8_t> bytes) {
+    guard([&] {
+      jpeg_create_decompress(&jpeg_);
+      jpeg_.progress = &progress_;
+      jpeg_mem_src(&jpeg_, bytes.data(), bytes.size());
+      jpeg_read_header(&jpeg_, TRUE);
+    });
+    choose_output();
+    Image image = allocate_rgb(jpeg_.image_width, jpeg_.image_height, name_);
+    std::vector<uint8_t> row(static_cast<size_t>(image.width) *
+                             static_cast<size_t>(jpeg_.num_components));
+    guard([&] { read_rows(row.data(), image); });
+    return image;
+  }
+
+ private:
+  template <class Body>
+  void guard(const Body& body) {
+    if (!completes(errors_.jump, body)) fail_input("{}: broken JPEG: {}", name_, errors_.text);
+  }
+
+  void choose_output() {
+    switch (jpeg_.num_components) {
+      case 1: jpeg_.out_color_space = JCS_GRAYSCALE; return;
+      case 3: jpeg_.out_color_space = JCS_RGB; return;
+      case 4: jpeg_.out_color_space = JCS_CMYK; return;
+      default:
+        fail_input("{}: JPEG with {} colour components; expected 1, 3 or 4", name_,
+                   jpeg_.num_components);
+    }
+  }
+
+  // The defaults are what Pillow uses: accurate integer DCT and fancy upsampling.
+  void read_rows(uint8_t* row, Image& image) {
+    jpeg_start_decompress(&jpeg_);
+    for (int y = 0; y < image.height; ++y) {
+      jpeg_read_scanlines(&jpeg_, &row, 1);
+      if (jpeg_.num_components == 4) cmyk_to_rgb(row, image.width);
+      store_row(row, jpeg_.num_components == 1 ? 1 : 3, image, y);
+    }
+  }
+
+  // Files hold inverted ink (Adobe's convention, assumed of every file): 255 is none. In place,
+  // four bytes to three.
+  static void cmyk_to_rgb(uint8_t* row, int width) {
+    const uint8_t* in = row;
+    for (int x = 0; x < width; ++x, in += 4) {
+      const int white = in[3];
+      for (int c = 0; c < 3; ++c) {
+        const int product = (255 - in[c]) * white + 128;
+        *row++ = static_cast<uint8_t>(white - (((product >> 8) + product) >> 8));
+      }
+    }
+  }
+
+  const std::string& name_;
+  ErrorManager errors_{};
+  jpeg_progress_mgr progress_{};
+  jpeg_decompress_struct jpeg_{};
+};
+
+}  // namespace
+
+Image decode_jpeg(std::span<const uint8_t> bytes, const std::string& name) {
+  return JpegReader(name).decode(bytes);
+}
+
+}  // namespace vitrum

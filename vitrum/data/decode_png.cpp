@@ -1,0 +1,104 @@
+#include <png.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "vitrum/core/error.h"
+#include "vitrum/data/codecs.h"
+
+namespace vitrum {
+namespace {
+
+class PngReader {
+ public:
+  PngReader(std::span<const uint8_t> bytes, const std::string& name) : left_(bytes), name_(name) {}
+  ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
+
+  Image decode() {
+    guard([&] { read_header(); });
+    Image image =
+        allocate_rgb(png_get_image_width(png_, info_), png_get_image_height(png_, info_), name_);
+    guard([&] { choose_output(); });
+    const size_t stride = png_get_rowbytes(png_, info_);
+    std::vector<uint8_t> pixels(stride * static_cast<size_t>(image.height));
+    std::vector<uint8_t*> rows(static_cast<size_t>(image.height));
+    for (size_t y = 0; y < rows.size(); ++y) rows[y] = pixels.data() + y * stride;
+    guard([&] { png_read_image(png_, rows.data()); });
+    for (int y = 0; y < image.height; ++y) store(rows[static_cast<size_t>(y)], image, y);
+    return image;
+  }
+
+ private:
+  template <class Body>
+  void guard(const Body& body) {
+    if (!completes(jump_, body)) fail_input("{}: broken PNG: {}", name_, text_);
+  }
+
+  void read_header() {
+    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error,
+                                  [](png_structp, png_const_charp) {});
+    info_ = png_ ? png_create_info_struct(png_) : nullptr;
+    if (!info_) fail_with("out of memory");
+    png_set_read_fn(png_, this, read);
+    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // ours come after
+    // Chunks that do not matter for pixels are skipped unread: compressed text can be a bomb.
+    png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
+    png_read_info(png_, info_);
+  }
+
+  void choose_output() {
+    const bool grey16 = png_get_bit_depth(png_, info_) == 16 &&
+                        png_get_color_type(png_, info_) == PNG_COLOR_TYPE_GRAY;
+    if (!grey16) png_set_strip_16(png_);
+    if (png_get_color_type(png_, info_) == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png_);
+    if (png_get_color_type(png_, info_) == PNG_COLOR_TYPE_GRAY)
+      png_set_expand_gray_1_2_4_to_8(png_);
+    png_set_strip_alpha(png_);
+    png_set_interlace_handling(png_);
+    png_read_update_info(png_, info_);
+  }
+
+  void store(uint8_t* row, Image& image, int y) const {
+    if (png_get_bit_depth(png_, info_) == 16) saturate_grey16(row, image.width);
+    store_row(row, png_get_channels(png_, info_), image, y);
+  }
+
+  // Pillow keeps 16-bit grey as it is and clips it at 255 on the way to RGB, where all other 16-bit
+  // samples lose their low byte. In place, big-endian.
+  static void saturate_grey16(uint8_t* row, int width) {
+    for (int x = 0; x < width; ++x) row[x] = row[2 * x] ? uint8_t{255} : row[2 * x + 1];
+  }
+
+  [[noreturn]] void fail_with(const char* text) {
+    std::snprintf(text_, sizeof text_, "%s", text);
+    std::longjmp(jump_, 1);
+  }
+  static void on_error(png_structp png, png_const_charp text) {
+    static_cast<PngReader*>(png_get_error_ptr(png))->fail_with(text);
+  }
+  static void read(png_structp png, png_bytep out, size_t count) {
+    auto* self = static_cast<PngReader*>(png_get_io_ptr(png));
+    if (count > self->left_.size()) self->fail_with("premature end of file");
+    std::memcpy(out, self->left_.data(), count);
+    self->left_ = self->left_.subspan(count);
+  }
+
+  std::span<const uint8_t> left_;
+  const std::string& name_;
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+  std::jmp_buf jump_;
+  char text_[200] = {};
+};
+
+}  // namespace
+
+Image decode_png(std::span<const uint8_t> bytes, const std::string& name) {
+  return PngReader(bytes, name).decode();
+}
+
+}  // namespace vitrum

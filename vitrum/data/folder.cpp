@@ -1,0 +1,80 @@
+#include "vitrum/data/folder.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+
+#include "vitrum/core/error.h"
+#include "vitrum/core/nearest.h"
+#include "vitrum/data/file_dataset.h"
+
+namespace vitrum {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+bool is_image(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  constexpr std::array<std::string_view, 4> kKnown = {".jpg", ".jpeg", ".png", ".webp"};
+  return std::find(kKnown.begin(), kKnown.end(), extension) != kKnown.end();
+}
+
+// Subfolders count too. Links to files are followed; links to folders below a class are not, as
+// they may form a circle.
+std::vector<std::string> images_below(const fs::path& dir) {
+  std::vector<std::string> paths;
+  try {
+    for (auto it = fs::recursive_directory_iterator(dir); it != fs::recursive_directory_iterator();
+         ++it) {
+      if (is_hidden(it->path())) {
+        it.disable_recursion_pending();
+      } else if (is_image(it->path()) && it->is_regular_file()) {
+        paths.push_back(it->path().string());
+      }
+    }
+  } catch (const fs::filesystem_error& error) {
+    fail_input("{}: cannot be read: {}", error.path1().string(), error.code().message());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+}  // namespace
+
+std::vector<std::string> class_folders(const std::string& dir) {
+  std::vector<std::string> names;
+  try {
+    for (const auto& entry : fs::directory_iterator(dir)) {
+      if (entry.is_directory() && !is_hidden(entry.path()))
+        names.push_back(entry.path().filename().string());
+    }
+  } catch (const fs::filesystem_error& error) {
+    fail_input("{}: cannot be read: {}", dir, error.code().message());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::unique_ptr<Dataset> open_folder(const std::string& dir, std::vector<std::string> classes) {
+  std::vector<LabelledFile> files;
+  for (const std::string& name : class_folders(dir)) {
+    const auto found = std::find(classes.begin(), classes.end(), name);
+    if (found == classes.end()) {
+      fail_input("{}/{}: no such class among the training data{}", dir, name,
+                 did_you_mean(name, classes));
+    }
+    const std::vector<std::string> paths = images_below(fs::path(dir) / name);
+    if (paths.empty())
+      fail_input("{}/{}: the class folder holds no .jpg, .jpeg, .png or .webp image", dir, name);
+    const int label = static_cast<int>(found - classes.begin());
+    for (const std::string& path : paths) files.push_back({path, label});
+  }
+  if (files.empty()) fail_input("{}: holds no class folders", dir);
+  return std::make_unique<FileDataset>(std::move(files), std::move(classes));
+}
+
+}  // namespace vitrum

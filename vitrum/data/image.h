@@ -1,0 +1,28 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace vitrum {
+
+// 8-bit pixels, planar: (channels, height, width), as models want them. One channel is grey, three
+// are RGB.
+struct Image {
+  int channels = 0, height = 0, width = 0;
+  std::vector<uint8_t> pixels;
+
+  size_t plane_size() const { return static_cast<size_t>(height) * static_cast<size_t>(width); }
+  uint8_t* plane(int channel) {
+    return pixels.data() + static_cast<size_t>(channel) * plane_size();
+  }
+  const uint8_t* plane(int channel) const {
+    return pixels.data() + static_cast<size_t>(channel) * plane_size();
+  }
+  // Keeps the memory it already has; the pixels are whatever they were.
+  void reshape(int new_channels, int new_height, int new_width) {
+    channels = new_channels, height = new_height, width = new_width;
+    pixels.resize(static_cast<size_t>(channels) * plane_size());
+  }
+};
+
+}  // namespace vitrum

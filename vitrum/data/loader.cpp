@@ -1,0 +1,204 @@
+#include "vitrum/data/loader.h"
+
+#include <algorithm>
+#include <cassert>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "vitrum/core/error.h"
+#include "vitrum/data/shuffle.h"
+
+namespace vitrum {
+namespace {
+
+// Samples a worker takes at a time: several workers share a batch, so that the first one is ready
+// soon.
+constexpr int64_t kChunk = 32;
+
+}  // namespace
+
+struct Loader::State {
+  // Batch number b is prepared in slot b % slots.size().
+  struct Slot {
+    Batch batch;
+    int64_t chunks_left = 0;
+    int64_t failed_chunk =
+        0;  // the first one, so that the error reported does not depend on timing
+    std::exception_ptr error;
+  };
+
+  State(const Dataset& data, const LoaderConfig& options)
+      : dataset(data), config(options), slots(static_cast<size_t>(options.prefetch)) {
+    const auto& p = config.preprocess;
+    sample_bytes = static_cast<size_t>(p.channels) * static_cast<size_t>(p.height) *
+                   static_cast<size_t>(p.width);
+    batches = (dataset.size() + config.batch_size - 1) / config.batch_size;
+    chunks_per_batch = (config.batch_size + kChunk - 1) / kChunk;
+    order.resize(static_cast<size_t>(dataset.size()));
+    halt();
+  }
+
+  ~State() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    work_ready.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
+
+  void start_workers() {
+    for (int i = 0; i < config.threads; ++i) workers.emplace_back([this] { work(); });
+  }
+
+  void halt() {
+    next_batch = batches, next_chunk = batches * chunks_per_batch;
+  }  // nothing more to take
+
+  void shape(Batch& batch) const {
+    const auto n = static_cast<size_t>(config.batch_size);
+    if (batch.storage.size() != n * sample_bytes) batch.storage = allocate_host(n * sample_bytes);
+    batch.labels.resize(n);
+    batch.indices.resize(n);
+  }
+
+  Slot& slot_of(int64_t batch) { return slots[static_cast<size_t>(batch) % slots.size()]; }
+  int64_t last_chunk() const {  // chunks of batches for which there is room
+    return std::min(batches, next_batch + static_cast<int64_t>(slots.size())) * chunks_per_batch;
+  }
+
+  void work();
+  void fill(int64_t chunk, Transform& transform, Image& image);
+  void fill_sample(Batch& batch, int64_t row, int64_t position, Transform& transform, Image& image);
+
+  const Dataset& dataset;
+  const LoaderConfig config;
+  size_t sample_bytes = 0;
+  int64_t batches = 0, chunks_per_batch = 0;
+
+  // Fixed while an epoch runs.
+  int64_t epoch = 0;
+  std::vector<int64_t> order;
+
+  std::mutex mutex;  // guards what follows
+  std::condition_variable work_ready, batch_ready;
+  std::vector<Slot> slots;
+  int64_t next_chunk = 0, next_batch = 0;  // to be taken by a worker, by next()
+  int busy = 0;
+  bool stopping = false;
+  std::vector<std::thread> workers;
+};
+
+void Loader::State::work() {
+  Transform transform(config.preprocess, config.augment);
+  Image image;
+  std::unique_lock lock(mutex);
+  while (true) {
+    work_ready.wait(lock, [&] { return stopping || next_chunk < last_chunk(); });
+    if (stopping) return;
+    const int64_t chunk = next_chunk++;
+    ++busy;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      fill(chunk, transform, image);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    --busy;
+    Slot& slot = slot_of(chunk / chunks_per_batch);
+    if (error && (!slot.error || chunk < slot.failed_chunk))
+      slot.error = error, slot.failed_chunk = chunk;
+    if (--slot.chunks_left == 0 || busy == 0) batch_ready.notify_one();
+  }
+}
+
+void Loader::State::fill(int64_t chunk, Transform& transform, Image& image) {
+  const int64_t number = chunk / chunks_per_batch, begin = chunk % chunks_per_batch * kChunk;
+  const int64_t end = std::min(begin + kChunk, config.batch_size);
+  Batch& batch = slot_of(number).batch;
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t position = number * config.batch_size + row;
+    if (position < dataset.size()) {
+      fill_sample(batch, row, position, transform, image);
+    } else {
+      const auto r = static_cast<size_t>(row);
+      std::ranges::fill(batch.pixels().subspan(r * sample_bytes, sample_bytes), uint8_t{0});
+      batch.labels[r] = 0, batch.indices[r] = -1;
+    }
+  }
+}
+
+void Loader::State::fill_sample(Batch& batch, int64_t row, int64_t position, Transform& transform,
+                                Image& image) {
+  const auto r = static_cast<size_t>(row);
+  const int64_t index = order[static_cast<size_t>(position)];
+  batch.labels[r] = dataset.label(index), batch.indices[r] = index;
+  dataset.read_into(index, image);
+  PhiloxStream random(config.seed, kAugmentStream,
+                      static_cast<uint64_t>(epoch) << 32 | static_cast<uint64_t>(index));
+  try {
+    transform.apply(image, random, batch.pixels().subspan(r * sample_bytes, sample_bytes));
+  } catch (const Error& error) {
+    throw Error(error.kind(), dataset.name(index) + ": " + error.what());
+  }
+}
+
+Loader::Loader(const Dataset& dataset, const LoaderConfig& config) {
+  if (config.batch_size < 1 || config.batch_size > 1 << 20) {
+    fail_usage("batch size {}; expected 1 to {}", config.batch_size, 1 << 20);
+  }
+  if (dataset.size() < 1 || dataset.size() > int64_t{UINT32_MAX})
+    fail_input("a data set of {} images", dataset.size());
+  assert(config.threads >= 1 && config.prefetch >= 1);
+  const Transform checked(config.preprocess, config.augment);  // fails here rather than in a worker
+  state_ = std::make_unique<State>(dataset, config);
+  state_->start_workers();
+}
+
+Loader::~Loader() = default;
+
+int64_t Loader::batches() const { return state_->batches; }
+
+void Loader::start(int64_t epoch, int64_t first_batch) {
+  State& s = *state_;
+  assert(epoch >= 0 && first_batch >= 0 && first_batch <= s.batches);
+  std::unique_lock lock(s.mutex);
+  s.halt();
+  s.batch_ready.wait(lock, [&] { return s.busy == 0; });
+  s.epoch = epoch;
+  std::iota(s.order.begin(), s.order.end(), int64_t{0});
+  if (s.config.shuffle)
+    shuffle(s.order, PhiloxStream(s.config.seed, kShuffleStream, static_cast<uint64_t>(epoch)));
+  for (State::Slot& slot : s.slots) {
+    s.shape(slot.batch);
+    slot.chunks_left = s.chunks_per_batch, slot.error = nullptr;
+  }
+  s.next_batch = first_batch, s.next_chunk = first_batch * s.chunks_per_batch;
+  lock.unlock();
+  s.work_ready.notify_all();
+}
+
+bool Loader::next(Batch& batch) {
+  State& s = *state_;
+  std::unique_lock lock(s.mutex);
+  if (s.next_batch >= s.batches) return false;
+  State::Slot& slot = s.slot_of(s.next_batch);
+  s.batch_ready.wait(lock, [&] { return slot.chunks_left == 0; });
+  if (slot.error) std::rethrow_exception(slot.error);
+  std::swap(batch, slot.batch);
+  batch.count =
+      std::min(s.config.batch_size, s.dataset.size() - s.next_batch * s.config.batch_size);
+  s.shape(slot.batch);
+  slot.chunks_left = s.chunks_per_batch;
+  ++s.next_batch;
+  lock.unlock();
+  s.work_ready.notify_all();
+  return true;
+}
+
+}  // namespace vitrum

@@ -1,0 +1,62 @@
+// Batches of a dataset in a reproducible order, prepared ahead of time by worker threads. What a
+// batch holds depends on (seed, epoch, batch number) only, never on threads or on where an epoch
+// was entered.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "vitrum/core/buffer.h"
+#include "vitrum/data/augment.h"
+#include "vitrum/data/dataset.h"
+
+namespace vitrum {
+
+struct LoaderConfig {
+  int64_t batch_size = 128;
+  bool shuffle = false;
+  uint64_t seed = 0;
+  int threads = 1;   // workers
+  int prefetch = 4;  // batches prepared ahead
+  Preprocess preprocess;
+  Augment augment;  // all off by default: evaluation
+};
+
+// Always batch_size samples; those from `count` on (in the last batch of an epoch) are black, label
+// 0, index -1.
+struct Batch {
+  int64_t count = 0;
+  Buffer storage;                // cache-line aligned
+  std::vector<int32_t> labels;   // (batch_size)
+  std::vector<int64_t> indices;  // (batch_size): which sample of the dataset
+
+  std::span<uint8_t> pixels() const {  // (batch_size, channels, height, width)
+    return {reinterpret_cast<uint8_t*>(storage.data()), storage.size()};
+  }
+};
+
+class Loader {
+ public:
+  Loader(const Dataset& dataset,
+         const LoaderConfig& config);  // the dataset must outlive the loader
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  int64_t batches() const;  // per epoch, the last smaller one included
+
+  // Begins an epoch at batch `first_batch`; whatever was under way is dropped.
+  void start(int64_t epoch, int64_t first_batch = 0);
+
+  // The next batch in order; false at the end of the epoch. Recycles the memory of `batch`: pass
+  // the same one again and again and nothing is allocated. Throws what a worker threw (an
+  // unreadable image); then start() anew.
+  bool next(Batch& batch);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace vitrum
