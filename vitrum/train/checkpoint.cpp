@@ -1,0 +1,120 @@
+#include "vitrum/train/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "vitrum/core/error.h"
+#include "vitrum/core/files.h"
+#include "vitrum/weights/safetensors.h"
+
+namespace vitrum {
+namespace {
+
+constexpr const char* kFormat = "vitrum-state-1";
+
+// The bf16 copy is made anew from the master weights.
+struct NamedArena {
+  Arena arena;
+  const char* name;
+};
+constexpr std::array kSaved = {
+    NamedArena{Arena::kMaster, "weights"}, NamedArena{Arena::kMoment1, "moment1"},
+    NamedArena{Arena::kMoment2, "moment2"}, NamedArena{Arena::kEma, "ema"}};
+
+// Every tensor of the state with its name in the file.
+std::vector<NamedTensor> tensors_of(ParamStore& store) {
+  std::vector<NamedTensor> all;
+  for (const NamedArena& a : kSaved) {
+    if (!store.has(a.arena)) continue;
+    for (size_t i = 0; i < store.specs().size(); ++i)
+      all.push_back({fmt::format("{}/{}", a.name, store.specs()[i].name), store.view(i, a.arena)});
+  }
+  for (const auto& [name, view] : store.states()) all.push_back({"state/" + name, view});
+  return all;
+}
+
+using Metadata = std::map<std::string, std::string>;
+
+// Calls visit(key, member) for every counter.
+template <class P, class Visit>
+void each_counter(P& p, Visit&& visit) {
+  visit("step", p.step);
+  visit("epochs", p.epochs);
+  visit("loss_images", p.loss_images);
+  visit("seconds", p.seconds);
+  visit("best_accuracy", p.best_accuracy);
+  visit("best_epoch", p.best_epoch);
+}
+
+Metadata metadata_of(const TrainPosition& position) {
+  Metadata metadata = {{"format", kFormat}};
+  // The shortest text that reads back as the same bits.
+  each_counter(position, [&](const char* key, auto x) { metadata[key] = fmt::format("{}", x); });
+  return metadata;
+}
+
+TrainPosition position_of(const Metadata& metadata, const std::string& path) {
+  const auto format = metadata.find("format");
+  if (format == metadata.end() || format->second != kFormat)
+    fail_input("'{}' is not a training state of this version", path);
+  TrainPosition position;
+  each_counter(position, [&](const char* key, auto& x) {
+    const auto it = metadata.find(key);
+    const std::string text = it == metadata.end() ? "" : it->second;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+    if (error != std::errc() || end != text.data() + text.size())
+      fail_input("'{}': the counter '{}' is missing or not a number", path, key);
+  });
+  if (position.step < 0 || position.epochs < 0) fail_input("'{}': a negative counter", path);
+  return position;
+}
+
+}  // namespace
+
+std::string checkpoint_path(const std::string& run) { return run + "/state/state.safetensors"; }
+
+bool has_checkpoint(const std::string& run) {
+  std::error_code ignored;
+  return std::filesystem::exists(checkpoint_path(run), ignored);
+}
+
+void save_checkpoint(const std::string& run, ParamStore& store, const TrainPosition& position) {
+  std::vector<NamedTensor> tensors = tensors_of(store);
+  std::deque<Buffer> copies;
+  if (!store.backend().host_visible())
+    for (NamedTensor& t : tensors) {
+      copies.push_back(allocate_host(t.tensor.bytes()));
+      store.backend().download(copies.back().data(), t.tensor);
+      t.tensor.data = copies.back().data();
+    }
+  ensure_directory(run + "/state");
+  write_safetensors(checkpoint_path(run), tensors, metadata_of(position));
+}
+
+TrainPosition load_checkpoint(const std::string& run, ParamStore& store) {
+  const SafetensorsFile file(checkpoint_path(run));
+  const TrainPosition position = position_of(file.metadata(), file.path());
+  const std::vector<NamedTensor> tensors = tensors_of(store);
+  if (file.tensors().size() != tensors.size())
+    fail_input("'{}' has {} tensors, this model and optimiser have {}", file.path(),
+               file.tensors().size(), tensors.size());
+  for (const NamedTensor& t : tensors) {
+    const TensorInfo& info = file.at(t.name);
+    if (info.dtype != t.tensor.dtype || info.shape != t.tensor.shape)
+      fail_input("'{}': {} is {} {}, expected {} {}", file.path(), t.name, name_of(info.dtype),
+                 info.shape.str(), name_of(t.tensor.dtype), t.tensor.shape.str());
+  }
+  for (const NamedTensor& t : tensors)
+    store.backend().upload(t.tensor, file.bytes(file.at(t.name)).data());
+  store.refresh_compute();
+  return position;
+}
+
+}  // namespace vitrum

@@ -1,0 +1,34 @@
+// What a run needs to go on as if it had never stopped: one safetensors file, replaced in one
+// atomic step, with the counters in its metadata. A kill at any moment leaves the previous file or
+// the new one.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "vitrum/runtime/params.h"
+
+namespace vitrum {
+
+struct TrainPosition {
+  int64_t step = 0;    // optimiser steps done
+  int64_t epochs = 0;  // epochs finished: trained, evaluated where due, and written to the metrics
+  // Of the epoch under way:
+  double loss_images = 0;  // the sum of all images' losses
+  double seconds = 0;      // training time, interruptions excluded
+  // Of the run:
+  double best_accuracy = -1;  // before the first evaluation
+  int64_t best_epoch = 0;
+
+  bool operator==(const TrainPosition&) const = default;
+};
+
+std::string checkpoint_path(const std::string& run);
+bool has_checkpoint(const std::string& run);
+
+// Parameters, moments, averages and named state, all bits of them. Gradients are zero between
+// optimiser steps.
+void save_checkpoint(const std::string& run, ParamStore& store, const TrainPosition& position);
+// Fails, naming the file, where it does not belong to this model and optimiser.
+TrainPosition load_checkpoint(const std::string& run, ParamStore& store);
+
+}  // namespace vitrum

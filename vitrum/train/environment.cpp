@@ -1,0 +1,45 @@
+#include "vitrum/train/environment.h"
+
+#include <fmt/chrono.h>
+#include <sys/utsname.h>
+
+#include <ctime>
+#include <fstream>
+
+#include "vitrum/core/json_text.h"
+#include "vitrum/core/parallel.h"
+
+#ifndef VITRUM_VERSION
+#define VITRUM_VERSION "unknown"
+#endif
+
+namespace vitrum {
+namespace {
+
+std::string processor() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name"))
+      if (const size_t colon = line.find(": "); colon != line.npos) return line.substr(colon + 2);
+  return "unknown";
+}
+
+}  // namespace
+
+std::string environment_json(const Backend& backend, int threads) {
+  utsname system{};
+  uname(&system);
+  JsonWriter json;
+  json.begin_object()
+      .field("vitrum", VITRUM_VERSION)
+      .field("compiler", "gcc " __VERSION__)
+      .field("started", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr))))
+      .field("backend", backend.name())
+      .field("threads", threads > 0 ? threads : available_cores())
+      .field("processor", processor())
+      .field("system", fmt::format("{} {} {}", system.sysname, system.release, system.machine))
+      .end_object();
+  return json.str() + "\n";
+}
+
+}  // namespace vitrum

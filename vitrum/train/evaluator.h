@@ -1,0 +1,71 @@
+// Accuracy of a model on a data set: all images, the smaller last batch included.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "vitrum/data/augment.h"
+#include "vitrum/data/loader.h"
+#include "vitrum/runtime/program.h"
+#include "vitrum/weights/model_dir.h"
+
+namespace vitrum {
+
+// Records the model on raw pixels: image (B, C, H, W) u8 -> logits (B, classes).
+struct TracedModel {
+  Value image, logits;
+};
+TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch);
+
+// The loader's side of the model's preprocessing: channels, size, resize.
+Preprocess preprocess_of(const ModelSpec& model);
+
+struct Evaluation {
+  int64_t images = 0;
+  double top1 = 0, top5 = 0, loss = 0;          // fractions; mean cross-entropy
+  std::vector<double> per_class;                // NaN for a class without images
+  std::vector<std::vector<int64_t>> confusion;  // [true class][predicted class]
+};
+
+// Adds up what is needed for an Evaluation, image by image. The lowest index wins ties.
+class EvaluationTotals {
+ public:
+  explicit EvaluationTotals(int64_t classes) { grow(static_cast<size_t>(classes)); }
+
+  void add(std::span<const float> logits, int64_t label);
+  Evaluation result() const;
+
+ private:
+  void grow(size_t classes);
+
+  std::vector<std::vector<int64_t>>
+      confusion_;  // a model with more outputs than classes makes it grow
+  int64_t images_ = 0, top1_ = 0, top5_ = 0;
+  double loss_ = 0;
+};
+
+class Evaluator {
+ public:
+  // `weights` is kMaster, or kEma for the averaged ones; those run in f32, whatever `compute` says.
+  Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
+            Arena weights = Arena::kMaster);
+
+  // `keep_going(batches done)` is asked before each batch; where it says no, the result so far is
+  // returned.
+  using KeepGoing = std::function<bool(int64_t)>;
+  Evaluation run(Loader& loader, int64_t classes, const KeepGoing& keep_going = {});
+
+  int64_t batch() const { return batch_; }
+  const Plan& plan() const { return program_.plan(); }
+
+ private:
+  int64_t batch_;
+  Graph graph_{Mode::kInference};
+  TracedModel model_;
+  Program program_;
+  std::vector<float> logits_;
+};
+
+}  // namespace vitrum

@@ -1,0 +1,305 @@
+#include "vitrum/train/recipe.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+#include <type_traits>
+
+#include "vitrum/core/error.h"
+#include "vitrum/core/files.h"
+#include "vitrum/core/json_text.h"
+#include "vitrum/core/nearest.h"
+
+namespace vitrum {
+namespace {
+
+constexpr double kMany = 1e15;  // whole numbers up to here are exact in TOML, in double and in JSON
+
+struct Range {
+  double min = 0, max = kMany;
+};
+constexpr Range kFraction{0, 1};
+constexpr Range kBelowOne{0, 1 - 1e-9};
+constexpr Range kPositive{1e-30, kMany};
+constexpr Range kCount{1, 1e9};
+
+// The one list of keys, in the order of config.toml.
+template <class R, class Visit>
+void each_key(R& r, Visit&& visit) {
+  visit("model", r.model, Range{});
+  visit("data", r.data, Range{});
+  visit("num_classes", r.num_classes, kCount);
+  visit("image_size", r.image_size, Range{1, 1 << 16});
+  visit("head_bias", r.head_bias, Range{});
+  visit("dropout", r.dropout, kBelowOne);
+  visit("drop_path", r.drop_path, kBelowOne);
+  visit("epochs", r.epochs, kCount);
+  visit("max_steps", r.max_steps, Range{});
+  visit("batch_size", r.batch_size, Range{1, 1 << 20});
+  visit("accumulate", r.accumulate, Range{1, 1 << 20});
+  visit("eval_batch_size", r.eval_batch_size, Range{1, 1 << 20});
+  visit("holdout", r.holdout, kBelowOne);
+  visit("seed", r.seed, Range{});
+  visit("optimizer", r.optimizer, Range{});
+  visit("lr", r.lr, Range{0, 1e6});
+  visit("weight_decay", r.weight_decay, Range{0, 1e6});
+  visit("momentum", r.momentum, kBelowOne);
+  visit("betas", r.betas, kBelowOne);
+  visit("eps", r.eps, kPositive);
+  visit("no_decay", r.no_decay, Range{});
+  visit("clip_norm", r.clip_norm, Range{});
+  visit("label_smoothing", r.label_smoothing, kBelowOne);
+  visit("ema", r.ema, kBelowOne);
+  visit("schedule", r.schedule, Range{});
+  visit("schedule_unit", r.schedule_unit, Range{});
+  visit("warmup_epochs", r.warmup_epochs, Range{0, 1e9});
+  visit("warmup_steps", r.warmup_steps, Range{});
+  visit("min_lr", r.min_lr, Range{0, 1e6});
+  visit("augment", r.augment, Range{});
+  visit("crop_padding", r.crop_padding, Range{0, 1 << 12});
+  visit("mean", r.mean, kFraction);
+  visit("std", r.std, Range{1e-6, 1e6});
+  visit("resize", r.resize, Range{});
+  visit("interpolation", r.interpolation, Range{});
+  visit("precision", r.precision, Range{});
+  visit("recompute", r.recompute, Range{});
+  visit("checkpoint_every", r.checkpoint_every, Range{});
+  visit("eval_every", r.eval_every, kCount);
+  visit("workers", r.workers, Range{0, 1024});
+}
+
+const Recipe kDefault;
+
+// Keys that recipes of later versions use.
+constexpr std::array<std::string_view, 15> kLater = {
+    "mixup",        "cutmix",      "erase",     "repeat",       "freeze",
+    "lr_scale",     "layer_decay", "head_init", "lr_scan",      "teacher",
+    "distillation", "alpha",       "tau",       "pos_resample", "lr_scan_epochs"};
+
+// The spellings of an enumeration, in its order.
+std::vector<std::string> names(OptimizerKind) { return {"sgd", "adam", "adamw"}; }
+std::vector<std::string> names(ScheduleKind) { return {"constant", "cosine", "linear"}; }
+std::vector<std::string> names(ScheduleUnit) { return {"step", "epoch"}; }
+std::vector<std::string> names(Precision) { return {"auto", "f32", "bf16"}; }
+std::vector<std::string> names(Recompute) { return {"none", "cheap", "block"}; }
+std::vector<std::string> names(Augmentation) { return {"none", "flip", "crop", "crop-flip"}; }
+std::vector<std::string> names(ResizeMode) { return {"squash", "center"}; }
+
+// ---- reading: one read() per type of member ----
+struct Source {
+  std::string place;  // "file:line" or the option
+  std::string_view key;
+  const toml::node& node;
+  Range range;
+
+  [[noreturn]] void expected(const std::string& what) const {
+    fail_usage("{}: {} = {}: expected {}", place, key, spelled(), what);
+  }
+  std::string spelled() const {
+    if (const auto* text = node.as_string()) return json_string(text->get());
+    if (node.is_table()) return "{...}";
+    if (node.is_array()) return "[...]";
+    std::ostringstream text;
+    node.visit([&](const auto& n) { text << n; });
+    return text.str();
+  }
+  std::string numbers(const char* kind) const {
+    if (range.max >= 1e9) return fmt::format("{} of at least {}", kind, range.min);
+    return fmt::format("{} from {} to {:.9g}", kind, range.min, range.max);
+  }
+};
+
+template <class T>
+void read(std::optional<T>& to, const Source& from);
+
+void read(std::string& to, const Source& from) {
+  const auto* text = from.node.as_string();
+  if (!text) from.expected("text in quotes");
+  to = text->get();
+}
+void read(bool& to, const Source& from) {
+  const auto* yes = from.node.as_boolean();
+  if (!yes) from.expected("true or false");
+  to = yes->get();
+}
+void read(int64_t& to, const Source& from) {
+  const auto* n = from.node.as_integer();
+  if (!n || static_cast<double>(n->get()) < from.range.min ||
+      static_cast<double>(n->get()) > from.range.max)
+    from.expected(from.numbers("a whole number"));
+  to = n->get();
+}
+void read(double& to, const Source& from) {
+  const auto x = from.node.is_number() ? from.node.value<double>() : std::nullopt;
+  if (!x || !(*x >= from.range.min && *x <= from.range.max))
+    from.expected(from.numbers("a number"));
+  to = *x;
+}
+void read(std::vector<double>& to, const Source& from) {
+  const auto* array = from.node.as_array();
+  if (!array) from.expected("numbers in brackets");
+  to.clear();
+  for (const toml::node& item : *array)
+    read(to.emplace_back(), {from.place, from.key, item, from.range});
+}
+template <class T>
+requires std::is_enum_v<T>
+void read(T& to, const Source& from) {
+  const auto all = names(T{});
+  const auto* text = from.node.as_string();
+  const auto it = text ? std::find(all.begin(), all.end(), text->get()) : all.end();
+  if (it == all.end())
+    from.expected(fmt::format("one of {}{}", fmt::join(all, ", "),
+                              text ? did_you_mean(text->get(), all) : std::string()));
+  to = static_cast<T>(it - all.begin());
+}
+template <class T>
+void read(std::optional<T>& to, const Source& from) {
+  read(to.emplace(), from);
+}
+
+// ---- writing ----
+std::string literal(const std::string& text) { return json_string(text); }
+std::string literal(bool x) { return x ? "true" : "false"; }
+std::string literal(int64_t n) { return std::to_string(n); }
+std::string literal(double x) { return fmt::format("{}", x); }
+std::string literal(const std::vector<double>& x) {
+  return fmt::format("[{}]", fmt::join(x, ", "));
+}
+template <class T>
+requires std::is_enum_v<T> std::string literal(T x) {
+  return json_string(names(x)[static_cast<size_t>(x)]);
+}
+template <class T>
+std::string literal(const std::optional<T>& x) {
+  return x ? literal(*x) : "";
+}
+
+[[noreturn]] void fail_unknown(const std::string& place, const std::string& key) {
+  if (std::find(kLater.begin(), kLater.end(), key) != kLater.end())
+    fail_usage("{}: '{}' is not available in this version", place, key);
+  std::vector<std::string> keys;
+  each_key(kDefault, [&](const char* name, const auto&, Range) { keys.emplace_back(name); });
+  fail_usage("{}: unknown key '{}'{}", place, key, did_you_mean(key, keys));
+}
+
+template <class T>
+constexpr bool kIsText = std::is_same_v<T, std::string> || std::is_enum_v<T>;
+template <class T>
+constexpr bool kIsText<std::optional<T>> = kIsText<T>;
+
+void read_key(Recipe& recipe, const std::string& key, const toml::node& node,
+              const std::string& place) {
+  bool found = false;
+  each_key(recipe, [&](std::string_view name, auto& member, Range range) {
+    if (name != key) return;
+    found = true;
+    read(member, {place, name, node, range});
+  });
+  if (!found) fail_unknown(place, key);
+}
+
+bool is_text(const std::string& key) {
+  bool text = false;
+  each_key(kDefault, [&](std::string_view name, const auto& member, Range) {
+    if (name == key) text = kIsText<std::remove_cvref_t<decltype(member)>>;
+  });
+  return text;
+}
+
+std::string trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t");
+  return first == text.npos ? "" : std::string(text.substr(first, last - first + 1));
+}
+
+}  // namespace
+
+void check_recipe(const Recipe& r) {
+  if (r.model.empty()) fail_usage("no model: give --model NAME, or a recipe that names one");
+  if (r.data.empty()) fail_usage("no data: give --data DATA, or a recipe that names it");
+  if (r.betas.size() != 2) fail_usage("betas: expected two numbers, as [0.9, 0.999]");
+  if (r.mean && r.std && r.mean->size() != r.std->size())
+    fail_usage("mean has {} numbers and std {}; expected as many of both", r.mean->size(),
+               r.std->size());
+  if (r.min_lr > r.lr) fail_usage("min_lr {} is above lr {}", r.min_lr, r.lr);
+}
+
+double Recipe::decay() const {
+  return weight_decay.value_or(optimizer == OptimizerKind::kAdamW ? 0.05 : 0);
+}
+
+void load_recipe(Recipe& recipe, const std::string& path) {
+  constexpr size_t kLimit = 1 << 20;
+  toml::table table;
+  try {
+    table = toml::parse(read_file(path, kLimit), path);
+  } catch (const toml::parse_error& error) {
+    fail_usage("{}:{}: {}", path, error.source().begin.line, error.description());
+  }
+  // By line, so that the first mistake is the one reported.
+  std::vector<std::pair<std::string, const toml::node*>> entries;
+  for (const auto& [key, node] : table) entries.emplace_back(key.str(), &node);
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return a.second->source().begin < b.second->source().begin;
+  });
+  for (const auto& [key, node] : entries)
+    read_key(recipe, key, *node, fmt::format("{}:{}", path, node->source().begin.line));
+}
+
+void set_key(Recipe& recipe, const std::string& key, const std::string& value,
+             const std::string& where) {
+  const std::string text = trimmed(value);
+  const bool quoted = text.starts_with('"') || text.starts_with('\'');
+  toml::table table;
+  try {
+    if (is_text(key) && !quoted)
+      table.insert("value", text);
+    else
+      table = toml::parse("value = " + text);
+  } catch (const toml::parse_error&) {
+    table.insert_or_assign("value", text);  // the type check below says what was expected
+  }
+  read_key(recipe, key, *table.get("value"), where);
+}
+
+void set_assignment(Recipe& recipe, const std::string& assignment) {
+  const size_t equals = assignment.find('=');
+  if (equals == std::string::npos) fail_usage("--set {}: expected key=value", assignment);
+  set_key(recipe, trimmed(assignment.substr(0, equals)), assignment.substr(equals + 1), "--set");
+}
+
+std::string to_toml(const Recipe& recipe) {
+  std::string text;
+  each_key(recipe, [&](const char* name, const auto& member, Range) {
+    if (const std::string value = literal(member); !value.empty())
+      text += fmt::format("{} = {}\n", name, value);
+  });
+  return text;
+}
+
+std::vector<std::string> changed_keys(const Recipe& before, const Recipe& after) {
+  std::vector<std::string> values, changed;
+  each_key(before,
+           [&](const char*, const auto& member, Range) { values.push_back(literal(member)); });
+  each_key(after, [&, i = size_t{0}](const char* name, const auto& member, Range) mutable {
+    if (literal(member) != values[i++]) changed.emplace_back(name);
+  });
+  return changed;
+}
+
+Schedule schedule_of(const Recipe& r, int64_t steps_per_epoch) {
+  const int64_t all = r.epochs * steps_per_epoch;
+  const auto per_epoch = static_cast<double>(steps_per_epoch);
+  return {.kind = r.schedule,
+          .unit = r.schedule_unit,
+          .lr = r.lr,
+          .min_lr = r.min_lr,
+          .warmup_steps = r.warmup_epochs * per_epoch + static_cast<double>(r.warmup_steps),
+          .total_steps = r.max_steps > 0 ? std::min(r.max_steps, all) : all,
+          .steps_per_epoch = steps_per_epoch};
+}
+
+}  // namespace vitrum

@@ -1,0 +1,85 @@
+// A recipe: every choice that makes a run what it is. Read from TOML, changed by --set, written
+// back as config.toml.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vitrum/graph/op.h"
+#include "vitrum/graph/passes.h"
+#include "vitrum/train/schedule.h"
+
+namespace vitrum {
+
+enum class Precision : uint8_t { kAuto, kF32, kBF16 };
+enum class Augmentation : uint8_t { kNone, kFlip, kCrop, kCropFlip };
+enum class ResizeMode : uint8_t { kSquash, kCenter };
+
+// Members are named as their keys. What is not set is left to the model (dropout, mean, resize,
+// ...) or to the data (num_classes).
+struct Recipe {
+  std::string model, data;
+  std::optional<int64_t> num_classes, image_size;
+  std::optional<bool> head_bias;
+  std::optional<double> dropout, drop_path;
+
+  int64_t epochs = 10;
+  int64_t max_steps = 0;  // optimiser steps; 0: as many as the epochs have
+  int64_t batch_size = 128;
+  int64_t accumulate = 1;  // batches in one optimiser step
+  std::optional<int64_t> eval_batch_size;
+  double holdout = 0;  // fraction of the training images to evaluate on instead of the test images
+  int64_t seed = 0;
+
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  double lr = 1e-3;
+  std::optional<double> weight_decay;
+  double momentum = 0.9;  // of SGD
+  std::vector<double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  bool no_decay = true;  // biases, norms, tokens and positions do not decay
+  double clip_norm = 0;  // 0: no clipping
+  double label_smoothing = 0;
+  double ema = 0;  // decay of the averaged weights; 0: none are kept
+
+  ScheduleKind schedule = ScheduleKind::kCosine;
+  ScheduleUnit schedule_unit = ScheduleUnit::kStep;
+  double warmup_epochs = 0;
+  int64_t warmup_steps = 0;  // added to warmup_epochs
+  double min_lr = 0;
+
+  std::optional<Augmentation> augment;
+  std::optional<int64_t> crop_padding;           // pixels
+  std::optional<std::vector<double>> mean, std;  // of pixels in [0, 1]; empty: pixels as they are
+  std::optional<ResizeMode> resize;
+  std::optional<std::string> interpolation;
+
+  Precision precision = Precision::kAuto;
+  Recompute recompute = Recompute::kNone;
+  int64_t checkpoint_every = 0;  // optimiser steps; 0: at each epoch's end only
+  int64_t eval_every = 1;        // epochs
+  int64_t workers = 0;           // threads that prepare images; 0: as the data needs
+
+  // 0.05 for AdamW, whose decay does not touch the gradient; nothing for the others.
+  double decay() const;
+  bool operator==(const Recipe&) const = default;
+};
+
+// `where` is what messages name: a file, or the option a value came from. An unknown key, a wrong
+// type or a value out of range is a usage error.
+void load_recipe(Recipe& recipe, const std::string& path);
+void set_key(Recipe& recipe, const std::string& key, const std::string& value,
+             const std::string& where);
+void set_assignment(Recipe& recipe, const std::string& assignment);  // "key=value", of --set
+
+// Once everything is merged: what depends on more than one key.
+void check_recipe(const Recipe& recipe);
+
+std::string to_toml(const Recipe& recipe);  // load_recipe() reads the same recipe back
+std::vector<std::string> changed_keys(const Recipe& before, const Recipe& after);
+
+Schedule schedule_of(const Recipe& recipe, int64_t steps_per_epoch);
+
+}  // namespace vitrum

@@ -1,0 +1,103 @@
+#include "vitrum/train/setup.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "vitrum/core/error.h"
+#include "vitrum/data/resize.h"
+#include "vitrum/models/vit.h"
+
+namespace vitrum {
+namespace {
+
+// Where a model drops already, it drops with the new probability; one that drops nowhere starts to,
+// at the places of the ViT paper.
+void set_dropout(ViTConfig& c, double dropout) {
+  const auto p = static_cast<float>(dropout);
+  const std::array places = {&c.drop_pos, &c.drop_attn, &c.drop_proj, &c.drop_act, &c.drop_mlp};
+  if (std::all_of(places.begin(), places.end(), [](const float* x) { return *x == 0; }))
+    c.drop_pos = c.drop_act = c.drop_mlp = p;
+  else
+    for (float* place : places)
+      if (*place > 0) *place = p;
+}
+
+std::vector<float> per_channel(const std::vector<double>& values, int64_t channels,
+                               std::string_view key) {
+  const std::vector<float> narrow(values.begin(), values.end());
+  const auto n = static_cast<int64_t>(narrow.size());
+  if (n == channels || n == 0) return narrow;
+  if (n == 1) return std::vector<float>(static_cast<size_t>(channels), narrow[0]);
+  fail_usage("{} has {} numbers, the model takes {} channels", key, n, channels);
+}
+
+void set_preprocessing(ModelSpec& model, const Recipe& recipe) {
+  Preprocessing& p = model.preprocess;
+  const int64_t channels = model.config.channels;
+  if (recipe.mean) p.mean = per_channel(*recipe.mean, channels, "mean");
+  if (recipe.std) p.std = per_channel(*recipe.std, channels, "std");
+  if (p.mean.empty() != p.std.empty())
+    fail_usage("only one of mean and std is given; {} needs both or none", model.architecture);
+  if (recipe.interpolation) p.interpolation = name_of(parse_filter(*recipe.interpolation));
+  if (recipe.resize) p.crop_mode = *recipe.resize == ResizeMode::kSquash ? "squash" : "center";
+}
+
+void set_head(ModelSpec& model, const Recipe& recipe, const Dataset& data) {
+  const auto in_data = static_cast<int64_t>(data.classes().size());
+  const int64_t own = model.fixed_classes ? model.config.classes : in_data;
+  set_classes(model, recipe.num_classes.value_or(own));
+  if (model.config.classes < in_data)
+    fail_usage("{} has {} outputs, the data has {} classes", model.architecture,
+               model.config.classes, in_data);
+  model.labels = model.config.classes == in_data ? data.classes() : std::vector<std::string>();
+  if (recipe.head_bias) model.config.head_bias = *recipe.head_bias;
+}
+
+bool has_bf16_arithmetic() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+TrainData::TrainData(const Recipe& recipe) : splits_(open_data(recipe.data)) {
+  if (recipe.holdout > 0)
+    std::tie(kept_, held_) =
+        split_holdout(*splits_.train, recipe.holdout, static_cast<uint64_t>(recipe.seed));
+}
+
+ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
+  ModelSpec model = resolve_model(recipe.model);
+  if (recipe.image_size) set_image_size(model, *recipe.image_size, *recipe.image_size);
+  if (recipe.dropout) set_dropout(model.config, *recipe.dropout);
+  if (recipe.drop_path) model.config.drop_path = static_cast<float>(*recipe.drop_path);
+  set_preprocessing(model, recipe);
+  set_head(model, recipe, data);
+  validate(model.config);
+  return model;
+}
+
+Augment augment_for(const Recipe& recipe, const ModelSpec& model) {
+  const Augmentation kind =
+      recipe.augment.value_or(recipe.crop_padding ? Augmentation::kCrop : Augmentation::kNone);
+  if (kind == Augmentation::kNone) return {};
+  const bool flips = kind == Augmentation::kFlip || kind == Augmentation::kCropFlip;
+  // 4 of 32 pixels, as everybody pads CIFAR.
+  const int64_t usual = kind == Augmentation::kFlip ? 0 : model.config.image_h / 8;
+  return {.crop_padding = static_cast<int>(recipe.crop_padding.value_or(usual)), .flip = flips};
+}
+
+DType compute_for(const Recipe& recipe, const std::string& device) {
+  switch (recipe.precision) {
+    case Precision::kF32: return DType::kF32;
+    case Precision::kBF16: return DType::kBF16;
+    case Precision::kAuto: break;
+  }
+  return device != "reference" && has_bf16_arithmetic() ? DType::kBF16 : DType::kF32;
+}
+
+}  // namespace vitrum

@@ -1,0 +1,36 @@
+// From a recipe to what a run works on: the data, the model as the recipe changes it, the
+// precision.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "vitrum/core/dtype.h"
+#include "vitrum/data/augment.h"
+#include "vitrum/data/dataset.h"
+#include "vitrum/train/recipe.h"
+#include "vitrum/weights/model_dir.h"
+
+namespace vitrum {
+
+// The two sides of a run. With a holdout, `test` is what was taken from the training images.
+class TrainData {
+ public:
+  explicit TrainData(const Recipe& recipe);
+
+  const Dataset& train() const { return kept_ ? *kept_ : *splits_.train; }
+  const Dataset& test() const { return held_ ? *held_ : *splits_.test; }
+
+ private:
+  DataSplits splits_;
+  std::unique_ptr<Dataset> kept_, held_;  // views of splits_.train
+};
+
+// The model with the recipe's size, classes, dropout and preprocessing; it fits the data or fails
+// saying why not.
+ModelSpec model_for(const Recipe& recipe, const Dataset& data);
+Augment augment_for(const Recipe& recipe, const ModelSpec& model);
+
+// bf16 where the recipe says so, or leaves the choice and this processor has arithmetic for it.
+DType compute_for(const Recipe& recipe, const std::string& device);
+
+}  // namespace vitrum

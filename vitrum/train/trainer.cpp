@@ -1,0 +1,243 @@
+#include "vitrum/train/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "vitrum/core/error.h"
+#include "vitrum/core/files.h"
+#include "vitrum/core/parallel.h"
+#include "vitrum/core/progress.h"
+#include "vitrum/train/environment.h"
+
+namespace vitrum {
+namespace {
+
+constexpr int64_t kPointsPerEpoch = 100;  // of the step-wise curves in the event files
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+Recipe resolved(Recipe recipe, const std::string& device) {
+  check_recipe(recipe);
+  const bool bf16 = compute_for(recipe, device) == DType::kBF16;
+  recipe.precision = bf16 ? Precision::kBF16 : Precision::kF32;
+  return recipe;
+}
+
+DType dtype_of(Precision p) { return p == Precision::kBF16 ? DType::kBF16 : DType::kF32; }
+
+LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
+                           int threads) {
+  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
+  const bool decodes = data.image_size().height == 0;
+  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
+  return {.batch_size = recipe.batch_size,
+          .shuffle = true,
+          .seed = static_cast<uint64_t>(recipe.seed),
+          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
+          .preprocess = preprocess_of(model),
+          .augment = augment_for(recipe, model)};
+}
+
+LoaderConfig test_config(LoaderConfig config, const Recipe& recipe) {
+  config.batch_size = recipe.eval_batch_size.value_or(recipe.batch_size);
+  config.shuffle = false, config.augment = {};
+  return config;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A resumed run may become longer, or look at itself more often; anything else would make it
+// another run.
+void refuse_other_recipe(const Recipe& recipe, const std::string& run) {
+  constexpr std::array<std::string_view, 6> kFree = {
+      "epochs", "max_steps", "eval_batch_size", "checkpoint_every", "eval_every", "workers"};
+  for (const std::string& key : changed_keys(recipe_of_run(run), recipe))
+    if (std::find(kFree.begin(), kFree.end(), key) == kFree.end())
+      fail_usage("'{}' was started with another {}; a resumed run cannot change it", run, key);
+}
+
+bool all_finite(ParamStore& store) {
+  const auto finite = [](float x) { return std::isfinite(x); };
+  for (size_t i = 0; i < store.specs().size(); ++i)
+    if (const auto values = store.read(i); !std::all_of(values.begin(), values.end(), finite))
+      return false;
+  return true;
+}
+
+}  // namespace
+
+Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
+    : recipe_(resolved(recipe, options.device.device)),
+      options_(options),
+      backend_(make_backend(options.device)),
+      data_(recipe_),
+      model_(model_for(recipe_, data_.train())),
+      train_loader_(data_.train(),
+                    loader_config(recipe_, model_, data_.train(), options.device.threads)),
+      test_loader_(data_.test(),
+                   test_config(loader_config(recipe_, model_, data_.test(), options.device.threads),
+                               recipe_)),
+      schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.accumulate))),
+      step_(model_, recipe_, dtype_of(recipe_.precision), *backend_),
+      evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
+                 dtype_of(recipe_.precision), ema() ? Arena::kEma : Arena::kMaster),
+      run_(options.resume ? options.out : make_run_dir(options.out, options.name)) {
+  lock_ = std::make_unique<RunLock>(run_);
+  if (options.resume) resume();
+  write_file_atomic(config_path(run_), to_toml(recipe_));
+  write_file_atomic(run_ + "/env.json", environment_json(*backend_, options.device.threads));
+  log_ = std::make_unique<RunLog>(run_, at_);
+}
+
+// Without a checkpoint the run was killed before its first one: it starts again.
+void Trainer::resume() {
+  refuse_other_recipe(recipe_, run_);
+  if (!has_checkpoint(run_)) return;
+  at_ = load_checkpoint(run_, step_.store());
+  const int64_t in_epoch = at_.step - at_.epochs * steps_per_epoch();
+  const bool finished = at_.epochs >= total_epochs();
+  if (!finished && (in_epoch < 0 || in_epoch > steps_per_epoch()))
+    fail_input(
+        "'{}': step {} does not lie in epoch {} of {} steps; a run that max_steps ended cannot "
+        "become longer",
+        checkpoint_path(run_), at_.step, at_.epochs + 1, steps_per_epoch());
+}
+
+int64_t Trainer::total_epochs() const { return ceil_div(schedule_.total_steps, steps_per_epoch()); }
+int64_t Trainer::epoch_end() const {
+  return std::min((at_.epochs + 1) * steps_per_epoch(), schedule_.total_steps);
+}
+
+TrainResult Trainer::run(const TrainHooks& hooks) {
+  const InterruptGuard interrupt;
+  while (at_.epochs < total_epochs() && interrupt.signal() == 0)
+    if (!train_epoch(interrupt, hooks) || !close_epoch(interrupt, hooks))
+      save(), save_model("last");
+  const auto& rows = log_->rows();
+  const bool finished = at_.epochs >= total_epochs();
+  return {.signal = finished ? 0 : interrupt.signal(),
+          .last = rows.empty() ? EpochMetrics{} : rows.back(),
+          .best_accuracy = at_.best_accuracy,
+          .best_epoch = at_.best_epoch};
+}
+
+bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks) {
+  const int64_t first = at_.epochs * steps_per_epoch(), end = epoch_end();
+  if (at_.step >= end) return true;
+  Progress progress(fmt::format("epoch {}/{}", at_.epochs + 1, total_epochs()), end - first,
+                    options_.quiet, at_.step - first);
+  train_loader_.start(at_.epochs, (at_.step - first) * recipe_.accumulate);
+  while (at_.step < end) {
+    const auto start = Clock::now();
+    train_step();
+    at_.seconds += seconds_since(start);
+    progress.update(at_.step - first, progress.due() ? fmt::format("loss={:.4f}", last_loss_) : "");
+    if (hooks.step) hooks.step(at_.step, last_loss_);
+    if (recipe_.checkpoint_every > 0 && at_.step % recipe_.checkpoint_every == 0 && at_.step < end)
+      save();
+    if (interrupt.signal() != 0) return false;
+  }
+  progress.clear();
+  return true;
+}
+
+void Trainer::train_step() {
+  const int64_t per_step = recipe_.accumulate * recipe_.batch_size;
+  const int64_t seen = (at_.step - at_.epochs * steps_per_epoch()) * per_step;
+  const int64_t images = std::min(per_step, data_.train().size() - seen);
+  double loss = 0;
+  for (int64_t k = 0; k < recipe_.accumulate && train_loader_.next(batch_); ++k)
+    loss += step_.backward(batch_, images, at_.step * recipe_.accumulate + k);
+  check_finite("loss", loss);
+  const double lr = lr_at(schedule_, at_.step);
+  const double norm = step_.update(lr, at_.step);
+  check_finite("gradient norm", norm);
+  ++at_.step;
+  at_.loss_images += loss * static_cast<double>(images);
+  last_loss_ = loss;
+  const int64_t every = std::max<int64_t>(1, steps_per_epoch() / kPointsPerEpoch);
+  if (at_.step % every == 0) log_->step(at_.step, loss, lr, norm);
+}
+
+void Trainer::check_finite(const char* what, double x) const {
+  if (std::isfinite(x)) return;
+  const std::string kept =
+      has_checkpoint(run_) ? fmt::format("; '{}' keeps the last good state", run_) : "";
+  fail("the {} is {} at step {} (epoch {}){}; try a lower lr, a warm-up or clip_norm = 1", what, x,
+       at_.step + 1, at_.epochs + 1, kept);
+}
+
+bool Trainer::close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks) {
+  const bool last = at_.epochs + 1 == total_epochs();
+  std::unique_ptr<Evaluation> evaluation;
+  if (last || (at_.epochs + 1) % recipe_.eval_every == 0) {
+    evaluation = evaluate(interrupt);
+    if (interrupt.signal() != 0) return false;
+    check_finite("test loss", evaluation->loss);
+  }
+  const EpochMetrics row = metrics(evaluation.get());
+  log_->epoch(row, evaluation.get(), data_.test().classes());
+  const bool best = evaluation && evaluation->top1 > at_.best_accuracy;
+  if (best) {
+    at_.best_accuracy = evaluation->top1, at_.best_epoch = row.epoch;
+    save_model("best");
+  }
+  save_model("last");
+  ++at_.epochs;
+  at_.loss_images = at_.seconds = 0;
+  step_.clear_totals();
+  // Everything above is written again, with the same result, if the run dies before this line is
+  // done.
+  save();
+  if (hooks.epoch) hooks.epoch(row, best);
+  return true;
+}
+
+std::unique_ptr<Evaluation> Trainer::evaluate(const InterruptGuard& interrupt) {
+  Progress progress("evaluate", test_loader_.batches(), options_.quiet);
+  const auto keep_going = [&](int64_t done) {
+    progress.update(done);
+    return interrupt.signal() == 0;
+  };
+  const auto classes = static_cast<int64_t>(data_.test().classes().size());
+  auto evaluation = std::make_unique<Evaluation>(evaluator_.run(test_loader_, classes, keep_going));
+  progress.clear();
+  return evaluation;
+}
+
+EpochMetrics Trainer::metrics(const Evaluation* evaluation) {
+  const TrainTotals totals = step_.totals();
+  const auto images = static_cast<double>(totals.images);
+  EpochMetrics row{.epoch = static_cast<int>(at_.epochs + 1),
+                   .step = at_.step,
+                   .train_loss = at_.loss_images / images,
+                   .train_loss_sum = totals.loss,
+                   .train_acc = static_cast<double>(totals.correct) / images,
+                   .lr = lr_at(schedule_, at_.step - 1),
+                   .images_per_second = images / at_.seconds,
+                   .seconds = at_.seconds};
+  if (evaluation)
+    row.test_loss = evaluation->loss, row.test_acc = evaluation->top1,
+    row.test_top5 = evaluation->top5;
+  return row;
+}
+
+void Trainer::save_model(const char* name) {
+  save_model_dir(run_ + "/" + name, model_, step_.store(), ema() ? Arena::kEma : Arena::kMaster);
+}
+
+void Trainer::save() {
+  if (!all_finite(step_.store()))
+    check_finite("largest weight", std::numeric_limits<double>::infinity());
+  log_->flush();
+  save_checkpoint(run_, step_.store(), at_);
+}
+
+}  // namespace vitrum

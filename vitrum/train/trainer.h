@@ -1,0 +1,90 @@
+// The training loop: epochs, evaluation, checkpoints, and stopping without losing anything.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "vitrum/data/loader.h"
+#include "vitrum/runtime/backends.h"
+#include "vitrum/train/checkpoint.h"
+#include "vitrum/train/evaluator.h"
+#include "vitrum/train/interrupt.h"
+#include "vitrum/train/recipe.h"
+#include "vitrum/train/run_dir.h"
+#include "vitrum/train/setup.h"
+#include "vitrum/train/step.h"
+
+namespace vitrum {
+
+struct RunOptions {
+  std::string out;  // the run directory; "": the first free runs/<name>-N
+  std::string name = "run";
+  bool resume = false;  // go on with what `out` holds
+  DeviceOptions device;
+  bool quiet = false;  // no progress
+};
+
+struct TrainResult {
+  int signal = 0;  // what stopped the run before its end: SIGINT, SIGTERM
+  EpochMetrics last;
+  double best_accuracy = 0;
+  int64_t best_epoch = 0;
+};
+
+struct TrainHooks {
+  std::function<void(const EpochMetrics&, bool best)> epoch;  // once it is on disk
+  std::function<void(int64_t step, double loss)> step;  // after each optimiser step, counted from 1
+};
+
+class Trainer {
+ public:
+  // Opens data and model and builds the programs before it touches the run directory.
+  Trainer(const Recipe& recipe, const RunOptions& options);
+
+  TrainResult run(const TrainHooks& hooks = {});
+
+  const std::string& directory() const { return run_; }
+  const Recipe& recipe() const { return recipe_; }  // precision resolved
+  const ModelSpec& model() const { return model_; }
+  const TrainData& data() const { return data_; }
+  const TrainPosition& position() const { return at_; }
+  ParamStore& store() { return step_.store(); }
+  Backend& backend() const { return *backend_; }
+  int64_t total_steps() const { return schedule_.total_steps; }
+  int64_t total_epochs() const;
+  int64_t activation_bytes() const { return step_.plan().bytes; }
+
+ private:
+  void resume();
+  // Both return false where a signal stopped them.
+  bool train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
+  bool close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
+  void train_step();
+  void check_finite(const char* what, double x) const;
+  std::unique_ptr<Evaluation> evaluate(const InterruptGuard& interrupt);
+  EpochMetrics metrics(const Evaluation* evaluation);
+  void save();
+  void save_model(const char* name);
+  int64_t steps_per_epoch() const { return schedule_.steps_per_epoch; }
+  int64_t epoch_end() const;
+  bool ema() const { return recipe_.ema > 0; }
+
+  Recipe recipe_;
+  RunOptions options_;
+  std::unique_ptr<Backend> backend_;
+  TrainData data_;
+  ModelSpec model_;
+  Loader train_loader_, test_loader_;
+  Schedule schedule_;
+  TrainStep step_;
+  Evaluator evaluator_;
+  std::string run_;
+  std::unique_ptr<RunLock> lock_;
+  TrainPosition at_;
+  std::unique_ptr<RunLog> log_;
+  Batch batch_;
+  double last_loss_ = 0;
+};
+
+}  // namespace vitrum
