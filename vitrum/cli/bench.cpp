@@ -1,0 +1,262 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+
+#include "vitrum/cli/verbs.h"
+#include "vitrum/core/json_text.h"
+#include "vitrum/core/parallel.h"
+#include "vitrum/core/philox.h"
+#include "vitrum/graph/functional.h"
+#include "vitrum/runtime/summary.h"
+#include "vitrum/train/setup.h"
+#include "vitrum/train/step.h"
+
+namespace vitrum {
+namespace {
+
+struct Options {
+  std::string model, mode = "infer";
+  int64_t batch = 32, steps = 10, warmup = 2;
+  std::optional<int64_t> image_size, num_classes;
+};
+
+double seconds(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Most memory this process has held at once (VmHWM), in bytes.
+int64_t peak_memory() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("VmHWM:")) return 1024 * std::strtoll(line.c_str() + 6, nullptr, 10);
+  return 0;
+}
+
+Batch synthetic_batch(const ViTConfig& c, int64_t size) {
+  Batch batch;
+  batch.count = size;
+  batch.storage = allocate_host(static_cast<size_t>(size * c.channels * c.image_h * c.image_w));
+  PhiloxStream random(0, kAugmentStream, 0);
+  for (uint8_t& pixel : batch.pixels()) pixel = static_cast<uint8_t>(random.next_u32());
+  for (int64_t i = 0; i < size; ++i) {
+    batch.labels.push_back(static_cast<int32_t>(i % std::max<int64_t>(c.classes, 1)));
+    batch.indices.push_back(i);
+  }
+  return batch;
+}
+
+// One step of what is measured.
+class Workload {
+ public:
+  virtual ~Workload() = default;
+  virtual void step() = 0;
+};
+
+class Inference final : public Workload {
+ public:
+  Inference(const ModelSpec& spec, int64_t batch, DType compute, Backend& backend)
+      : batch_(synthetic_batch(spec.config, batch)),
+        model_(trace(graph_, spec, batch)),
+        store_(graph_, backend),
+        program_(compile(compute)),
+        logits_(static_cast<size_t>(model_.logits.shape().numel())) {
+    store_.initialize(0);
+  }
+  void step() override {
+    program_.upload(model_.image, batch_.pixels().data());
+    program_.run();
+    program_.download(logits_.data(), model_.logits);
+  }
+
+ private:
+  Program compile(DType compute) {
+    fuse(graph_);
+    return Program(graph_, std::span(&model_.logits, 1), store_, {.compute = compute});
+  }
+
+  Batch batch_;
+  Graph graph_{Mode::kInference};
+  TracedModel model_;
+  ParamStore store_;
+  Program program_;
+  std::vector<float> logits_;
+};
+
+class Training final : public Workload {
+ public:
+  Training(const ModelSpec& spec, int64_t batch, DType compute, Backend& backend)
+      : batch_(synthetic_batch(spec.config, batch)),
+        train_(spec, recipe(batch), compute, backend) {}
+  void step() override {
+    train_.backward(batch_, batch_.count, step_);
+    train_.update(1e-4, step_++);
+  }
+
+ private:
+  static Recipe recipe(int64_t batch) {
+    Recipe recipe;
+    recipe.batch_size = batch;
+    return recipe;
+  }
+
+  Batch batch_;
+  TrainStep train_;
+  int64_t step_ = 0;
+};
+
+// What the backend reaches on one large matrix product: the roof that a model's speed is compared
+// with.
+class GemmProbe {
+ public:
+  GemmProbe(DType compute, Backend& backend)
+      : size_(backend.name() == "reference" ? 128 : 1024),  // plain loops are as slow at any size
+        x_(graph_.input("x", {size_, size_}, compute == DType::kBF16 ? DType::kBF16 : DType::kF32)),
+        y_(linear(Scope(graph_, "probe"), x_, size_, {.bias = false})),
+        store_(graph_, backend),
+        program_(graph_, std::span(&y_, 1), store_, {.compute = compute}) {
+    store_.initialize(0);
+  }
+  double flops_per_second() {  // best of a few, so that a disturbance does not lower the roof
+    const double flops = 2 * std::pow(static_cast<double>(size_), 3);
+    double best = 0;
+    for (int i = 0; i < 3; ++i) best = std::max(best, flops / seconds([&] { program_.run(); }));
+    return best;
+  }
+
+ private:
+  int64_t size_;
+  Graph graph_;
+  Value x_, y_;
+  ParamStore store_;
+  Program program_;
+};
+
+struct Result {
+  double seconds = 0;               // median of the steps
+  double gemm_peak = 0, flops = 0;  // a second
+  int64_t peak_bytes = 0, macs = 0;
+};
+
+int64_t forward_macs(const ModelSpec& spec, int64_t batch) {
+  Graph g;
+  trace(g, spec, batch);
+  return multiply_adds(g);
+}
+
+Result measure(Workload& work, const ModelSpec& spec, const Options& o, DType compute,
+               Backend& backend) {
+  for (int64_t i = 0; i < o.warmup; ++i) work.step();
+  Result r{.peak_bytes = peak_memory(), .macs = forward_macs(spec, o.batch)};
+  GemmProbe probe(compute, backend);
+  probe.flops_per_second();
+  std::vector<double> times;
+  for (int64_t i = 0; i < o.steps; ++i) {
+    r.gemm_peak = std::max(r.gemm_peak, probe.flops_per_second());
+    times.push_back(seconds([&] { work.step(); }));
+  }
+  r.seconds = median(times);
+  // Backward costs two products for each of forward's.
+  r.flops = 2.0 * static_cast<double>(r.macs) * (o.mode == "train" ? 3 : 1) / r.seconds;
+  return r;
+}
+
+std::string to_json(const Result& r, const Options& o, const std::string& device, DType compute) {
+  JsonWriter json;
+  json.begin_object()
+      .field("model", o.model)
+      .field("mode", o.mode)
+      .field("batch", o.batch)
+      .field("steps", o.steps);
+  json.field("device", device).field("precision", name_of(compute));
+  json.field("images_per_second", static_cast<double>(o.batch) / r.seconds)
+      .field("milliseconds", 1e3 * r.seconds);
+  json.field("peak_bytes", r.peak_bytes).field("mfu", r.flops / r.gemm_peak);
+  json.field("gflops", 1e-9 * r.flops)
+      .field("gemm_peak_gflops", 1e-9 * r.gemm_peak)
+      .field("macs", r.macs);
+  return json.end_object().str() + "\n";
+}
+
+std::string to_text(const Result& r, const Options& o, const std::string& device, DType compute) {
+  std::string out = fmt::format("{}, {}, batch {}, {} on {}\n\n", o.model, o.mode, o.batch,
+                                name_of(compute), device);
+  out += fmt::format("throughput   {:.1f} images/s\n", static_cast<double>(o.batch) / r.seconds);
+  out += fmt::format("step         {:.2f} ms (median of {})\n", 1e3 * r.seconds, o.steps);
+  out += fmt::format("memory       {} at most\n", human_bytes(r.peak_bytes));
+  out += fmt::format("arithmetic   {:.1f} GFLOP/s\n", 1e-9 * r.flops);
+  out += fmt::format("efficiency   {:.1f} % of a large matrix product's {:.1f} GFLOP/s\n",
+                     100 * r.flops / r.gemm_peak, 1e-9 * r.gemm_peak);
+  return out;
+}
+
+int run(const Options& o, const CommonOptions& common) {
+  ModelSpec spec = resolve_model(o.model);
+  if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
+  if (o.num_classes) set_classes(spec, *o.num_classes);
+  // What `auto` means is what the verb that is measured would choose.
+  const DType compute =
+      compute_precision(common, o.mode == "train" ? compute_for({}, common.device) : DType::kF32);
+  const std::unique_ptr<Backend> backend = open_backend(common);
+  std::unique_ptr<Workload> work;
+  if (o.mode == "train")
+    work = std::make_unique<Training>(spec, o.batch, compute, *backend);
+  else
+    work = std::make_unique<Inference>(spec, o.batch, compute, *backend);
+  const Result result = measure(*work, spec, o, compute, *backend);
+  const auto text = common.json ? to_json : to_text;
+  print_out(text(result, o, backend->name(), compute));
+  return 0;
+}
+
+}  // namespace
+
+Verb bench_verb() {
+  auto o = std::make_shared<Options>();
+  return {
+      .name = "bench",
+      .summary = "measure throughput, latency and memory of a model",
+      .examples = {"bench --model vit_tiny_patch16_224",
+                   "bench --model vit_mnist --mode train --batch 128 --precision bf16",
+                   "bench --model minvit_cifar10 --mode train --batch 64 --json"},
+      .options =
+          {{.name = "--model",
+            .target = &o->model,
+            .help = "preset or model directory",
+            .value = "MODEL",
+            .required = true},
+           {.name = "--mode",
+            .target = &o->mode,
+            .help = "infer or train",
+            .value = "NAME",
+            .choices = {"infer", "train"}},
+           {.name = "--batch",
+            .target = &o->batch,
+            .help = "images in a batch",
+            .min = 1,
+            .max = 65536},
+           {.name = "--steps", .target = &o->steps, .help = "steps to measure", .min = 1},
+           {.name = "--warmup", .target = &o->warmup, .help = "steps before measuring", .min = 1},
+           {.name = "--image-size",
+            .target = &o->image_size,
+            .help = "another input size, in pixels",
+            .min = 1,
+            .max = 16384},
+           {.name = "--num-classes",
+            .target = &o->num_classes,
+            .help = "another number of classes",
+            .max = 10'000'000}},
+      .run = [o](const CommonOptions& common) { return run(*o, common); }};
+}
+
+}  // namespace vitrum

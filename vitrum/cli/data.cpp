@@ -1,0 +1,152 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "vitrum/cli/verbs.h"
+#include "vitrum/core/files.h"
+#include "vitrum/core/json_text.h"
+#include "vitrum/core/utf8.h"
+#include "vitrum/data/dataset.h"
+#include "vitrum/data/encode_png.h"
+#include "vitrum/data/resize.h"
+
+namespace vitrum {
+namespace {
+
+struct Options {
+  std::string data, output;
+};
+
+// A source without splits is all training data.
+DataSplits open_both(const std::string& spec) {
+  DataSplits splits{open_split(spec, "train"), open_split(spec)};
+  if (splits.train->size() > 0 && splits.test->size() == splits.train->size() &&
+      splits.test->name(0) == splits.train->name(0))
+    splits.test.reset();
+  return splits;
+}
+
+std::vector<int64_t> class_counts(const Dataset* dataset, size_t classes) {
+  std::vector<int64_t> counts(classes, 0);
+  for (int64_t i = 0; dataset && i < dataset->size(); ++i)
+    ++counts[static_cast<size_t>(dataset->label(i))];
+  return counts;
+}
+
+// ---- contact sheet: a row a class, its first images beside each other ----
+
+constexpr int kCell = 64, kGap = 4;  // pixels
+constexpr size_t kColumns = 10, kRows = 32;
+
+// Scaled to fit a cell; pixel for pixel in whole steps where the image is smaller than half of it.
+Image thumbnail(const Image& image) {
+  const int longest = std::max(image.height, image.width);
+  const auto side = [&](int n) {
+    return longest * 2 <= kCell ? n * (kCell / longest)
+                                : std::max(1, static_cast<int>(int64_t{n} * kCell / longest));
+  };
+  return resize(image, side(image.height), side(image.width),
+                longest * 2 <= kCell ? Filter::kNearest : Filter::kBicubic);
+}
+
+void paste(const Image& from, Image& sheet, int top, int left) {
+  for (int c = 0; c < sheet.channels; ++c)
+    for (int y = 0; y < from.height; ++y)
+      std::copy_n(from.plane(std::min(c, from.channels - 1)) + y * from.width, from.width,
+                  sheet.plane(c) + (top + y) * sheet.width + left);
+}
+
+Image contact_sheet(const Dataset& dataset) {
+  const size_t rows = std::min(dataset.classes().size(), kRows);
+  Image sheet;
+  const auto extent = [](size_t cells) { return static_cast<int>(cells) * (kCell + kGap) + kGap; };
+  sheet.reshape(dataset.image_size().channels == 1 ? 1 : 3, extent(rows), extent(kColumns));
+  std::fill(sheet.pixels.begin(), sheet.pixels.end(), uint8_t{255});
+  std::vector<size_t> filled(rows, 0);
+  size_t left = rows * kColumns;
+  for (int64_t i = 0; i < dataset.size() && left > 0; ++i) {
+    const auto row = static_cast<size_t>(dataset.label(i));
+    if (row >= rows || filled[row] == kColumns) continue;
+    paste(thumbnail(dataset.read(i)), sheet, extent(row), extent(filled[row]++));
+    --left;
+  }
+  return sheet;
+}
+
+// ---- what is printed ----
+
+std::string to_json(const DataSplits& splits, const Options& o) {
+  const Dataset& train = *splits.train;
+  const size_t classes = train.classes().size();
+  JsonWriter json;
+  json.begin_object().field("data", o.data).field("train", train.size());
+  json.field("test", splits.test ? splits.test->size() : 0).key("classes").begin_array();
+  for (const std::string& name : train.classes()) json.value(name);
+  json.end_array().key("shape").begin_array();
+  const ImageSize size = train.image_size();
+  for (int n : {size.channels, size.height, size.width}) n == 0 ? json.null() : json.value(n);
+  json.end_array();
+  const auto counts = [&](const char* key, const Dataset* dataset) {
+    json.key(key).begin_array();
+    for (int64_t n : class_counts(dataset, classes)) json.value(n);
+    json.end_array();
+  };
+  counts("train_counts", &train), counts("test_counts", splits.test.get());
+  if (!o.output.empty()) json.field("output", o.output);
+  return json.end_object().str() + "\n";
+}
+
+std::string to_text(const DataSplits& splits, const Options& o) {
+  constexpr size_t kShown = 20;
+  const Dataset& train = *splits.train;
+  const std::vector<std::string>& classes = train.classes();
+  const ImageSize size = train.image_size();
+  std::string out = fmt::format("train    {} images\n", with_commas(train.size()));
+  out += splits.test ? fmt::format("test     {} images\n", with_commas(splits.test->size()))
+                     : "test     no split of its own\n";
+  out += size.height ? fmt::format("shape    {}x{}x{}\n", size.channels, size.height, size.width)
+                     : fmt::format("shape    {} channels, sizes differ\n", size.channels);
+  out +=
+      fmt::format("classes  {}\n\n  {:<30}{:>9}{:>9}\n", classes.size(), "class", "train", "test");
+  const auto train_counts = class_counts(&train, classes.size()),
+             test_counts = class_counts(splits.test.get(), classes.size());
+  for (size_t i = 0; i < std::min(classes.size(), kShown); ++i) {
+    const std::string name = fit_columns(classes[i], 29);
+    const auto pad = static_cast<size_t>(30 - columns(name));
+    out += fmt::format("  {}{}{:>9}{:>9}\n", name, std::string(pad, ' '),
+                       with_commas(train_counts[i]), with_commas(test_counts[i]));
+  }
+  if (classes.size() > kShown)
+    out += fmt::format("  ... and {} more; --json lists all\n", classes.size() - kShown);
+  if (!o.output.empty()) out += fmt::format("\ncontact sheet in {}, a row a class\n", o.output);
+  return out;
+}
+
+int run(const Options& o, const CommonOptions& common) {
+  const DataSplits splits = open_both(o.data);
+  if (!o.output.empty()) write_file_atomic(o.output, encode_png(contact_sheet(*splits.train)));
+  print_out(common.json ? to_json(splits, o) : to_text(splits, o));
+  return 0;
+}
+
+}  // namespace
+
+Verb data_verb() {
+  auto o = std::make_shared<Options>();
+  return {
+      .name = "data",
+      .summary = "describe a data set: counts, classes, shape, a contact sheet",
+      .examples = {"data fashion-mnist", "data folder:flowers --output sheet.png",
+                   "data cifar10:DIR --json"},
+      .options =
+          {{.name = "DATA",
+            .target = &o->data,
+            .help =
+                "fashion-mnist[:DIR], mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR or csv:FILE",
+            .required = true},
+           {"--output", &o->output, "write a contact sheet, a row a class, to this PNG file",
+            "FILE"}},
+      .run = [o](const CommonOptions& common) { return run(*o, common); }};
+}
+
+}  // namespace vitrum

@@ -1,0 +1,46 @@
+// The only place that catches: one line on stderr, and an exit code that says what kind of thing
+// went wrong.
+#include <algorithm>
+#include <csignal>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#include "vitrum/cli/parse.h"
+#include "vitrum/core/error.h"
+
+namespace {
+
+using namespace vitrum;
+
+int run(const std::vector<std::string>& arguments) {
+  const std::vector<Verb> verbs = {train_verb(), eval_verb(),  summary_verb(), models_verb(),
+                                   data_verb(),  bench_verb(), doctor_verb(),  version_verb()};
+  CommonOptions common;
+  const Invocation call = parse_command_line(arguments, verbs, common);
+  if (call.version) return version_verb().run(common);
+  if (call.help) {
+    print_out(call.verb ? help_text(*call.verb) : overview(verbs));
+    // A bare `vitrum` did not say what to do.
+    return arguments.empty() ? static_cast<int>(ErrorKind::kUsage) : 0;
+  }
+  return call.verb->run(common);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away must not end a training run
+  try {
+    return run({argv + std::min(argc, 1), argv + argc});
+  } catch (const Error& e) {
+    print_error(e.what());
+    return static_cast<int>(e.kind());
+  } catch (const std::bad_alloc&) {
+    print_error("out of memory");
+    return static_cast<int>(ErrorKind::kExhausted);
+  } catch (const std::exception& e) {
+    print_error(e.what());
+    return static_cast<int>(ErrorKind::kFailed);
+  }
+}

@@ -1,0 +1,77 @@
+// What a verb is to the command line: its name, its options as a table, and what it does. Parsing
+// and help are made from the table in one place (parse.cpp, help.cpp).
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "vitrum/core/dtype.h"
+#include "vitrum/runtime/backend.h"
+
+namespace vitrum {
+
+// What every verb takes.
+struct CommonOptions {
+  bool json = false, quiet = false, verbose = false;
+  int64_t threads = 0;  // 0: every core this process may use
+  std::string device = "auto", precision = "auto";
+};
+
+// Where a parsed value goes. An optional stays empty where the option was not given.
+using OptionTarget =
+    std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*,
+                 std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*>;
+
+struct Option {
+  std::string name;  // "--batch-size", "-q,--quiet", or "MODEL" for a positional argument
+  OptionTarget target;
+  std::string help;
+  std::string value = {};  // what the help calls the value; by default N, X or TEXT
+  bool required = false;
+  std::vector<std::string> choices = {};
+  int64_t min = 0, max = 1'000'000'000;  // of whole numbers
+};
+
+// A verb's targets live in what `run` captures:
+//   auto o = std::make_shared<Options>();
+//   return {.name = "eval", ..., .options = {{"--model", &o->model, "..."}}, .run = [o](const
+//   CommonOptions& c) {...}};
+struct Verb {
+  std::string name, summary;
+  std::vector<std::string> examples;  // two or three command lines, without "vitrum"
+  std::vector<Option> options;
+  std::function<int(const CommonOptions&)> run;  // returns the exit code
+};
+
+Verb bench_verb();
+Verb data_verb();
+Verb doctor_verb();
+Verb eval_verb();
+Verb models_verb();
+Verb summary_verb();
+Verb train_verb();
+Verb version_verb();
+
+// ---- what verbs share ----
+
+// Data for stdout. Where the reader has gone away the rest is dropped quietly; any other failure
+// throws.
+void print_out(std::string_view text);
+// A line for people on stderr; `info` is silent with --quiet.
+void print_error(std::string_view text);
+void info(const CommonOptions& common, std::string_view text);
+
+std::unique_ptr<Backend> open_backend(const CommonOptions& common);
+// f32 or bf16 as --precision says, `automatic` where it leaves the choice.
+DType compute_precision(const CommonOptions& common, DType automatic = DType::kF32);
+
+std::string with_commas(int64_t n);      // 86,567,656
+std::string human_bytes(int64_t bytes);  // 327.6 MiB
+std::string human_count(double n);       // 17.6 G
+
+}  // namespace vitrum
