@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# check_includes.sh ROOT: who may include whom (docs/architecture.md), and how long a file may be.
+#   cli -> train, explain, serve -> models, weights, data -> runtime -> graph -> core
+# A file includes its own folder and lower ranks; weights also sees models. models sees graph and core only. Backends see core,
+# runtime/backend.h and graph/op.h, and only the loader, runtime/backends.cpp, sees them.
+# Slow-to-compile headers stay out of our headers, and in the folders that parse text.
+set -euo pipefail
+cd "$1"
+mapfile -t files < <(find vitrum tests bench examples \( -name '*.h' -o -name '*.cpp' \) 2>/dev/null | sort)
+((${#files[@]} > 0)) || { echo "no sources below $1" >&2; exit 1; }
+
+awk '
+BEGIN {
+  split("core 0 graph 1 runtime 2 models 3 weights 3 data 3 train 4 explain 4 serve 4 cli 5", pairs, " ")
+  for (i = 1; i in pairs; i += 2) rank[pairs[i]] = pairs[i + 1]
+  backend["reference"] = backend["cpu"] = backend["cuda"] = 1
+  heavy = "^(CLI/|nlohmann/|toml\\+\\+/)"
+  max_lines = 600
+}
+function complain(text) { printf "%s:%d: %s\n", FILENAME, FNR, text; bad = 1 }
+function may_include(from, to, target) {
+  if (from == to || to == "core") return 1
+  if (from in backend) return target == "vitrum/runtime/backend.h" || target == "vitrum/graph/op.h"
+  if (to in backend) return FILENAME == "vitrum/runtime/backends.cpp"
+  if (from == "models") return to == "graph"
+  if (from == "weights" && to == "models") return 1  # a model directory holds a model
+  return rank[to] < rank[from]
+}
+FNR == 1 { split(FILENAME, path, "/"); ours = path[1] == "vitrum"; folder = path[2] }
+FNR == 1 && ours && !(folder in rank) && !(folder in backend) { complain("unknown folder " folder) }
+FNR == max_lines + 1 { complain("longer than " max_lines " lines") }
+!ours { next }
+/^[ \t]*#[ \t]*include[ \t]*["<]/ {
+  match($0, /["<][^">]*/)
+  target = substr($0, RSTART + 1, RLENGTH - 1)
+  quoted = substr($0, RSTART, 1) == "\""
+  split(target, part, "/")
+  if (part[1] == "vitrum") {
+    to = part[2]
+    if (!quoted) complain("write #include \"" target "\"")
+    if (!(to in rank) && !(to in backend)) complain("includes " target ", of an unknown folder")
+    else if (!may_include(folder, to, target)) complain(folder " may not include " target)
+  } else if (quoted) {
+    complain("write the path from the source root, not \"" target "\"")
+  } else if (target ~ heavy) {
+    if (FILENAME ~ /\.h$/) complain(target " does not belong in a header")
+    else if (folder != "cli" && folder != "train" && folder != "weights")
+      complain(target " is only for cli, train and weights")
+  }
+}
+END { exit bad }
+' "${files[@]}"
+echo "${#files[@]} files follow the rules"

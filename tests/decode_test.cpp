@@ -1,0 +1,121 @@
+#include "vitrum/data/decode.h"
+
+#include <gmock/gmock.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "tests/support/data_files.h"
+#include "vitrum/core/error.h"
+
+namespace vitrum {
+namespace {
+
+using test::Bytes;
+using test::input_error;
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::string kGolden = VITRUM_SOURCE_DIR "/tests/golden/images/";
+
+struct Expected {
+  std::string file;
+  int height, width;
+  uint32_t crc;
+};
+
+std::vector<Expected> golden() {
+  std::ifstream list(kGolden + "expected.txt");
+  std::vector<Expected> all;
+  for (Expected e; list >> e.file >> e.height >> e.width >> e.crc;) all.push_back(e);
+  return all;
+}
+
+// Grey, palette, 16 bits, alpha, CMYK, progressive, EXIF-rotated, WebP: see
+// tools/make_image_golden.py.
+TEST(Decode, EqualsPillowPixelForPixel) {
+  const auto all = golden();
+  EXPECT_GE(all.size(), 30u);
+  for (const Expected& e : all) {
+    const Image image = read_image(kGolden + e.file);
+    EXPECT_EQ(image.channels, 3) << e.file;
+    EXPECT_EQ(image.height, e.height) << e.file;
+    EXPECT_EQ(image.width, e.width) << e.file;
+    const auto crc = crc32(0, image.pixels.data(), static_cast<unsigned>(image.pixels.size()));
+    EXPECT_EQ(static_cast<uint32_t>(crc), e.crc) << e.file;
+  }
+}
+
+TEST(Decode, RefusesWhatIsNoImage) {
+  const std::string text = "GIF89a this is no JPEG";
+  EXPECT_THAT(input_error([&] { decode_image(Bytes(text.begin(), text.end()), "cat.jpg"); }),
+              AllOf(HasSubstr("cat.jpg"), HasSubstr("not a JPEG, PNG or WebP")));
+  EXPECT_THAT(input_error([&] { decode_image({}, "cat.jpg"); }), HasSubstr("empty"));
+  EXPECT_THAT(input_error([&] { read_image("/no/such/cat.jpg"); }), HasSubstr("/no/such/cat.jpg"));
+  EXPECT_THAT(input_error([&] { read_image(VITRUM_SOURCE_DIR); }), HasSubstr("folder"));
+  const Bytes broken = {0xff, 0xd8, 0xff, 0xe0, 1, 2, 3};
+  EXPECT_THAT(input_error([&] { decode_image(broken, "cat.jpg"); }),
+              HasSubstr("cat.jpg: broken JPEG"));
+}
+
+TEST(Decode, RefusesTruncatedFiles) {
+  const Bytes jpeg = test::encode_jpeg(test::gradient(3, 40, 50)),
+              png = test::encode_png(test::gradient(3, 40, 50));
+  for (size_t parts = 1; parts < 10; ++parts) {
+    const Bytes half_jpeg(jpeg.begin(),
+                          jpeg.begin() + static_cast<int64_t>(jpeg.size() * parts / 10));
+    EXPECT_THAT(input_error([&] { decode_image(half_jpeg, "j"); }),
+                HasSubstr("j: broken JPEG: Premature end"))
+        << parts;
+    const Bytes half_png(png.begin(), png.begin() + static_cast<int64_t>(png.size() * parts / 10));
+    EXPECT_THAT(input_error([&] { decode_image(half_png, "p"); }),
+                HasSubstr("p: broken PNG: premature end"))
+        << parts;
+  }
+}
+
+// 60000 x 60000 pixels in the header, and nothing behind it.
+TEST(Decode, RefusesTooManyPixelsFromTheHeader) {
+  Bytes png = test::encode_png(test::gradient(1, 2, 2));
+  for (const size_t at : {16u, 20u}) png[at + 2] = 0xea, png[at + 3] = 0x60;
+  const auto crc = crc32(0, png.data() + 12, 17);
+  for (size_t i = 0; i < 4; ++i) png[29 + i] = static_cast<uint8_t>(crc >> (24 - 8 * i));
+  EXPECT_THAT(input_error([&] { decode_image(png, "p"); }),
+              HasSubstr("60000 x 60000 pixels are more than the limit"));
+
+  Bytes jpeg = test::encode_jpeg(test::gradient(1, 8, 8));
+  const Bytes frame = {0xff, 0xc0, 0x00, 0x0b};
+  const auto at = std::search(jpeg.begin(), jpeg.end(), frame.begin(), frame.end());
+  ASSERT_NE(at, jpeg.end());
+  at[5] = 0xea, at[6] = 0x60, at[7] = 0xea, at[8] = 0x60;
+  EXPECT_THAT(input_error([&] { decode_image(jpeg, "j"); }),
+              HasSubstr("60000 x 60000 pixels are more than the limit"));
+}
+
+TEST(Decode, ReadsOnePixel) {
+  Image one = test::gradient(3, 1, 1);
+  EXPECT_EQ(decode_image(test::encode_png(one), "p").pixels, one.pixels);
+  EXPECT_EQ(decode_image(test::encode_jpeg(one), "j").pixels.size(), 3u);
+}
+
+// Damaged bytes and cut ends of every golden file: an image or a clear error, never a crash.
+TEST(Decode, SurvivesDamage) {
+  for (const Expected& e : golden()) {
+    const Bytes good = read_bytes(kGolden + e.file);
+    for (uint32_t i = 0; i < 150; ++i) {
+      Bytes bytes = good;
+      const uint32_t random = (i + 1) * 2654435761u;
+      bytes[random % bytes.size()] = static_cast<uint8_t>(random >> 24);
+      if (i % 5 == 0) bytes.resize(random % bytes.size());
+      try {
+        decode_image(bytes, e.file);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kInput) << error.what();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vitrum

@@ -1,0 +1,355 @@
+// Gradients against central differences, in f64 on the reference backend: op by op, then whole
+// models; for each recompute policy, fused and plain.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <set>
+
+#include "vitrum/core/philox.h"
+#include "vitrum/graph/functional.h"
+#include "vitrum/graph/passes.h"
+#include "vitrum/models/vit.h"
+#include "vitrum/reference/reference.h"
+#include "vitrum/runtime/program.h"
+
+namespace vitrum {
+namespace {
+
+constexpr int64_t kBatch = 3, kTokens = 5, kWidth = 6, kClasses = 4;
+constexpr double kEps = 1e-6, kAbsolute = 1e-5, kRelative = 1e-3;
+
+// From (B, T, C), which depends on parameters, to (B, T, C) or (B, C) through the op under test.
+using Body = std::function<Value(Scope, Value)>;
+struct Trial {
+  const char* name = "";
+  Body body = {};
+  float smoothing = 0;
+  bool soft_target = false;
+};
+
+// A training graph with data, compiled for f64.
+class Lab {
+ public:
+  using Model = std::function<Value(Scope, Value)>;  // input -> logits (B, K)
+
+  Lab(const Model& model, Shape input, const Trial& trial, bool fused, Recompute policy,
+      const std::set<std::string>& frozen = {})
+      : graph_(Mode::kTraining) {
+    Value x = graph_.input("x", input);
+    Value logits = model(Scope(graph_), x);
+    const Shape target_shape = trial.soft_target ? logits.shape() : Shape{logits.dim(0)};
+    Value target =
+        graph_.input("target", target_shape, trial.soft_target ? DType::kF32 : DType::kI32, true);
+    Value weight = graph_.input("weight", {logits.dim(0)}, DType::kF32, true);
+    loss_ = cross_entropy(logits, target, weight, trial.smoothing);
+    for (ParamSpec& p : graph_.params) p.trainable = !frozen.contains(p.name);
+    if (fused) fuse(graph_);
+    for (const Node& node : graph_.nodes) ops_.insert(node.op.index());
+    differentiate(graph_, loss_, policy);
+
+    store_.emplace(graph_, *backend_, DType::kF64);
+    for (size_t i = 0; i < store_->specs().size(); ++i)
+      fill(store_->view(i, Arena::kMaster), 0.5, i);
+    program_.emplace(graph_, std::span(&loss_, 1), *store_, CompileOptions{.compute = DType::kF64});
+    fill((*program_)[x], 1, 1000);
+    fill((*program_)[weight], 0.1, 1001, 0.5);
+    fill_target((*program_)[target], logits.dim(1));
+    const RandomState rng{.seed_low = 3, .seed_high = 1, .step_low = 8, .step_high = 0};
+    for (size_t v = 0; v < graph_.values.size(); ++v)
+      if (graph_.values[v].name == "rng" && graph_.values[v].role == Role::kInput)
+        program_->upload({&graph_, static_cast<ValueId>(v)}, &rng);
+  }
+
+  double loss() {
+    program_->run();
+    return program_->read_scalar(loss_);
+  }
+  // Every parameter's gradient, from a clean gradient arena.
+  std::vector<std::vector<double>> gradients(int runs = 1) {
+    const TensorView all = store_->arena(Arena::kGrad);
+    std::fill_n(all.f64(), all.shape.numel(), 0.0);
+    for (int i = 0; i < runs; ++i) loss();
+    std::vector<std::vector<double>> grads;
+    for (size_t i = 0; i < store_->specs().size(); ++i) {
+      const TensorView g = store_->view(i, Arena::kGrad);
+      grads.emplace_back(g.f64(), g.f64() + g.shape.numel());
+    }
+    return grads;
+  }
+  double central_difference(size_t param, int64_t element) {
+    double& p = store_->view(param, Arena::kMaster).f64()[element];
+    const double start = p;
+    p = start + kEps;
+    const double above = loss();
+    p = start - kEps;
+    const double below = loss();
+    p = start;
+    return (above - below) / (2 * kEps);
+  }
+  const std::vector<ParamSpec>& specs() const { return store_->specs(); }
+  const std::set<size_t>& ops() const { return ops_; }  // of the forward pass
+
+ private:
+  static void fill(TensorView to, double deviation, uint64_t key, double mean = 0) {
+    PhiloxStream draw(17, 0, key);
+    for (int64_t i = 0; i < to.shape.numel(); ++i) to.f64()[i] = mean + deviation * draw.normal();
+  }
+  static void fill_target(TensorView to, int64_t classes) {
+    PhiloxStream draw(17, 1, 0);
+    for (int64_t i = 0; i < to.shape.numel(); ++i) {
+      if (to.dtype == DType::kI32)
+        to.i32()[i] = static_cast<int32_t>(draw.below(static_cast<uint32_t>(classes)));
+      if (to.dtype == DType::kF64)
+        to.f64()[i] = draw.uniform();  // does not add up to 1: nor need it
+    }
+  }
+
+  Graph graph_;
+  Value loss_;
+  std::set<size_t> ops_;
+  std::unique_ptr<Backend> backend_ = make_reference_backend();
+  std::optional<ParamStore> store_;
+  std::optional<Program> program_;
+};
+
+// At most `samples` elements of each parameter, evenly spaced.
+void expect_gradients_match(Lab& lab, int64_t samples) {
+  const auto gradients = lab.gradients();
+  for (size_t p = 0; p < gradients.size(); ++p) {
+    const auto n = static_cast<int64_t>(gradients[p].size());
+    const int64_t stride = std::max<int64_t>(1, n / samples);
+    for (int64_t i = 0; i < n; i += stride) {
+      const double expected = lab.central_difference(p, i),
+                   got = gradients[p][static_cast<size_t>(i)];
+      ASSERT_NEAR(got, expected, kAbsolute + kRelative * std::abs(expected))
+          << lab.specs()[p].name << " element " << i;
+    }
+  }
+}
+
+// Gradients of nearly zero would agree with anything.
+void expect_gradients_large(Lab& lab) {
+  const auto gradients = lab.gradients();
+  for (size_t p = 0; p < gradients.size(); ++p) {
+    double most = 0;
+    for (double g : gradients[p]) most = std::max(most, std::abs(g));
+    EXPECT_GT(most, 1e-3) << lab.specs()[p].name;
+  }
+}
+
+// Every way to compile a graph must give the bits of the plain one.
+void expect_same_bits(const std::function<Lab(bool fused, Recompute)>& make) {
+  const auto plain = make(false, Recompute::kNone).gradients();
+  for (bool fused : {false, true})
+    for (Recompute policy : {Recompute::kNone, Recompute::kCheap, Recompute::kBlock}) {
+      Lab lab = make(fused, policy);
+      const auto gradients = lab.gradients();
+      for (size_t p = 0; p < plain.size(); ++p)
+        EXPECT_TRUE(gradients[p] == plain[p]) << lab.specs()[p].name << ", fused " << fused
+                                              << ", recompute " << static_cast<int>(policy);
+    }
+}
+
+LinearOptions no_bias() { return {.bias = false}; }
+
+std::vector<Trial> trials() {
+  const auto plain = [](Scope, Value x) { return x; };
+  return {
+      {"linear", [](Scope s, Value x) { return linear(s / "op", x, kWidth); }},
+      {"linear_no_bias",
+       [](Scope s, Value x) { return linear(s / "op", x, 2 * kWidth, no_bias()); }},
+      {"gelu", [](Scope s, Value x) { return activation(linear(s / "op", x, 7), Act::kGelu); }},
+      {"gelu_tanh",
+       [](Scope s, Value x) { return activation(linear(s / "op", x, 7), Act::kGeluTanh); }},
+      {"relu", [](Scope s, Value x) { return activation(linear(s / "op", x, 7), Act::kRelu); }},
+      {"gelu_drop",
+       [](Scope s, Value x) {
+         return dropout(s, activation(linear(s / "op", x, 7), Act::kGelu), 0.3f);
+       }},
+      {"relu_drop",
+       [](Scope s, Value x) {
+         return dropout(s, activation(linear(s / "op", x, 7, no_bias()), Act::kRelu), 0.3f);
+       }},
+      {"activation_alone",  // not after a linear layer, so never fused with one
+       [](Scope s, Value x) { return activation(layer_scale(s / "op", x, 1), Act::kGelu); }},
+      {"layer_norm", [](Scope s, Value x) { return layer_norm(s / "op", x, 1e-6f); }},
+      {"layer_norm_no_bias",
+       [](Scope s, Value x) { return layer_norm(s / "op", x, 1e-2f, false); }},
+      {"pre_norm",  // the sum goes on beside the norm: two gradients meet
+       [](Scope s, Value x) {
+         Value sum = x + linear(s / "op", x, kWidth);
+         return sum + linear(s / "op2", layer_norm(s / "norm", sum, 1e-6f), kWidth);
+       }},
+      {"post_norm",
+       [](Scope s, Value x) {
+         return layer_norm(s / "norm", x + linear(s / "op", x, kWidth), 1e-6f, false);
+       }},
+      {"add_itself", [](Scope s, Value x) { return (x = linear(s / "op", x, kWidth)) + x; }},
+      {"attention",
+       [](Scope s, Value x) { return attention(s, linear(s / "qkv", x, 3 * kWidth), 2); }},
+      {"attention_drop",
+       [](Scope s, Value x) {
+         return attention(s, linear(s / "qkv", x, 3 * kWidth, no_bias()), 3, 0.3f);
+       }},
+      {"layer_scale", [](Scope s, Value x) { return layer_scale(s / "op", x, 1); }},
+      {"dropout", [](Scope s, Value x) { return dropout(s, layer_scale(s / "op", x, 1), 0.4f); }},
+      {"linear_drop",
+       [](Scope s, Value x) { return dropout(s, linear(s / "op", x, kWidth), 0.4f); }},
+      {"drop_path",
+       [](Scope s, Value x) { return x + drop_path(s, linear(s / "op", x, kWidth), 0.5f); }},
+      {"tokens_positions",
+       [](Scope s, Value x) {
+         return add_tokens(x, {}, s.param("pos", {1, kTokens, kWidth}, Init::zeros(), false));
+       }},
+      {"tokens_prefix",
+       [](Scope s, Value x) {
+         return add_tokens(x, {s.param("cls", {1, 1, kWidth}, Init::zeros(), false)}, Value());
+       }},
+      {"tokens_both",
+       [](Scope s, Value x) {
+         Value a = s.param("cls", {1, 1, kWidth}, Init::zeros(), false);
+         Value b = s.param("dist", {1, 1, kWidth}, Init::zeros(), false);
+         return add_tokens(x, {a, b},
+                           s.param("pos", {1, kTokens + 2, kWidth}, Init::zeros(), false));
+       }},
+      {"take_token",
+       [](Scope s, Value x) {
+         return take_token(attention(s, linear(s / "qkv", x, 3 * kWidth), 1), 2);
+       }},
+      {"mean_tokens", [](Scope, Value x) { return mean_tokens(x, 1); }},
+      {"smoothing", plain, 0.1f},
+      {"soft_targets", plain, 0, true},
+      {"soft_targets_smoothing", plain, 0.2f, true},
+  };
+}
+
+// The op's input comes out of a linear layer, so that its own gradient shows in that layer's
+// parameters.
+Lab::Model around(const Body& body) {
+  return [body](Scope s, Value x) {
+    x = linear(s / "in", x, kWidth);
+    RecomputeUnit unit(s.graph());
+    x = body(s, x);
+    if (x.shape().rank() == 3) x = mean_tokens(x, 0);
+    return linear(s / "head", x, kClasses);
+  };
+}
+Lab lab_of(const Trial& trial, bool fused, Recompute policy) {
+  return Lab(around(trial.body), {kBatch, kTokens, 4}, trial, fused, policy);
+}
+
+class OpGradient : public ::testing::TestWithParam<Trial> {};
+
+TEST_P(OpGradient, MatchesDifferences) {
+  Lab lab = lab_of(GetParam(), false, Recompute::kNone);
+  expect_gradients_match(lab, 1000);
+  expect_gradients_large(lab);
+}
+
+TEST_P(OpGradient, FusedMatchesDifferences) {
+  Lab lab = lab_of(GetParam(), true, Recompute::kNone);
+  expect_gradients_match(lab, 1000);
+}
+
+TEST_P(OpGradient, SameBitsHoweverItIsCompiled) {
+  expect_same_bits([](bool fused, Recompute policy) { return lab_of(GetParam(), fused, policy); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, OpGradient, ::testing::ValuesIn(trials()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+template <size_t... I>
+std::set<size_t> differentiable_ops(std::index_sequence<I...>) {
+  std::set<size_t> ops;
+  ((NoGradient<std::variant_alternative_t<I, Op>> ? void() : void(ops.insert(I))), ...);
+  ops.erase(Op(Normalize{}).index()),
+      ops.erase(Op(Patchify{}).index());  // they only ever see pixels
+  return ops;
+}
+
+TEST(OpGradient, EveryRuleHasATrial) {
+  std::set<size_t> seen;
+  for (const Trial& trial : trials())
+    for (bool fused : {false, true}) {
+      const Lab lab = lab_of(trial, fused, Recompute::kNone);
+      seen.insert(lab.ops().begin(), lab.ops().end());
+    }
+  EXPECT_EQ(seen, differentiable_ops(std::make_index_sequence<std::variant_size_v<Op>>()));
+}
+
+TEST(Gradient, AddsUpOverRuns) {
+  Lab lab = lab_of(trials()[0], true, Recompute::kNone);
+  const auto once = lab.gradients(), thrice = lab.gradients(3);
+  for (size_t p = 0; p < once.size(); ++p)
+    for (size_t i = 0; i < once[p].size(); ++i) EXPECT_NEAR(thrice[p][i], 3 * once[p][i], 1e-12);
+}
+
+TEST(Gradient, FrozenParametersGetNone) {
+  const Lab::Model model = around(trials()[0].body);
+  const Shape input{kBatch, kTokens, 4};
+  const auto all = Lab(model, input, {}, true, Recompute::kNone).gradients();
+  Lab lab(model, input, {}, true, Recompute::kNone, {"in.weight", "op.bias"});
+  const auto some = lab.gradients();
+  for (size_t p = 0; p < all.size(); ++p) {
+    const std::string& name = lab.specs()[p].name;
+    const bool frozen = name == "in.weight" || name == "op.bias";
+    EXPECT_EQ(some[p], frozen ? std::vector<double>(all[p].size()) : all[p]) << name;
+  }
+}
+
+ViTConfig small_vit() {
+  return {.image_h = 8,
+          .image_w = 12,
+          .patch_h = 4,
+          .patch_w = 4,
+          .channels = 2,
+          .width = 8,
+          .depth = 2,
+          .heads = 2,
+          .mlp_width = 12,
+          .classes = 5};
+}
+
+struct ModelTrial {
+  const char* name;
+  ViTConfig cfg;
+};
+std::vector<ModelTrial> model_trials() {
+  ViTConfig pre = small_vit(), post = small_vit(), mean = small_vit();
+  pre.drop_path = 0.3f, pre.layer_scale = 0.5f, pre.act = Act::kGeluTanh;
+  pre.drop_pos = pre.drop_attn = pre.drop_proj = pre.drop_act = pre.drop_mlp = 0.1f;
+  post.pre_norm = false, post.act = Act::kRelu, post.patch_order = PatchOrder::kChannelLast;
+  post.drop_attn = post.drop_proj = post.drop_act = post.drop_mlp = 0.1f;
+  mean.class_token = false, mean.mean_pool = true, mean.sincos_positions = true;
+  mean.qkv_bias = mean.proj_bias = mean.mlp_bias = mean.norm_bias = false;
+  return {{"plain", small_vit()},
+          {"pre_norm_dropout", pre},
+          {"post_norm_relu", post},
+          {"mean_pool", mean}};
+}
+
+class ModelGradient : public ::testing::TestWithParam<ModelTrial> {
+ protected:
+  static Lab lab(bool fused, Recompute policy) {
+    const ViTConfig cfg = GetParam().cfg;
+    const auto model = [cfg](Scope s, Value image) { return vit(s, image, cfg); };
+    return Lab(model, {2, cfg.channels, cfg.image_h, cfg.image_w}, {.smoothing = 0.1f}, fused,
+               policy);
+  }
+};
+
+TEST_P(ModelGradient, MatchesDifferences) {
+  Lab model = lab(true, Recompute::kNone);
+  expect_gradients_match(model, 12);
+  expect_gradients_large(model);
+}
+
+TEST_P(ModelGradient, SameBitsHoweverItIsCompiled) { expect_same_bits(lab); }
+
+INSTANTIATE_TEST_SUITE_P(Vit, ModelGradient, ::testing::ValuesIn(model_trials()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace vitrum

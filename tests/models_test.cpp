@@ -1,0 +1,133 @@
+// Parameter counts that the source documents, timm and torchvision state.
+#include <gtest/gtest.h>
+
+#include "vitrum/core/error.h"
+#include "vitrum/models/registry.h"
+#include "vitrum/models/vit.h"
+#include "vitrum/runtime/summary.h"
+
+namespace vitrum {
+namespace {
+
+void record(Graph& g, const ViTConfig& c) {
+  vit(Scope(g), g.input("image", {1, c.channels, c.image_h, c.image_w}), c);
+}
+
+int64_t parameters(const ViTConfig& c) {
+  Graph g;
+  record(g, c);
+  return count_parameters(g).all;
+}
+
+ViTConfig config(const char* name, int64_t classes = -1) {
+  ViTConfig c = find_preset(name).config;
+  if (classes >= 0) c.classes = classes;
+  return c;
+}
+
+TEST(Models, CountsOfPresets) {
+  EXPECT_EQ(parameters(config("minvit_cifar10")), 28'415'232);
+  EXPECT_EQ(parameters(config("vit_mnist")), 854'308);
+  EXPECT_EQ(parameters(config("vit_tiny_patch16_224")), 5'717'416);
+  EXPECT_EQ(parameters(config("vit_small_patch16_224")), 22'050'664);
+  for (const char* base :
+       {"vit_base_patch16_224", "vit_lesson_base_patch16_224", "vit_notes_base_patch16_224"})
+    EXPECT_EQ(parameters(config(base)), 86'567'656) << base;
+  for (const char* large : {"vit_large_patch16_224", "vit_lesson_large_patch16_224"})
+    EXPECT_EQ(parameters(config(large)), 304'326'632) << large;
+  for (const char* huge : {"vit_huge_patch14_224", "vit_lesson_huge_patch14_224"})
+    EXPECT_EQ(parameters(config(huge)), 632'045'800) << huge;
+}
+
+TEST(Models, CountsWithOtherClassesAndSizes) {
+  EXPECT_EQ(parameters(config("vit_notes_base_patch16_224", 3)), 85'800'963);
+  EXPECT_EQ(parameters(config("vit_base_patch16_224", 10)), 85'806'346);
+  EXPECT_EQ(parameters(config("vit_small_patch16_224", 10)), 21'669'514);
+  ViTConfig finetuned = config("vit_base_patch16_224", 10);
+  finetuned.image_h = finetuned.image_w = 384, finetuned.head_bias = false;
+  EXPECT_EQ(parameters(finetuned), 86'098'176);
+}
+
+TEST(Models, OneBlockOfTheNotes) {
+  Graph g;
+  record(g, config("vit_notes_base_patch16_224"));
+  for (const LayerSummary& row : summarize(g))
+    if (row.name == "blocks.0") {
+      EXPECT_EQ(row.parameters, 7'087'872);
+      return;
+    }
+  FAIL() << "no blocks.0";
+}
+
+TEST(Models, AliasesNameTheSamePreset) {
+  EXPECT_EQ(&find_preset("vit_b_16"), &find_preset("google/vit-base-patch16-224"));
+  EXPECT_EQ(find_preset("vit_h_14").name, "vit_huge_patch14_224");
+  try {
+    find_preset("vit_base_patch16_223");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(e.what()).find("'vit_base_patch16_224'"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Models, ImpossibleShapesAreRefused) {
+  ViTConfig c = config("vit_tiny_patch16_224");
+  c.image_h = 225;
+  EXPECT_THROW(parameters(c), Error);
+  c = config("vit_tiny_patch16_224");
+  c.heads = 5;
+  EXPECT_THROW(parameters(c), Error);
+}
+
+TEST(Summary, RowsAddUp) {
+  Graph g;
+  record(g, config("vit_base_patch16_224"));
+  const std::vector<LayerSummary> rows = summarize(g);
+  int64_t parameters = 0, macs = 0;
+  for (const LayerSummary& row : rows)
+    if (row.leaf) parameters += row.parameters, macs += row.macs;
+  EXPECT_EQ(rows[0].parameters, 86'567'656);
+  EXPECT_EQ(parameters, rows[0].parameters);
+  EXPECT_EQ(macs, rows[0].macs);
+  EXPECT_EQ(macs, multiply_adds(g));
+  // By hand: patches, then per block qkv, projection and MLP (12 C^2) and two T x T products, then
+  // the head.
+  const int64_t n = 196, t = 197, c = 768;
+  EXPECT_EQ(macs, n * c * c + 12 * (t * 12 * c * c + 2 * t * t * c) + c * 1000);
+}
+
+TEST(Summary, FollowsTheModel) {
+  Graph g;
+  record(g, config("vit_mnist"));
+  std::vector<std::string> names;
+  for (const LayerSummary& row : summarize(g))
+    if (row.name.starts_with("blocks.1"))
+      names.push_back(row.name + " " + row.type + " " + row.output.str());
+  const std::vector<std::string> expected = {"blocks.1 Block (1, 17, 64)",
+                                             "blocks.1.attn Attn (1, 17, 64)",
+                                             "blocks.1.attn.qkv Linear (1, 17, 192)",
+                                             "blocks.1.attn.core Attention (1, 17, 64)",
+                                             "blocks.1.attn.proj Linear (1, 17, 64)",
+                                             "blocks.1.norm1 LayerNorm (1, 17, 64)",
+                                             "blocks.1.mlp Mlp (1, 17, 64)",
+                                             "blocks.1.mlp.fc1 Linear (1, 17, 2048)",
+                                             "blocks.1.mlp.act ReLU (1, 17, 2048)",
+                                             "blocks.1.mlp.fc2 Linear (1, 17, 64)",
+                                             "blocks.1.norm2 LayerNorm (1, 17, 64)"};
+  EXPECT_EQ(names, expected);
+}
+
+TEST(Summary, FrozenParametersAreNotTrainable) {
+  Graph g;
+  record(g, config("vit_mnist"));
+  for (ParamSpec& param : g.params) param.trainable = param.name.starts_with("head.");
+  const std::vector<LayerSummary> rows = summarize(g);
+  EXPECT_EQ(rows[0].trainable, 64 * 100 + 100);
+  EXPECT_EQ(rows.back().name, "head");
+  EXPECT_EQ(rows.back().trainable, rows.back().parameters);
+  EXPECT_EQ(count_parameters(g).trainable, 64 * 100 + 100);
+}
+
+}  // namespace
+}  // namespace vitrum

@@ -1,0 +1,207 @@
+#include "vitrum/train/recipe.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "tests/support/temp_dir.h"
+#include "vitrum/core/error.h"
+#include "vitrum/core/files.h"
+
+namespace vitrum {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+Recipe parse(const std::string& toml) {
+  const TempDir dir;
+  write_file_atomic(dir / "r.toml", toml);
+  Recipe recipe;
+  load_recipe(recipe, dir / "r.toml");
+  return recipe;
+}
+
+std::string usage_error(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+std::string file_error(const std::string& toml) {
+  return usage_error([&] { parse(toml); });
+}
+std::string set_error(const std::string& assignment) {
+  Recipe recipe;
+  return usage_error([&] { set_assignment(recipe, assignment); });
+}
+
+Recipe everything() {
+  return parse(R"(
+    model = "vit \"quoted\" \\ name"
+    data = "mnist:/data/möbel"
+    num_classes = 100
+    image_size = 32
+    head_bias = false
+    dropout = 0.1
+    drop_path = 0.2
+    epochs = 15
+    max_steps = 1000
+    batch_size = 64
+    accumulate = 4
+    eval_batch_size = 256
+    holdout = 0.02
+    seed = 123456789012345
+    optimizer = "sgd"
+    lr = 3e-4
+    weight_decay = 1e-4
+    momentum = 0.95
+    betas = [0.85, 0.98]
+    eps = 1e-7
+    no_decay = false
+    clip_norm = 1
+    label_smoothing = 0.1
+    ema = 0.9999
+    schedule = "linear"
+    schedule_unit = "epoch"
+    warmup_epochs = 2.5
+    warmup_steps = 7
+    min_lr = 1e-6
+    augment = "crop-flip"
+    crop_padding = 4
+    mean = [0.4914, 0.4822, 0.4465]
+    std = [0.247, 0.2435, 0.2616]
+    resize = "center"
+    interpolation = "bicubic"
+    precision = "bf16"
+    recompute = "block"
+    checkpoint_every = 500
+    eval_every = 2
+    workers = 3
+  )");
+}
+
+TEST(Recipe, ReadsEveryKey) {
+  const Recipe r = everything();
+  EXPECT_EQ(r.model, "vit \"quoted\" \\ name");
+  EXPECT_EQ(r.num_classes, 100);
+  EXPECT_EQ(r.head_bias, false);
+  EXPECT_EQ(r.seed, 123456789012345);
+  EXPECT_EQ(r.optimizer, OptimizerKind::kSgd);
+  EXPECT_EQ(r.lr, 3e-4);
+  EXPECT_EQ(r.betas, (std::vector<double>{0.85, 0.98}));
+  EXPECT_EQ(r.clip_norm, 1);
+  EXPECT_EQ(r.schedule, ScheduleKind::kLinear);
+  EXPECT_EQ(r.schedule_unit, ScheduleUnit::kEpoch);
+  EXPECT_EQ(r.augment, Augmentation::kCropFlip);
+  EXPECT_EQ(r.resize, ResizeMode::kCenter);
+  EXPECT_EQ(r.precision, Precision::kBF16);
+  EXPECT_EQ(r.recompute, Recompute::kBlock);
+  EXPECT_EQ(r.workers, 3);
+  EXPECT_EQ(changed_keys(Recipe(), r).size(), 40u)
+      << "a key is missing from everything(), or one is not read";
+}
+
+TEST(Recipe, WrittenAndReadBackIsTheSame) {
+  EXPECT_EQ(parse(to_toml(everything())), everything());
+  EXPECT_EQ(parse(to_toml(Recipe())), Recipe());
+  Recipe odd;
+  odd.lr = 0.1 + 0.2, odd.eps = 1e-30, odd.mean.emplace(), odd.std.emplace();
+  EXPECT_EQ(parse(to_toml(odd)), odd);
+}
+
+TEST(Recipe, EmptyMeanIsNotAMissingOne) {
+  EXPECT_FALSE(parse("").mean.has_value());
+  ASSERT_TRUE(parse("mean = []").mean.has_value());
+  EXPECT_TRUE(parse("mean = []").mean->empty());
+}
+
+TEST(Recipe, SetTakesPlainWordsAndToml) {
+  Recipe r;
+  for (const char* assignment :
+       {"optimizer=adam", "lr = 0.5", "betas=[0.5, 0.6]", "no_decay=false",
+        "data=mnist:some dir/with=equals", "model=\"vit_mnist\"", "max_steps=20"})
+    set_assignment(r, assignment);
+  EXPECT_EQ(r.optimizer, OptimizerKind::kAdam);
+  EXPECT_EQ(r.lr, 0.5);
+  EXPECT_EQ(r.betas[1], 0.6);
+  EXPECT_FALSE(r.no_decay);
+  EXPECT_EQ(r.data, "mnist:some dir/with=equals");
+  EXPECT_EQ(r.model, "vit_mnist");
+  EXPECT_EQ(r.max_steps, 20);
+}
+
+TEST(Recipe, MistakesNameFileLineKeyAndNearest) {
+  EXPECT_THAT(file_error("model = \"x\"\n\nbatch_sise = 3"),
+              AllOf(HasSubstr("r.toml:3:"), HasSubstr("'batch_sise'"),
+                    HasSubstr("did you mean 'batch_size'")));
+  EXPECT_THAT(file_error("lr = \"fast\""),
+              AllOf(HasSubstr("r.toml:1: lr = \"fast\""), HasSubstr("a number")));
+  EXPECT_THAT(file_error("optimizer = \"adamv\""),
+              AllOf(HasSubstr("one of sgd, adam, adamw"), HasSubstr("did you mean 'adam")));
+  EXPECT_THAT(file_error("epochs = 1.5"), HasSubstr("whole number"));
+  EXPECT_THAT(file_error("epochs = 0"), HasSubstr("at least 1"));
+  EXPECT_THAT(file_error("dropout = 1.0"), HasSubstr("dropout"));
+  EXPECT_THAT(file_error("lr = nan"), HasSubstr("lr"));
+  EXPECT_THAT(file_error("lr = -1"), HasSubstr("lr = -1"));
+  EXPECT_THAT(file_error("betas = 0.9"), HasSubstr("brackets"));
+  EXPECT_THAT(file_error("mean = [0.5, \"x\"]"), HasSubstr("mean"));
+  EXPECT_THAT(file_error("[train]\nlr = 1"), HasSubstr("unknown key 'train'"));
+  EXPECT_THAT(file_error("model = \n"), HasSubstr("r.toml:1:"));
+  EXPECT_THAT(file_error("mixup = 0.8"), AllOf(HasSubstr("'mixup'"), HasSubstr("not available")));
+  EXPECT_THAT(set_error("epoch=3"), AllOf(HasSubstr("--set"), HasSubstr("did you mean 'epochs'")));
+  EXPECT_THAT(set_error("epochs"), HasSubstr("key=value"));
+  EXPECT_THAT(set_error("lr=1 2"), HasSubstr("a number"));
+  EXPECT_THAT(set_error("teacher=resnet"), HasSubstr("not available"));
+}
+
+TEST(Recipe, MessagesAreOneLine) {
+  for (const char* toml :
+       {"model = \"a\nb\"", "lr = [1,\n2]", "x = {a = 1}", "lr = \"\"\"a\nb\"\"\""})
+    EXPECT_EQ(file_error(toml).find('\n'), std::string::npos) << toml;
+}
+
+TEST(Recipe, WhatDoesNotFitTogether) {
+  const auto check = [](const std::string& toml) {
+    const Recipe recipe = parse("model = \"m\"\ndata = \"d\"\n" + toml);
+    return usage_error([&] { check_recipe(recipe); });
+  };
+  EXPECT_THAT(check("betas = [0.9]"), HasSubstr("betas"));
+  EXPECT_THAT(check("mean = [0.5]\nstd = [0.5, 0.5]"), HasSubstr("std"));
+  EXPECT_THAT(check("lr = 0.1\nmin_lr = 0.2"), HasSubstr("min_lr"));
+  EXPECT_THAT(usage_error([] { check_recipe(Recipe()); }), HasSubstr("--model"));
+}
+
+TEST(Recipe, DecayDependsOnTheOptimizer) {
+  EXPECT_EQ(parse("").decay(), 0.05);
+  EXPECT_EQ(parse("optimizer = \"adam\"").decay(), 0);
+  EXPECT_EQ(parse("optimizer = \"adam\"\nweight_decay = 0.1").decay(), 0.1);
+}
+
+TEST(Recipe, ScheduleCountsStepsAndEpochs) {
+  const Schedule s =
+      schedule_of(parse("epochs = 4\nwarmup_epochs = 0.5\nwarmup_steps = 3\nmax_steps = 30"), 10);
+  EXPECT_EQ(s.total_steps, 30);
+  EXPECT_EQ(s.warmup_steps, 8);
+  EXPECT_EQ(schedule_of(parse("epochs = 2\nmax_steps = 30"), 10).total_steps, 20);
+}
+
+TEST(Recipe, ShippedRecipesAreValid) {
+  int found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(VITRUM_SOURCE_DIR "/recipes")) {
+    if (entry.path().extension() != ".toml") continue;
+    Recipe recipe;
+    EXPECT_NO_THROW(load_recipe(recipe, entry.path())) << entry.path();
+    EXPECT_NO_THROW(check_recipe(recipe)) << entry.path();
+    ++found;
+  }
+  EXPECT_GE(found, 3);
+}
+
+}  // namespace
+}  // namespace vitrum

@@ -1,0 +1,124 @@
+// SIGKILL at random moments, inside a save too: the run that is resumed ends as the one that was
+// left alone.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/support/process.h"
+#include "tests/support/tiny_run.h"
+#include "vitrum/core/philox.h"
+
+namespace vitrum {
+namespace {
+
+namespace fs = std::filesystem;
+using test::eventually;
+using test::outcome;
+using test::Process;
+using test::TinyRun;
+
+class Kill : public testing::Test {
+ protected:
+  Kill() {
+    EXPECT_EQ(Process(first("whole"), "/dev/null", tiny_ / "stderr").wait(), 0)
+        << test::read_text(tiny_ / "stderr");
+    expected_ = outcome(tiny_ / "whole");
+  }
+  std::vector<std::string> first(const std::string& out) const {
+    return test::vitrum_command({"train",
+                                 "--model",
+                                 tiny_ / "model",
+                                 "--data",
+                                 "mnist:" + (tiny_ / ""),
+                                 "--out",
+                                 tiny_ / out,
+                                 "--epochs",
+                                 "12",
+                                 "--batch-size",
+                                 "8",
+                                 "--threads",
+                                 "1",
+                                 "--set",
+                                 "accumulate=2",
+                                 "--set",
+                                 "checkpoint_every=1",
+                                 "--set",
+                                 "ema=0.9",
+                                 "-q"});
+  }
+  std::vector<std::string> next(const std::string& out) const {
+    if (!fs::exists(tiny_ / (out + "/config.toml"))) {
+      fs::remove_all(tiny_ / out);  // killed before it was a run
+      return first(out);
+    }
+    return test::vitrum_command(
+        {"train", "--resume", tiny_ / out, "--threads", std::to_string(1 + getpid() % 3), "-q"});
+  }
+  // Starts and kills `process` after process until one comes to its end. `wait` chooses the moment.
+  template <class Wait>
+  int kill_again_and_again(const std::string& out, const Wait& wait) {
+    for (int kills = 0; kills < 200; ++kills) {
+      Process process(next(out), "/dev/null", tiny_ / "stderr");
+      wait(process);
+      const bool ended = !process.running();
+      process.signal(SIGKILL);
+      const int code = process.wait();
+      if (ended) {
+        EXPECT_EQ(code, 0) << test::read_text(tiny_ / "stderr");
+        return kills;
+      }
+    }
+    ADD_FAILURE() << "never came to an end";
+    return 0;
+  }
+  void expect_same(const std::string& out) {
+    const auto got = outcome(tiny_ / out);
+    for (const auto& [name, text] : expected_)
+      EXPECT_TRUE(got.at(name) == text) << name << " differs";
+  }
+
+  TinyRun tiny_;
+  std::map<std::string, std::string> expected_;
+};
+
+TEST_F(Kill, AtRandomMoments) {
+  PhiloxStream random(static_cast<uint64_t>(getpid()), 0, 0);
+  const int kills = kill_again_and_again("run", [&](Process& process) {
+    const auto limit =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(5 + random.below(150));
+    while (process.running() && std::chrono::steady_clock::now() < limit) usleep(200);
+  });
+  EXPECT_GT(kills, 2);
+  expect_same("run");
+}
+
+bool has_temporary(const std::string& directory) {
+  std::error_code ignored;
+  for (fs::directory_iterator at(directory, ignored), end; at != end; at.increment(ignored))
+    if (at->path().string().ends_with(".vitrum-tmp")) return true;
+  return false;
+}
+
+// The n-th time that a half-written file is seen, in each folder that has such files.
+TEST_F(Kill, InsideASave) {
+  PhiloxStream random(static_cast<uint64_t>(getpid()), 1, 0);
+  for (const std::string folder : {"state", "best", "last"}) {
+    SCOPED_TRACE(folder);
+    const int kills = kill_again_and_again(folder, [&](Process& process) {
+      for (uint32_t saves = 1 + random.below(8); saves > 0 && process.running(); --saves) {
+        while (process.running() && !has_temporary(tiny_ / (folder + "/" + folder))) {
+        }
+        if (saves > 1)
+          while (process.running() && has_temporary(tiny_ / (folder + "/" + folder))) {
+          }
+      }
+    });
+    EXPECT_GT(kills, 1);
+    expect_same(folder);
+  }
+}
+
+}  // namespace
+}  // namespace vitrum

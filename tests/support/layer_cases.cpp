@@ -1,0 +1,316 @@
+#include <array>
+#include <cmath>
+
+#include "tests/support/case_maker.h"
+
+namespace vitrum::test {
+
+static std::string label_of(Act act) {
+  switch (act) {
+    case Act::kNone: return "";
+    case Act::kGelu: return "gelu";
+    case Act::kGeluTanh: return "gelu_tanh";
+    case Act::kRelu: return "relu";
+  }
+  return "?";
+}
+static std::string label_of(Act act, float drop) {
+  return label_of(act) + (drop > 0 ? " drop" : "");
+}
+
+// ---- embedding ----
+static const std::vector<Shape> kImages = {
+    {1, 1, 28, 28}, {3, 3, 32, 16}, {2, 4, 7, 21}, {5, 3, 56, 56}};
+
+void make(Maker& m, const Normalize&) {
+  for (const Shape& s : kImages) {
+    const HostTensor scale = m.normal({s[1]}, kF32, 0.01), shift = m.normal({s[1]}, kF32);
+    m.add(Normalize{}, "u8", {m.below(s, 256, DType::kU8), scale, shift}, {m.blank(s, m.compute)});
+    m.add(Normalize{}, "f32", {m.normal(s, kF32, 100), scale, shift}, {m.blank(s, m.compute)});
+  }
+}
+
+void make(Maker& m, const Patchify&) {
+  struct Patch {
+    Shape image;
+    int64_t h, w;
+  };
+  const Patch patches[] = {{{2, 1, 28, 28}, 7, 7},   {{3, 3, 32, 16}, 4, 16},
+                           {{1, 3, 33, 17}, 33, 1},  {{2, 4, 7, 21}, 1, 3},
+                           {{5, 3, 56, 56}, 14, 14}, {{2, 2, 3, 5}, 1, 1}};
+  for (const auto& [s, h, w] : patches)
+    for (PatchOrder order : {PatchOrder::kChannelFirst, PatchOrder::kChannelLast}) {
+      const std::string label = order == PatchOrder::kChannelFirst ? "CPP" : "PPC";
+      const HostTensor y = m.blank({s[0], s[2] / h * (s[3] / w), s[1] * h * w}, m.compute);
+      const HostTensor scale = m.normal({s[1]}, kF32, 0.01), shift = m.normal({s[1]}, kF32);
+      const Patchify op{h, w, order};
+      m.add(op, label + " u8", {m.below(s, 256, DType::kU8), scale, shift}, {y});
+      m.add(op, label + " f32", {m.normal(s, kF32, 100), scale, shift}, {y});
+      m.add(op, label + " plain", {m.normal(s, m.compute), m.none(), m.none()}, {y});
+    }
+}
+
+namespace {
+struct TokenCase {
+  Shape x;
+  int64_t prefix;
+  bool positions;
+};
+}  // namespace
+static const std::vector<TokenCase> kTokenCases = {{{1, 1, 1}, 0, true},    {{3, 7, 17}, 1, true},
+                                                   {{2, 16, 64}, 1, false}, {{5, 33, 65}, 2, true},
+                                                   {{2, 196, 80}, 1, true}, {{17, 3, 8}, 0, false}};
+
+void make(Maker& m, const Tokens&) {
+  for (const auto& [s, prefix, positions] : kTokenCases) {
+    const Shape y{s[0], s[1] + prefix, s[2]};
+    std::vector<HostTensor> in = {m.normal(s, m.compute),
+                                  positions ? m.normal({1, y[1], y[2]}, kF32) : m.none()};
+    for (int64_t p = 0; p < prefix; ++p) in.push_back(m.normal({1, 1, s[2]}, kF32));
+    m.add(Tokens{}, std::to_string(prefix) + " prefix", in, {m.blank(y, m.compute)});
+  }
+}
+
+void make(Maker& m, const TokensBwd&) {
+  for (const auto& [s, prefix, positions] : kTokenCases) {
+    const Shape y{s[0], s[1] + prefix, s[2]};
+    std::vector<HostTensor> out = {m.blank(s, m.compute),
+                                   positions ? m.normal({1, y[1], y[2]}, kF32) : m.none()};
+    for (int64_t p = 0; p < prefix; ++p) out.push_back(m.normal({1, 1, s[2]}, kF32));
+    m.add(TokensBwd{}, std::to_string(prefix) + " prefix", {m.normal(y, m.compute)}, out);
+  }
+}
+
+namespace {
+struct PoolCase {
+  Shape x;
+  int64_t first, count;
+};
+}  // namespace
+static const std::vector<PoolCase> kPoolCases = {{{1, 1, 1}, 0, 1},    {{3, 7, 17}, 0, 1},
+                                                 {{3, 7, 17}, 1, 6},   {{2, 197, 80}, 1, 196},
+                                                 {{5, 33, 65}, 0, 33}, {{7, 5, 64}, 3, 1}};
+
+void make(Maker& m, const Pool&) {
+  for (const auto& [s, first, count] : kPoolCases)
+    m.add(Pool{first, count}, std::to_string(first) + "+" + std::to_string(count),
+          {m.normal(s, m.compute)}, {m.blank({s[0], s[2]}, m.compute)});
+}
+
+void make(Maker& m, const PoolBwd&) {
+  for (const auto& [s, first, count] : kPoolCases)
+    m.add(PoolBwd{.first = first, .count = count},
+          std::to_string(first) + "+" + std::to_string(count) + " of " + std::to_string(s[1]),
+          {m.normal({s[0], s[2]}, m.compute)}, {m.blank(s, m.compute)});
+}
+
+// ---- linear ----
+namespace {
+struct LinearCase {
+  Shape x;
+  int64_t out;
+  Act act = Act::kNone;
+  float drop = 0;
+  bool bias = true;
+};
+}  // namespace
+static const std::vector<LinearCase> kLinearCases = {
+    {{1, 1}, 1},
+    {{3, 7}, 17},
+    {{1, 3}, 10, Act::kNone, 0, false},
+    {{3, 17, 33}, 65, Act::kGelu},
+    {{3, 17, 33}, 65, Act::kGelu, 0.1f},
+    {{2, 7, 65}, 33, Act::kGeluTanh, 0.5f, false},
+    {{2, 33, 17}, 65, Act::kGeluTanh},
+    {{5, 13, 8}, 197, Act::kRelu},
+    {{2, 65, 64}, 100, Act::kRelu, 0.1f},
+    {{2, 7, 33}, 31, Act::kNone, 0.3f},
+    {{128, 64}, 10},
+    {{2, 197, 192}, 576},
+    {{2, 197, 96}, 192, Act::kGelu},
+    {{9, 17, 64}, 256, Act::kRelu, 0.1f, false},
+};
+
+void make(Maker& m, const Linear&) {
+  const auto weight = [&](const LinearCase& c) {
+    return m.normal({c.out, c.x[-1]}, m.compute, 1 / std::sqrt(static_cast<double>(c.x[-1])));
+  };
+  for (const LinearCase& c : kLinearCases) {
+    std::vector<HostTensor> out = {m.blank(c.x.with_last(c.out), m.compute)};
+    if (c.act == Act::kGelu || c.act == Act::kGeluTanh) out.push_back(out[0]);
+    m.add(Linear{c.act, c.drop, 7}, label_of(c.act, c.drop),
+          {m.normal(c.x, m.compute), weight(c), c.bias ? m.normal({c.out}, kF32) : m.none(),
+           m.rng_if(c.drop)},
+          out)
+        .aux_at_end = true;
+  }
+  const LinearCase head{{17, 65}, 100};  // logits stay f32
+  m.add(Linear{}, "head",
+        {m.normal(head.x, m.compute), weight(head), m.normal({100}, kF32), m.none()},
+        {m.blank({17, 100}, kF32)});
+}
+
+void make(Maker& m, const LinearBwd&) {
+  for (const LinearCase& c : kLinearCases) {
+    const Shape y = c.x.with_last(c.out);
+    HostTensor saved = c.act == Act::kNone ? m.none() : m.normal(y, m.compute);
+    if (c.act == Act::kRelu)
+      for (double& v : saved.values) v = v > 0 ? v : 0;
+    const double spread = 1 / std::sqrt(static_cast<double>(c.out));
+    m.add(LinearBwd{.act = c.act, .drop = c.drop, .site = 7}, label_of(c.act, c.drop),
+          {m.normal(y, m.compute), m.normal(c.x, m.compute),
+           m.normal({c.out, c.x[-1]}, m.compute, spread), saved, m.rng_if(c.drop)},
+          {m.blank(c.x, m.compute), m.normal({c.out, c.x[-1]}, kF32),
+           c.bias ? m.normal({c.out}, kF32) : m.none()});
+  }
+}
+
+// ---- element-wise ----
+static const std::vector<Shape> kPlainShapes = {{1, 1},  {3, 7},       {7, 3, 17},
+                                                {1, 33}, {2, 65, 197}, {5, 129, 64}};
+
+void make(Maker& m, const Activation&) {
+  for (Act act : {Act::kGelu, Act::kGeluTanh, Act::kRelu})
+    for (const Shape& s : kPlainShapes) {
+      HostTensor x = m.normal(s, m.compute, 3);
+      if (s.numel() > 8)  // far tails, where a rational or exponential form may overflow
+        std::copy_n(std::array{-100., -20., -8., -0., 0., 8., 20., 100.}.begin(), 8,
+                    x.values.begin());
+      m.add(Activation{act}, label_of(act), {x}, {m.blank(s, m.compute)});
+    }
+}
+
+void make(Maker& m, const ActivationBwd&) {
+  for (Act act : {Act::kGelu, Act::kGeluTanh, Act::kRelu})
+    for (const Shape& s : kPlainShapes) {
+      HostTensor x = m.normal(s, m.compute, 3);
+      if (s.numel() > 8)
+        std::copy_n(std::array{-100., -20., -8., -0., 0., 8., 20., 100.}.begin(), 8,
+                    x.values.begin());
+      m.add(ActivationBwd{.act = act}, label_of(act), {m.normal(s, m.compute), x},
+            {m.blank(s, m.compute)});
+    }
+}
+
+void make(Maker& m, const Add&) {
+  for (const Shape& s : kPlainShapes)
+    m.add(Add{}, "", {m.normal(s, m.compute), m.normal(s, m.compute)}, {m.blank(s, m.compute)});
+}
+
+void make(Maker& m, const ChannelScale&) {
+  for (const Shape& s : kPlainShapes)
+    m.add(ChannelScale{}, "", {m.normal(s, m.compute), m.normal({s[-1]}, kF32)},
+          {m.blank(s, m.compute)});
+}
+
+void make(Maker& m, const ChannelScaleBwd&) {
+  for (const Shape& s : kPlainShapes)
+    m.add(ChannelScaleBwd{}, "",
+          {m.normal(s, m.compute), m.normal(s, m.compute), m.normal({s[-1]}, kF32)},
+          {m.blank(s, m.compute), m.normal({s[-1]}, kF32)});
+}
+
+void make(Maker& m, const Dropout&) {
+  for (float drop : {0.1f, 0.5f, 0.97f})
+    for (const Shape& s : kPlainShapes)
+      m.add(Dropout{drop, 3}, std::to_string(drop), {m.normal(s, m.compute), m.rng()},
+            {m.blank(s, m.compute)});
+}
+
+void make(Maker& m, const DropPath&) {
+  for (const Shape& s : {Shape{1, 3, 7}, Shape{33, 17}, Shape{7, 3, 65}, Shape{17, 33, 64}})
+    m.add(DropPath{0.4f, 5}, "", {m.normal(s, m.compute), m.rng()}, {m.blank(s, m.compute)});
+}
+
+// ---- normalisation ----
+static const std::vector<Shape> kNormShapes = {{1, 3},        {7, 3, 8},   {2, 3, 17},
+                                               {1, 33},       {3, 17, 64}, {5, 7, 65},
+                                               {2, 197, 192}, {131, 80},   {3, 1, 768}};
+
+void make(Maker& m, const LayerNorm&) {
+  for (bool bias : {true, false})
+    for (const Shape& s : kNormShapes) {
+      const HostTensor row = m.blank({s.rows()}, kF32);
+      m.add(LayerNorm{1e-5f}, bias ? "" : "no bias",
+            {m.normal(s, m.compute, 2, 3), m.normal({s[-1]}, kF32, 1, 1),
+             bias ? m.normal({s[-1]}, kF32) : m.none()},
+            {m.blank(s, m.compute), row, row})
+          .aux_at_end = true;
+    }
+  // One column: the variance is zero, and the result is the bias.
+  m.add(LayerNorm{1e-6f}, "flat",
+        {m.normal({5, 1}, m.compute), m.normal({1}, kF32), m.normal({1}, kF32)},
+        {m.blank({5, 1}, m.compute)});
+  // A mean far from zero: a one-pass variance would cancel.
+  m.add(LayerNorm{1e-6f}, "far",
+        {m.normal({7, 192}, kF32, 1, 1000), m.normal({192}, kF32), m.none()},
+        {m.blank({7, 192}, m.compute)});
+}
+
+void make(Maker& m, const AddLayerNorm&) {
+  for (bool bias : {true, false})
+    for (const Shape& s : kNormShapes) {
+      const HostTensor y = m.blank(s, m.compute), row = m.blank({s.rows()}, kF32);
+      m.add(AddLayerNorm{1e-6f}, bias ? "" : "no bias",
+            {m.normal(s, m.compute, 2), m.normal(s, m.compute), m.normal({s[-1]}, kF32, 1, 1),
+             bias ? m.normal({s[-1]}, kF32) : m.none()},
+            {y, y, row, row});
+    }
+}
+
+void make(Maker& m, const LayerNormBwd&) {
+  for (bool skip : {true, false})
+    for (const Shape& s : kNormShapes) {
+      const HostTensor x = m.normal(s, m.compute, 2, 3), w = m.normal({s[-1]}, kF32, 1, 1);
+      const HostTensor row = m.blank({s.rows()}, kF32);
+      const auto y =
+          m.forward(LayerNorm{1e-5f}, {x, w, m.none()}, {m.blank(s, m.compute), row, row});
+      m.add(LayerNormBwd{}, skip ? "dskip" : "",
+            {m.normal(s, m.compute), x, w, y[1], y[2], skip ? m.normal(s, m.compute) : m.none()},
+            {m.blank(s, m.compute), m.normal({s[-1]}, kF32), m.normal({s[-1]}, kF32)});
+    }
+}
+
+// ---- attention ----
+namespace {
+struct AttentionCase {
+  int64_t batch, tokens, heads, size;
+  float drop = 0;
+};
+}  // namespace
+static const std::vector<AttentionCase> kAttentionCases = {
+    {1, 1, 1, 8},    {2, 3, 3, 8, 0.1f},    {3, 17, 8, 8},  {5, 17, 8, 8, 0.1f},
+    {2, 7, 2, 12},   {1, 33, 3, 12, 0.5f},  {2, 65, 2, 16}, {1, 65, 1, 16, 0.1f},
+    {1, 197, 3, 64}, {1, 197, 1, 64, 0.1f}, {2, 33, 2, 80}, {1, 50, 1, 80, 0.2f},
+    {1, 7, 1, 5},    {1, 16, 2, 32},        {3, 5, 1, 1}};
+
+void make(Maker& m, const Attention&) {
+  for (const AttentionCase& c : kAttentionCases) {
+    const int64_t width = c.heads * c.size;
+    m.add(Attention{c.heads, c.drop, 11},
+          std::to_string(c.heads) + " heads" + (c.drop > 0 ? " drop" : ""),
+          {m.normal({c.batch, c.tokens, 3 * width}, m.compute), m.rng_if(c.drop)},
+          {m.blank({c.batch, c.tokens, width}, m.compute),
+           m.blank({c.batch, c.heads, c.tokens}, kF32)})
+        .aux_at_end = true;
+  }
+  // Scores in the hundreds: exp without the maximum taken off would overflow.
+  m.add(Attention{2, 0, 0}, "sharp", {m.normal({2, 9, 96}, m.compute, 8), m.none()},
+        {m.blank({2, 9, 32}, m.compute), m.blank({2, 2, 9}, kF32)});
+}
+
+void make(Maker& m, const AttentionBwd&) {
+  for (const AttentionCase& c : kAttentionCases) {
+    const int64_t width = c.heads * c.size;
+    const Shape y{c.batch, c.tokens, width};
+    const HostTensor qkv = m.normal(y.with_last(3 * width), m.compute), rng = m.rng_if(c.drop);
+    const auto saved =
+        m.forward(Attention{c.heads, c.drop, 11}, {qkv, rng},
+                  {m.blank(y, m.compute), m.blank({c.batch, c.heads, c.tokens}, kF32)});
+    m.add(AttentionBwd{.heads = c.heads, .drop = c.drop, .site = 11},
+          std::to_string(c.heads) + " heads" + (c.drop > 0 ? " drop" : ""),
+          {m.normal(y, m.compute), qkv, saved[0], saved[1], rng}, {m.blank(qkv.shape, m.compute)});
+  }
+}
+
+}  // namespace vitrum::test

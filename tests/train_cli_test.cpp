@@ -1,0 +1,180 @@
+// `vitrum train` as a user meets it: exit codes, streams, signals.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/support/process.h"
+#include "tests/support/tiny_run.h"
+#include "vitrum/core/files.h"
+
+namespace vitrum {
+namespace {
+
+using test::eventually;
+using test::Finished;
+using test::Process;
+using test::read_text;
+using test::TinyRun;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class TrainCli : public testing::Test {
+ protected:
+  std::vector<std::string> arguments(std::vector<std::string> more) const {
+    std::vector<std::string> all = {"train",
+                                    "--model",
+                                    tiny_ / "model",
+                                    "--data",
+                                    "mnist:" + (tiny_ / ""),
+                                    "--batch-size",
+                                    "16",
+                                    "--lr",
+                                    "3e-3",
+                                    "--threads",
+                                    "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  Finished train(std::vector<std::string> more) const {
+    return test::run_vitrum(arguments(std::move(more)), tiny_ / "output");
+  }
+  std::unique_ptr<Process> start(std::vector<std::string> more) const {
+    return std::make_unique<Process>(test::vitrum_command(arguments(std::move(more))),
+                                     tiny_ / "stdout", tiny_ / "stderr");
+  }
+  // A run that has saved something and is far from its end.
+  std::unique_ptr<Process> start_long_run() const {
+    auto process = start({"--out", tiny_ / "run", "--epochs", "100000", "--json"});
+    EXPECT_TRUE(eventually([&] { return has_checkpoint(tiny_ / "run"); }));
+    return process;
+  }
+
+  TinyRun tiny_;
+};
+
+ptrdiff_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+TEST_F(TrainCli, TellsPeopleWhatHappened) {
+  const Finished run = train({"--out", tiny_ / "run", "--epochs", "2"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.out,
+              AllOf(HasSubstr("epoch 2/2"), HasSubstr("test accuracy "), HasSubstr(tiny_ / "run"),
+                    HasSubstr("eval --model"), HasSubstr("bench --model")));
+  EXPECT_THAT(run.err, AllOf(HasSubstr("parameters"), HasSubstr("75 training and 21 test images")));
+}
+
+TEST_F(TrainCli, JsonIsAllThereIsOnStdout) {
+  const Finished run = train({"--out", tiny_ / "run", "--epochs", "3", "--json"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(lines(run.out), 3);
+  EXPECT_EQ(run.out, read_text(tiny_ / "run/metrics.jsonl"));
+  for (const char* key :
+       {"epoch", "step", "train_loss", "train_acc", "test_acc", "lr", "images_per_second"})
+    EXPECT_THAT(run.out, HasSubstr("\"" + std::string(key) + "\":"));
+}
+
+TEST_F(TrainCli, QuietIsQuiet) {
+  const Finished run = train({"--out", tiny_ / "run", "--epochs", "1", "-q"});
+  EXPECT_EQ(run.err, "");
+  EXPECT_THAT(run.out, StartsWith("test accuracy "));
+}
+
+TEST_F(TrainCli, DefaultDirectoryIsTheFirstFreeOne) {
+  const std::string script = "cd '" + (tiny_ / "") + "' && exec \"$@\"";
+  for (const char* expected : {"runs/model-1", "runs/model-2"}) {
+    std::vector<std::string> command = {"sh", "-c", script, "sh"};
+    const auto own = test::vitrum_command(arguments({"--set", "max_steps=1", "--json"}));
+    command.insert(command.end(), own.begin(), own.end());
+    EXPECT_EQ(Process(command, tiny_ / "stdout", tiny_ / "stderr").wait(), 0)
+        << read_text(tiny_ / "stderr");
+    EXPECT_TRUE(
+        std::filesystem::exists(tiny_ / (std::string(expected) + "/best/model.safetensors")))
+        << expected;
+  }
+}
+
+TEST_F(TrainCli, OptionsComeFromTheEnvironmentToo) {
+  setenv("VITRUM_EPOCHS", "2", 1);
+  const Finished run = train({"--out", tiny_ / "run", "--json"});
+  unsetenv("VITRUM_EPOCHS");
+  EXPECT_EQ(lines(run.out), 2) << run.err;
+}
+
+TEST_F(TrainCli, SignalsSaveAndSayHowToGoOn) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const auto process = start_long_run();
+    process->signal(signal);
+    EXPECT_EQ(process->wait(), 128 + signal);
+    EXPECT_THAT(read_text(tiny_ / "stderr"), HasSubstr("train --resume " + (tiny_ / "run")));
+    const Finished rest = test::run_vitrum(
+        {"train", "--resume", tiny_ / "run", "--set", "max_steps=1", "--json", "-q"},
+        tiny_ / "output");
+    EXPECT_EQ(rest.code, 0) << rest.err;
+    std::filesystem::remove_all(tiny_ / "run");
+  }
+}
+
+TEST_F(TrainCli, SecondSignalStopsAtOnce) {
+  const auto process = start_long_run();
+  process->signal(SIGINT), process->signal(SIGINT);
+  EXPECT_EQ(process->wait(), 130);
+}
+
+TEST_F(TrainCli, MistakesAreOneLineAndTheRightCode) {
+  const auto expect = [&](int code, std::vector<std::string> more, const std::string& text) {
+    const Finished run = train(std::move(more));
+    EXPECT_EQ(run.code, code) << text << "\n" << run.err;
+    EXPECT_EQ(lines(run.err), 1) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(text));
+    EXPECT_EQ(run.out, "");
+  };
+  write_file_atomic(tiny_ / "bad.toml", "epochs = 3\nbatchsize = 4\n");
+  expect(2, {"--recipe", tiny_ / "bad.toml"},
+         "bad.toml:2: unknown key 'batchsize'; did you mean 'batch_size'");
+  expect(2, {"--set", "lr=x"}, "lr");
+  expect(2, {"--set", "image_size=30"}, "not divisible");
+  expect(2, {"--modle", "x"}, "--model");
+  expect(2, {"--model", "vit_tiny_cifa"}, "vit_tiny_cifar");
+  expect(3, {"--data", "mnist:" + (tiny_ / "nowhere")}, "nowhere");
+  expect(3, {"--recipe", tiny_ / "missing.toml"}, "missing.toml");
+  expect(3, {"--resume", tiny_ / "nowhere"}, "nowhere");
+  expect(3, {"--out", tiny_ / "bad.toml/run"}, "bad.toml/run");
+  expect(3, {"--out", "/proc/vitrum-run"}, "/proc/vitrum-run");
+}
+
+TEST_F(TrainCli, UnwritableDirectory) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
+  std::filesystem::create_directory(tiny_ / "closed");
+  chmod((tiny_ / "closed").c_str(), 0500);
+  const Finished run = train({"--out", tiny_ / "closed/run"});
+  EXPECT_EQ(run.code, 3);
+  EXPECT_EQ(lines(run.err), 1) << run.err;
+}
+
+// A disk of our own that runs full; needs the right to mount one.
+TEST_F(TrainCli, FullDiskLosesNothing) {
+  const std::string disk = tiny_ / "disk", copy = tiny_ / "copy";
+  std::filesystem::create_directory(disk);
+  const std::string mount = "mount -t tmpfs -o size=420k none '" + disk + "'";
+  if (Process({"unshare", "-rm", "sh", "-c", mount}, "/dev/null", "/dev/null").wait() != 0)
+    GTEST_SKIP() << "cannot mount a file system here";
+  const std::string script =
+      mount + " && { \"$@\"; code=$?; cp -r '" + disk + "'/run '" + copy + "'; exit $code; }";
+  std::vector<std::string> command = {"unshare", "-rm", "sh", "-c", script, "sh"};
+  const auto own = test::vitrum_command(
+      arguments({"--out", disk + "/run", "--set", "checkpoint_every=1", "--epochs", "3000", "-q"}));
+  command.insert(command.end(), own.begin(), own.end());
+  EXPECT_EQ(Process(command, tiny_ / "stdout", tiny_ / "stderr").wait(), 4);
+  EXPECT_EQ(lines(read_text(tiny_ / "stderr")), 1) << read_text(tiny_ / "stderr");
+  const Finished rest = test::run_vitrum(
+      {"train", "--resume", copy, "--set", "epochs=1", "--json", "-q"}, tiny_ / "output");
+  EXPECT_EQ(rest.code, 0) << rest.err;
+}
+
+}  // namespace
+}  // namespace vitrum
