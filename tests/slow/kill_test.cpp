@@ -85,9 +85,10 @@ class Kill : public testing::Test {
 
 TEST_F(Kill, AtRandomMoments) {
   PhiloxStream random(static_cast<uint64_t>(getpid()), 0, 0);
+  uint32_t patience = 150;  // milliseconds; it grows, so that slow machines come to an end too
   const int kills = kill_again_and_again("run", [&](Process& process) {
-    const auto limit =
-        std::chrono::steady_clock::now() + std::chrono::milliseconds(5 + random.below(150));
+    const auto limit = std::chrono::steady_clock::now() +
+                       std::chrono::milliseconds(5 + random.below(patience += 10));
     while (process.running() && std::chrono::steady_clock::now() < limit) usleep(200);
   });
   EXPECT_GT(kills, 2);

@@ -36,7 +36,9 @@ Process::~Process() {
   wait();
 }
 
-void Process::signal(int number) { kill(pid_, number); }
+void Process::signal(int number) {
+  if (running()) kill(pid_, number);  // its number may be somebody else's by now otherwise
+}
 
 bool Process::running() {
   int status = 0;

@@ -59,8 +59,10 @@ std::string default_value(const Option& option) {
 
 std::string describe(const Option& option) {
   constexpr size_t kIndent = 26;
-  std::string name = option.name;
-  if (const size_t comma = name.find(','); comma != std::string::npos) name.insert(comma + 1, " ");
+  const size_t comma = option.name.find(',');  // "-q,--quiet"
+  std::string name = comma == std::string::npos
+                         ? option.name
+                         : fmt::format("{}, {}", option.name.substr(0, comma), long_name(option));
   if (!is_positional(option)) name += fmt::format(" {}", value_name(option));
   std::string text = option.help;
   const std::string fallback = default_value(option);

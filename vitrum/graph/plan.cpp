@@ -66,6 +66,27 @@ int64_t place(std::vector<Life>& lives, const std::vector<size_t>& order) {
   return top;
 }
 
+// Orders the placement by `before`, then keeps moving the first tensor that does not fit under the lower bound to
+// the front: it is the one with the least freedom. Stops at the bound, or when moving has not helped for long.
+int64_t place_best(std::vector<Life>& lives, bool (*before)(const Life&, const Life&), int64_t bound) {
+  constexpr int kPatience = 200;
+  std::vector<size_t> order(lives.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return before(lives[a], lives[b]); });
+  int64_t best = place(lives, order);
+  std::vector<Life> best_lives = lives;
+  for (int tries = 0; best > bound && tries < kPatience; ++tries) {
+    const auto tight = std::find_if(order.begin(), order.end(),
+                                    [&](size_t i) { return lives[i].offset + lives[i].size > bound; });
+    if (tight == order.end()) break;
+    std::rotate(order.begin(), tight, tight + 1);
+    const int64_t bytes = place(lives, order);
+    if (bytes < best) best = bytes, best_lives = lives, tries = 0;
+  }
+  lives = std::move(best_lives);
+  return best;
+}
+
 }  // namespace
 
 Plan plan_memory(const Graph& g, std::span<const Value> outputs, bool share) {
@@ -85,10 +106,7 @@ Plan plan_memory(const Graph& g, std::span<const Value> outputs, bool share) {
   };
   std::vector<Life> best;
   for (Before before : orders) {
-    std::vector<size_t> order(lives.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return before(lives[a], lives[b]); });
-    const int64_t bytes = place(lives, order);
+    const int64_t bytes = place_best(lives, before, share ? plan.lower_bound : plan.naive_bytes);
     if (best.empty() || bytes < plan.bytes) best = lives, plan.bytes = bytes;
     if (!share || plan.bytes == plan.lower_bound) break;
   }
