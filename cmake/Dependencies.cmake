@@ -7,27 +7,20 @@ find_package(JPEG REQUIRED)
 find_package(PNG REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(CLI11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(webp REQUIRED IMPORTED_TARGET libwebp)
 pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)  # compiled, not header-only
 
+# The CPU backend is written for x86-64; elsewhere the reference backend stands in.
 set(VITRUM_HAS_CPU OFF)
 if(NOT VITRUM_CPU STREQUAL "OFF")
-  find_package(OneDNN 2.6)
-  find_package(OpenMP COMPONENTS CXX)  # oneDNN's thread pool: we tell it to keep to one thread
-  if(OneDNN_FOUND AND OpenMP_CXX_FOUND)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(VITRUM_HAS_CPU ON)
   elseif(VITRUM_CPU STREQUAL "ON")
-    message(FATAL_ERROR "VITRUM_CPU=ON needs oneDNN 2.6 or newer and OpenMP (Debian: libdnnl-dev)")
-  else()
-    message(WARNING "oneDNN was not found: building without the fast CPU backend (Debian: libdnnl-dev)")
+    message(FATAL_ERROR "VITRUM_CPU=ON needs an x86-64 processor")
   endif()
 endif()
 
 set(VITRUM_LIBRARIES
   Threads::Threads ZLIB::ZLIB JPEG::JPEG PNG::PNG PkgConfig::webp PkgConfig::tomlplusplus
   $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
-if(VITRUM_HAS_CPU)
-  list(APPEND VITRUM_LIBRARIES OneDNN::OneDNN OpenMP::OpenMP_CXX)
-endif()

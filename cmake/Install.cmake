@@ -13,13 +13,9 @@ endif()
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/vitrum-config.cmake.in vitrum-config.cmake
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(vitrum-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/vitrum-config.cmake ${PROJECT_BINARY_DIR}/vitrum-config-version.cmake
-  ${PROJECT_SOURCE_DIR}/cmake/FindOneDNN.cmake DESTINATION ${package_dir})
+install(FILES ${PROJECT_BINARY_DIR}/vitrum-config.cmake
+  ${PROJECT_BINARY_DIR}/vitrum-config-version.cmake DESTINATION ${package_dir})
 
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-set(pc_libs_private -pthread)
-if(VITRUM_HAS_CPU)
-  set(pc_libs_private "-ldnnl -fopenmp -pthread")
-endif()
 configure_file(${PROJECT_SOURCE_DIR}/cmake/vitrum.pc.in vitrum.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/vitrum.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

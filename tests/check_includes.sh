@@ -14,7 +14,7 @@ BEGIN {
   split("core 0 graph 1 runtime 2 models 3 weights 3 data 3 train 4 explain 4 serve 4 cli 5", pairs, " ")
   for (i = 1; i in pairs; i += 2) rank[pairs[i]] = pairs[i + 1]
   backend["reference"] = backend["cpu"] = backend["cuda"] = 1
-  heavy = "^(CLI/|nlohmann/|toml\\+\\+/)"
+  heavy = "^(nlohmann/|toml\\+\\+/)"
   max_lines = 600
 }
 function complain(text) { printf "%s:%d: %s\n", FILENAME, FNR, text; bad = 1 }

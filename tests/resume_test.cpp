@@ -99,6 +99,16 @@ TEST_F(Resume, StoppedAgainAndAgain) {
   expect_same("run");
 }
 
+TEST_F(Resume, InBf16Too) {
+  Recipe recipe = full_recipe(tiny_);
+  recipe.precision = Precision::kBF16, recipe.ema = 0;
+  Trainer(recipe, tiny_.options("bf16")).run();
+  expected_ = outcome(tiny_ / "bf16");
+  Trainer(recipe, tiny_.options("cut")).run(stop_at(7));
+  resumed(tiny_, "cut", 2).run();
+  expect_same("cut");
+}
+
 TEST_F(Resume, AfterTheEndChangesNothing) {
   const TrainResult result = resumed(tiny_, "whole").run();
   EXPECT_EQ(result.signal, 0);

@@ -35,7 +35,7 @@ class Kill : public testing::Test {
                                  "--out",
                                  tiny_ / out,
                                  "--epochs",
-                                 "12",
+                                 "60",
                                  "--batch-size",
                                  "8",
                                  "--threads",
@@ -85,7 +85,7 @@ class Kill : public testing::Test {
 
 TEST_F(Kill, AtRandomMoments) {
   PhiloxStream random(static_cast<uint64_t>(getpid()), 0, 0);
-  uint32_t patience = 150;  // milliseconds; it grows, so that slow machines come to an end too
+  uint32_t patience = 60;  // milliseconds; it grows, so that slow machines come to an end too
   const int kills = kill_again_and_again("run", [&](Process& process) {
     const auto limit = std::chrono::steady_clock::now() +
                        std::chrono::milliseconds(5 + random.below(patience += 10));
@@ -107,8 +107,10 @@ TEST_F(Kill, InsideASave) {
   PhiloxStream random(static_cast<uint64_t>(getpid()), 1, 0);
   for (const std::string folder : {"state", "best", "last"}) {
     SCOPED_TRACE(folder);
+    uint32_t patience = 2;  // saves
     const int kills = kill_again_and_again(folder, [&](Process& process) {
-      for (uint32_t saves = 1 + random.below(8); saves > 0 && process.running(); --saves) {
+      for (uint32_t saves = 1 + random.below(patience += 3); saves > 0 && process.running();
+           --saves) {
         while (process.running() && !has_temporary(tiny_ / (folder + "/" + folder))) {
         }
         if (saves > 1)
@@ -116,7 +118,7 @@ TEST_F(Kill, InsideASave) {
           }
       }
     });
-    EXPECT_GT(kills, 1);
+    EXPECT_GT(kills, 0);
     expect_same(folder);
   }
 }

@@ -136,6 +136,7 @@ int train(const Options& o, const CommonOptions& common) {
   const Recipe recipe = merged_recipe(o, common);
   Trainer trainer(recipe, run_options(o, common, recipe));
   info(common, opening(trainer));
+  if (common.verbose) info(common, "\n" + to_toml(trainer.recipe()));
   const TrainResult result = trainer.run({.epoch = [&](const EpochMetrics& row, bool best) {
     if (common.json)
       print_out(to_json(row) + "\n");

@@ -1,5 +1,5 @@
 // Our own parallel loop. Tasks are fixed by shape, threads take them in turn, so a result never depends on
-// the number of threads; oneDNN runs single-threaded inside a task.
+// the number of threads.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -48,28 +48,31 @@ class HeadKernel : public Kernel {
   int64_t at(int64_t b, int64_t h, int64_t parts, int64_t part) const {
     return b * dims_.tokens * parts * dims_.width + part * dims_.width + h * dims_.head;
   }
-  // c (tokens, columns) = a b, or a b^T. a (tokens, depth) has stride lda; b is contiguous, packed on the way.
-  void multiply(const float* a, int64_t lda, int64_t depth, const float* b, bool transposed, int64_t columns, float* c,
-                int64_t ldc, float* packed) const {
+  // s (tokens, padded) = a b^T, both (tokens, head); the columns past `tokens` are zero.
+  void scores(const float* a, const float* b, float* s, float* packed) const {
     const GemmKernels& gemm = *cpu_.simd().gemm;
-    const int64_t stride = transposed ? depth : columns;
-    for (int64_t j = 0; j < columns; j += kPanel) {
-      const int64_t width = std::min(kPanel, columns - j);
-      gemm.pack_panel(b + (transposed ? j * stride : j), false, stride, transposed, depth, width, packed);
-      gemm.panel(a, lda, packed, c + j, ldc, dims_.tokens, depth, width, false);
+    for (int64_t j = 0; j < dims_.tokens; j += kPanel) {
+      gemm.pack_panel(b + j * dims_.head, false, dims_.head, /*transposed=*/true, dims_.head,
+                      std::min(kPanel, dims_.tokens - j), packed);
+      gemm.panel(a, dims_.head, packed, kPanel, s + j, dims_.padded, dims_.tokens, dims_.head,
+                 std::min(kPanel, dims_.padded - j), false);
     }
   }
-  // c (tokens, head) = s^T b, s being (tokens, padded).
-  void multiply_transposed(const float* s, const float* b, float* c, float* strips, float* packed) const {
-    const GemmKernels& gemm = *cpu_.simd().gemm;
-    gemm.pack_strips(s, false, dims_.padded, dims_.tokens, dims_.tokens, strips);
-    for (int64_t j = 0; j < dims_.head; j += kPanel) {
-      const int64_t width = std::min(kPanel, dims_.head - j);
-      gemm.pack_panel(b + j, false, dims_.head, false, dims_.tokens, width, packed);
-      gemm.strips(strips, packed, c + j, dims_.head, dims_.tokens, dims_.tokens, width, false);
-    }
+  // c (tokens, head) = s b, s being (tokens, padded). b is read in place, up to a vector past its end.
+  void weigh(const float* s, const float* b, float* c) const {
+    for (int64_t j = 0; j < dims_.head; j += kPanel)
+      cpu_.simd().gemm->panel(s, dims_.padded, b + j, dims_.head, c + j, dims_.head, dims_.tokens, dims_.tokens,
+                              std::min(kPanel, dims_.head - j), false);
   }
-  int64_t packed_floats() const { return kPanel * std::max(dims_.tokens, dims_.head); }
+  // c (tokens, head) = s^T b.
+  void weigh_transposed(const float* s, const float* b, float* c, float* strips) const {
+    const GemmKernels& gemm = *cpu_.simd().gemm;
+    gemm.pack_strips(s, dims_.padded, dims_.tokens, dims_.tokens, strips);
+    for (int64_t j = 0; j < dims_.head; j += kPanel)
+      gemm.strips(strips, b + j, dims_.head, c + j, dims_.head, dims_.tokens, dims_.tokens,
+                  std::min(kPanel, dims_.head - j), false);
+  }
+  int64_t packed_floats() const { return kPanel * dims_.head; }
 
   CpuBackend& cpu_;
   Dims dims_;
@@ -114,11 +117,11 @@ class AttentionKernel final : public HeadKernel {
       simd.gather(floats(qkv_), at(b, h, 3, i), 3 * d.width, d.tokens, d.head, part[i]);
     }
     float *s = scratch.take(d.tokens * d.padded), *packed = scratch.take(packed_floats()), *y = scratch.take(values);
-    multiply(part[0], d.head, d.head, part[1], /*transposed=*/true, d.tokens, s, d.padded, packed);
+    scores(part[0], part[1], s, packed);
     float* lse = lse_ ? lse_.f32() + number * d.tokens : nullptr;
     simd.softmax(s, d.tokens, d.padded, scale_, number * d.tokens, drop, lse, scratch.take(d.padded + 32));
     if (!y_) return;
-    multiply(s, d.padded, d.tokens, part[2], /*transposed=*/false, d.head, y, d.head, packed);
+    weigh(s, part[2], y);
     simd.scatter(y, floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head);
   }
 
@@ -166,16 +169,16 @@ class AttentionBwdKernel final : public HeadKernel {
     simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
     float *s = scratch.take(d.tokens * d.padded), *dp = scratch.take(d.tokens * d.padded);
     float *strips = scratch.take((d.tokens + kStrip) * d.tokens), *packed = scratch.take(packed_floats());
-    multiply(part[0], d.head, d.head, part[1], /*transposed=*/true, d.tokens, s, d.padded, packed);
-    multiply(dy, d.head, d.head, part[2], /*transposed=*/true, d.tokens, dp, d.padded, packed);
+    scores(part[0], part[1], s, packed);
+    scores(dy, part[2], dp, packed);
     simd.softmax_bwd(s, dp, d.tokens, d.padded, scale_, number * d.tokens, drop, lse_.f32() + number * d.tokens, y, dy,
                      d.head, scratch.take(d.padded + 32));
     const auto emit = [&](int64_t which) {
       simd.scatter(out, floats(dqkv_), at(b, h, 3, which), 3 * d.width, d.tokens, d.head);
     };
-    multiply_transposed(s, dy, out, strips, packed), emit(2);        // dv = p^T dy
-    multiply_transposed(dp, part[0], out, strips, packed), emit(1);  // dk = ds^T q
-    multiply(dp, d.padded, d.tokens, part[1], /*transposed=*/false, d.head, out, d.head, packed), emit(0);  // dq = ds k
+    weigh_transposed(s, dy, out, strips), emit(2);        // dv = p^T dy
+    weigh_transposed(dp, part[0], out, strips), emit(1);  // dk = ds^T q
+    weigh(dp, part[1], out), emit(0);                     // dq = ds k
   }
 
   TensorView dy_, qkv_, y_, lse_, dqkv_;

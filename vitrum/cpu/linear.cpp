@@ -55,8 +55,8 @@ class LinearKernel final : public Kernel {
     float* c = in_place ? target.f32() + row * n + column : scratch + kRowBlock * k;
     const int64_t ldc = in_place ? n : groups_.size * kPanel;
     for (int64_t p = groups_.first(group); p < groups_.last(group); ++p)
-      cpu_.simd().gemm->panel(a, k, packed_.panel(packed, p), c + (p - groups_.first(group)) * kPanel, ldc, rows, k,
-                              std::min(kPanel, n - p * kPanel), false);
+      cpu_.simd().gemm->panel(a, k, packed_.panel(packed, p), kPanel, c + (p - groups_.first(group)) * kPanel, ldc, rows,
+                              k, std::min(kPanel, n - p * kPanel), false);
     if (in_place && !epilogue.bias && epilogue.act == Act::kNone && !epilogue.drop) return;
     cpu_.simd().linear->epilogue(epilogue, c, ldc, row, rows, column, columns,
                                  scratch + kRowBlock * (k + groups_.size * kPanel));
@@ -70,56 +70,50 @@ class LinearKernel final : public Kernel {
 };
 
 // dx (M, K) = dpre w, dw (N, K) += dpre^T x, dbias += column sums of dpre, where dpre (M, N) is dy behind dropout
-// and activation. Rows are taken in chunks, so that dpre, dx and x of a chunk are read while in the cache.
+// and activation. Rows are taken in chunks: what a chunk computes and packs is read again while in the cache.
 class LinearBwdKernel final : public Kernel {
  public:
   LinearBwdKernel(CpuBackend& cpu, const LinearBwd& op, const Operands& io)
       : cpu_(cpu), op_(op), dy_(io.in[0]), x_(io.in[1]), w_(io.in[2]), saved_(io.in[3]), rng_(io.in[4]),
-        dx_(io.out[0]), dw_(io.out[1]), dbias_(io.out[2]), n_(w_.shape[0]), k_(w_.shape[1]), packed_{n_, k_},
-        chunks_{dy_.shape.rows(), rows_per_chunk(dy_.shape.rows(), n_)},
+        dx_(io.out[0]), dw_(io.out[1]), dbias_(io.out[2]), n_(w_.shape[0]), k_(w_.shape[1]), packed_w_{n_, k_},
+        chunks_{dy_.shape.rows(), rows_per_chunk(dy_.shape.rows(), n_, k_)},
         direct_(op.act == Act::kNone && op.drop == 0 && dy_.dtype == DType::kF32) {
-    choose_dw_blocks();
-    dpre_at_ = static_cast<int64_t>(dx_ ? packed_.bytes() / kFloat : 0);
-    cpu.reserve_shared(static_cast<size_t>(dpre_at_ + (direct_ ? 0 : chunks_.size * n_)) * kFloat);
-    const int64_t dx_scratch = kRowBlock * kPanel;
-    const int64_t dw_scratch = kDepthBlock * (dw_rows_ + kStrip + kPanel);
-    cpu.reserve_per_thread(static_cast<size_t>(std::max({dx_scratch, dw_scratch, n_ + 16})) * kFloat);
+    const auto floats_of = [&](bool used, int64_t n) { return used ? (n + 15) / 16 * 16 : int64_t{0}; };
+    const int64_t w = floats_of(static_cast<bool>(dx_), static_cast<int64_t>(packed_w_.bytes() / kFloat));
+    dpre_at_ = w;
+    x_at_ = dpre_at_ + floats_of(!direct_, chunks_.size * n_);
+    strips_at_ = x_at_ + floats_of(static_cast<bool>(dw_), chunks_.size * packed_w_.panels() * kPanel);
+    const int64_t end = strips_at_ + floats_of(static_cast<bool>(dw_), chunks_.size * (n_ + kStrip));
+    cpu.reserve_shared(static_cast<size_t>(end) * kFloat);
+    cpu.reserve_per_thread(static_cast<size_t>(std::max(kRowBlock * kPanel, n_ + 16)) * kFloat);
   }
 
   void launch() override {
-    auto* packed = reinterpret_cast<float*>(cpu_.shared_scratch());
-    if (dx_) pack(cpu_, packed_, w_, /*transposed=*/false, packed);
+    auto* shared = reinterpret_cast<float*>(cpu_.shared_scratch());
+    if (dx_) pack(cpu_, packed_w_, w_, /*transposed=*/false, shared);
     const DropSite drop = op_.drop > 0 ? drop_site(random_state(rng_), op_.drop, op_.site) : DropSite{};
     const LinearGradArgs gradient{floats(dy_), floats(saved_), op_.act, op_.drop > 0 ? &drop : nullptr, n_};
     for (int64_t c = 0; c < chunks_.count(); ++c) {
       const int64_t row = chunks_.first(c), rows = chunks_.last(c) - row;
-      float* dpre = direct_ ? dy_.f32() + row * n_ : packed + dpre_at_;
+      float* dpre = direct_ ? dy_.f32() + row * n_ : shared + dpre_at_;
       if (!direct_) prepare(gradient, row, rows, dpre);
-      if (dx_) input_gradient(packed, dpre, row, rows);
-      if (dw_ || dbias_) weight_gradient(dpre, row, rows);
+      input_gradient_and_packing(shared, dpre, row, rows);
+      if (dw_) weight_gradient(shared, rows);
     }
   }
 
  private:
-  static constexpr int64_t kDepthBlock = 160;  // rows of x and dpre packed at a time for dw
+  static constexpr int64_t kStripBlock = 96;    // columns of dpre packed by one task
+  static constexpr int64_t kWeightRows = 192;   // block of dw computed by one task
+  static constexpr int64_t kWeightPanels = 3;
 
-  static int64_t rows_per_chunk(int64_t rows, int64_t n) {
-    const int64_t wanted = std::clamp<int64_t>((int64_t{1} << 20) / n, 2 * kRowBlock, 16 * kRowBlock);
+  // Short chunks keep what is packed in the second-level cache; but each chunk reads and writes all of dw, so where
+  // that is large they are long enough for the products to outweigh it.
+  static int64_t rows_per_chunk(int64_t rows, int64_t n, int64_t k) {
+    const int64_t least = n * k <= (1 << 18) ? 2 * kRowBlock : 8 * kRowBlock;
+    const int64_t wanted = std::clamp<int64_t>((int64_t{3} << 17) / (n + k), least, 16 * kRowBlock);
     const int64_t parts = (rows + wanted - 1) / wanted;
     return (rows / parts + kRowBlock) / kRowBlock * kRowBlock;
-  }
-
-  // Blocks of dw: large enough to pay for packing, and at least eight of them where the shape allows.
-  void choose_dw_blocks() {
-    dw_rows_ = std::min<int64_t>(n_, 480), dw_panels_ = std::min<int64_t>(packed_.panels(), 6);
-    const auto tasks = [&] {
-      return ((n_ + dw_rows_ - 1) / dw_rows_) * ((packed_.panels() + dw_panels_ - 1) / dw_panels_);
-    };
-    while (tasks() < 8 && (dw_rows_ > 48 || dw_panels_ > 1)) {
-      if (dw_rows_ > 48 && dw_rows_ >= dw_panels_ * kPanel) dw_rows_ = (dw_rows_ / 2 + kStrip - 1) / kStrip * kStrip;
-      else if (dw_panels_ > 1) dw_panels_ = (dw_panels_ + 1) / 2;
-      else break;
-    }
   }
 
   void prepare(const LinearGradArgs& gradient, int64_t row, int64_t rows, float* dpre) {
@@ -130,63 +124,68 @@ class LinearBwdKernel final : public Kernel {
     });
   }
 
-  void input_gradient(const float* packed, const float* dpre, int64_t row, int64_t rows) {
-    const Chunks blocks{rows, kRowBlock};
-    const int64_t panels = packed_.panels(), group = panels >= 8 ? 4 : 1, groups = (panels + group - 1) / group;
-    cpu_.pool().run(blocks.count() * groups, [&](int64_t task, int thread) {
-      const int64_t first = blocks.first(task / groups), count = blocks.last(task / groups) - first;
-      const int64_t from = task % groups * group;
-      for (int64_t p = from; p < std::min(panels, from + group); ++p)
-        input_gradient_panel(packed, dpre + first * n_, row + first, count, p, thread);
+  // Everything that needs only dpre, in one loop: dx, the column sums, and both sides of dw packed.
+  void input_gradient_and_packing(float* shared, const float* dpre, int64_t row, int64_t rows) {
+    const Chunks blocks{dx_ ? rows : 0, kRowBlock}, panels{packed_w_.panels(), packed_w_.panels() >= 8 ? 4 : 1};
+    const int64_t dx_tasks = blocks.count() * panels.count();
+    const Chunks columns{dw_ || dbias_ ? n_ : 0, kStripBlock};
+    const int64_t x_panels = dw_ ? packed_w_.panels() : 0;
+    cpu_.pool().run(dx_tasks + columns.count() + x_panels, [&](int64_t task, int thread) {
+      if (task < dx_tasks) {
+        const int64_t block = task / panels.count(), group = task % panels.count();
+        const int64_t first = blocks.first(block), count = blocks.last(block) - first;
+        for (int64_t p = panels.first(group); p < panels.last(group); ++p)
+          input_gradient(shared, dpre + first * n_, row + first, count, p, thread);
+      } else if (task < dx_tasks + columns.count()) {
+        const int64_t block = task - dx_tasks, first = columns.first(block), count = columns.last(block) - first;
+        if (dw_) cpu_.simd().gemm->pack_strips(dpre + first, n_, rows, count, shared + strips_at_ + first * rows);
+        if (dbias_)
+          cpu_.simd().linear->column_sums({const_cast<float*>(dpre), DType::kF32}, first, n_, rows, count,
+                                          dbias_.f32() + first);
+      } else {
+        pack_x(shared, task - dx_tasks - columns.count(), row, rows);
+      }
     });
   }
-  void input_gradient_panel(const float* packed, const float* dpre, int64_t row, int64_t rows, int64_t p, int thread) {
+
+  void input_gradient(const float* packed, const float* dpre, int64_t row, int64_t rows, int64_t p, int thread) {
     const int64_t column = p * kPanel, width = std::min(kPanel, k_ - column);
     const bool in_place = dx_.dtype == DType::kF32;
     auto* scratch = reinterpret_cast<float*>(cpu_.thread_scratch(thread));
     float* c = in_place ? dx_.f32() + row * k_ + column : scratch;
-    cpu_.simd().gemm->panel(dpre, n_, packed_.panel(packed, p), c, in_place ? k_ : kPanel, rows, n_, width, false);
+    cpu_.simd().gemm->panel(dpre, n_, packed_w_.panel(packed, p), kPanel, c, in_place ? k_ : kPanel, rows, n_, width,
+                            false);
     if (in_place) return;
     const LinearEpilogueArgs store{floats(dx_), {}, nullptr, Act::kNone, nullptr, k_};
     cpu_.simd().linear->epilogue(store, c, kPanel, row, rows, column, width, nullptr);
   }
 
-  void weight_gradient(const float* dpre, int64_t row, int64_t rows) {
-    const Chunks row_blocks{n_, dw_rows_}, panel_blocks{packed_.panels(), dw_panels_};
-    const int64_t across = panel_blocks.count();
-    cpu_.pool().run(row_blocks.count() * across, [&](int64_t task, int thread) {
-      const int64_t first = row_blocks.first(task / across), count = row_blocks.last(task / across) - first;
-      if (dbias_ && task % across == 0)
-        cpu_.simd().linear->column_sums({const_cast<float*>(dpre), DType::kF32}, first, n_, rows, count,
-                                        dbias_.f32() + first);
-      if (!dw_) return;
-      for (int64_t m = 0; m < rows; m += kDepthBlock)
-        weight_block(dpre + m * n_, row + m, std::min(kDepthBlock, rows - m), first, count,
-                     panel_blocks.first(task % across), panel_blocks.last(task % across), thread);
-    });
+  void pack_x(float* shared, int64_t p, int64_t row, int64_t rows) {
+    const int64_t column = p * kPanel, element = static_cast<int64_t>(size_of(x_.dtype));
+    const auto* x = static_cast<const std::byte*>(x_.data) + (row * k_ + column) * element;
+    cpu_.simd().gemm->pack_panel(x, x_.dtype == DType::kBF16, k_, /*transposed=*/false, rows,
+                                 std::min(kPanel, k_ - column), shared + x_at_ + p * kPanel * rows);
   }
-  void weight_block(const float* dpre, int64_t row, int64_t depth, int64_t first, int64_t count, int64_t panel,
-                    int64_t last_panel, int thread) {
-    const GemmKernels& gemm = *cpu_.simd().gemm;
-    auto* b = reinterpret_cast<float*>(cpu_.thread_scratch(thread));
-    float* a = b + kDepthBlock * kPanel;
-    gemm.pack_strips(dpre + first, false, n_, depth, count, a);
-    for (int64_t p = panel; p < last_panel; ++p) {
-      const int64_t column = p * kPanel, width = std::min(kPanel, k_ - column);
-      const auto* x = static_cast<const std::byte*>(x_.data) + (row * k_ + column) * static_cast<int64_t>(size_of(x_.dtype));
-      gemm.pack_panel(x, x_.dtype == DType::kBF16, k_, /*transposed=*/false, depth, width, b);
-      gemm.strips(a, b, dw_.f32() + first * k_ + column, k_, count, depth, width, /*accumulate=*/true);
-    }
+
+  void weight_gradient(const float* shared, int64_t rows) {
+    const Chunks blocks{n_, n_ >= 2 * kWeightRows ? kWeightRows : kWeightRows / 4}, panels{packed_w_.panels(), kWeightPanels};
+    cpu_.pool().run(blocks.count() * panels.count(), [&](int64_t task, int) {
+      const int64_t first = blocks.first(task / panels.count()), count = blocks.last(task / panels.count()) - first;
+      for (int64_t p = panels.first(task % panels.count()); p < panels.last(task % panels.count()); ++p)
+        cpu_.simd().gemm->strips(shared + strips_at_ + first * rows, shared + x_at_ + p * kPanel * rows, kPanel,
+                                 dw_.f32() + first * k_ + p * kPanel, k_, count, rows, std::min(kPanel, k_ - p * kPanel),
+                                 /*accumulate=*/true);
+    });
   }
 
   CpuBackend& cpu_;
   LinearBwd op_;
   TensorView dy_, x_, w_, saved_, rng_, dx_, dw_, dbias_;
   int64_t n_, k_;
-  PackedB packed_;  // w as the right operand of dx
+  PackedB packed_w_;  // the right operand of dx; its panels also count those of x
   Chunks chunks_;
   bool direct_;  // dy serves as dpre
-  int64_t dw_rows_ = 0, dw_panels_ = 0, dpre_at_ = 0;
+  int64_t dpre_at_ = 0, x_at_ = 0, strips_at_ = 0;  // in shared scratch, in floats
 };
 
 }  // namespace

@@ -53,8 +53,8 @@ Preset mnist() {
 }
 
 Preset fashion() {
-  ViTConfig cfg{.image_h = 28, .image_w = 28, .patch_h = 4, .patch_w = 4, .channels = 1, .width = 96, .depth = 4,
-                .heads = 6, .mlp_width = 192, .classes = 10};
+  ViTConfig cfg{.image_h = 28, .image_w = 28, .patch_h = 7, .patch_w = 7, .channels = 1, .width = 64, .depth = 4,
+                .heads = 4, .mlp_width = 256, .classes = 10};
   return {.name = "vit_small28", .family = "vit", .config = cfg, .aliases = {}, .mean = {0.2860f}, .std = {0.3530f}};
 }
 

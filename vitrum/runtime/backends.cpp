@@ -31,7 +31,7 @@ std::vector<BackendStatus> backend_statuses() {
 #if VITRUM_HAS_CPU_BACKEND
   all.push_back({"cpu", true, describe(cpu_features())});
 #else
-  all.push_back({"cpu", false, "built without oneDNN; the reference backend stands in"});
+  all.push_back({"cpu", false, "not built for this processor; the reference backend stands in"});
 #endif
   all.push_back({"cuda", false, "this build has no CUDA backend"});
   all.push_back({"reference", true, "plain loops in double precision: exact, slow"});

@@ -27,14 +27,14 @@ constexpr int64_t kDepth = 160;  // k per pass: a slice of a panel (40 KiB) stay
 
 // One tile: R rows by V vectors. A is read as a[r * row_stride + i * k_stride].
 template <int R, int V>
-void tile(const float* a, int64_t row_stride, int64_t k_stride, const float* b, float* c, int64_t ldc, int64_t k,
-          bool accumulate) {
+void tile(const float* a, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb, float* c, int64_t ldc,
+          int64_t k, bool accumulate) {
   Vec acc[R][V];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) acc[r][v] = accumulate ? load_vec(c + r * ldc + v * kLanes) : Vec{};
-  for (int64_t i = 0; i < k; ++i, b += kPanel, a += k_stride) {
+  for (int64_t i = 0; i < k; ++i, b += ldb, a += k_stride) {
     Vec bv[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) bv[v] = load_vec(b + v * kLanes);
@@ -51,7 +51,7 @@ void tile(const float* a, int64_t row_stride, int64_t k_stride, const float* b, 
     for (int v = 0; v < V; ++v) store_vec(c + r * ldc + v * kLanes, acc[r][v]);
 }
 
-using Tile = void (*)(const float*, int64_t, int64_t, const float*, float*, int64_t, int64_t, bool);
+using Tile = void (*)(const float*, int64_t, int64_t, const float*, int64_t, float*, int64_t, int64_t, bool);
 template <int R>
 Tile by_vectors(int v) {
 #ifdef __AVX512F__
@@ -73,83 +73,103 @@ Tile choose(int64_t rows, int v) {
 }
 
 // A tile whose last vector reaches past `width`: computed in a buffer, only the real columns copied.
-void edge_tile(Tile f, const float* a, int64_t row_stride, int64_t k_stride, const float* b, float* c, int64_t ldc,
-               int64_t rows, int64_t k, int64_t width, bool accumulate) {
+void edge_tile(Tile f, const float* a, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb, float* c,
+               int64_t ldc, int64_t rows, int64_t k, int64_t width, bool accumulate) {
   alignas(64) float buffer[kStrip * kPanel];
   for (int64_t r = 0; accumulate && r < rows; ++r)
     for (int64_t j = 0; j < kPanel; ++j) buffer[r * kPanel + j] = j < width ? c[r * ldc + j] : 0.f;
-  f(a, row_stride, k_stride, b, buffer, kPanel, k, accumulate);
+  f(a, row_stride, k_stride, b, ldb, buffer, kPanel, k, accumulate);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t j = 0; j < width; ++j) c[r * ldc + j] = buffer[r * kPanel + j];
 }
 
 // All rows of one panel for one slice of k; at(r) is where row r of A starts.
 template <class At>
-void sweep(const At& at, int64_t row_stride, int64_t k_stride, const float* b, float* c, int64_t ldc, int64_t rows,
-           int64_t k, int64_t width, bool accumulate) {
+void sweep(const At& at, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb, float* c, int64_t ldc,
+           int64_t rows, int64_t k, int64_t width, bool accumulate) {
   for (int64_t j = 0; j < width; j += kWide * kLanes) {
     const int64_t w = width - j < kWide * kLanes ? width - j : kWide * kLanes;
     const int v = static_cast<int>((w + kLanes - 1) / kLanes);
     for (int64_t r = 0; r < rows; r += kStrip) {
       const int64_t n = rows - r < kStrip ? rows - r : kStrip;
       const Tile f = choose(n, v);
-      if (w == v * kLanes) f(at(r), row_stride, k_stride, b + j, c + r * ldc + j, ldc, k, accumulate);
-      else edge_tile(f, at(r), row_stride, k_stride, b + j, c + r * ldc + j, ldc, n, k, w, accumulate);
+      if (w == v * kLanes) f(at(r), row_stride, k_stride, b + j, ldb, c + r * ldc + j, ldc, k, accumulate);
+      else edge_tile(f, at(r), row_stride, k_stride, b + j, ldb, c + r * ldc + j, ldc, n, k, w, accumulate);
     }
   }
 }
 
-void panel(const float* a, int64_t lda, const float* b, float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width,
-           bool accumulate) {
+void panel(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t k,
+           int64_t width, bool accumulate) {
   for (int64_t i = 0; i < k; i += kDepth) {
     const int64_t depth = k - i < kDepth ? k - i : kDepth;
-    sweep([&](int64_t r) { return a + r * lda + i; }, lda, 1, b + i * kPanel, c, ldc, rows, depth, width,
+    sweep([&](int64_t r) { return a + r * lda + i; }, lda, 1, b + i * ldb, ldb, c, ldc, rows, depth, width,
           accumulate || i > 0);
   }
 }
 
-void strips(const float* a, const float* b, float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width,
+void strips(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width,
             bool accumulate) {
   for (int64_t i = 0; i < k; i += kDepth) {
     const int64_t depth = k - i < kDepth ? k - i : kDepth;
-    sweep([&](int64_t r) { return a + r * k + i * kStrip; }, 1, kStrip, b + i * kPanel, c, ldc, rows, depth, width,
+    sweep([&](int64_t r) { return a + r * k + i * kStrip; }, 1, kStrip, b + i * ldb, ldb, c, ldc, rows, depth, width,
           accumulate || i > 0);
   }
 }
 
-VITRUM_LANES float widened(uint16_t x) {
-  const uint32_t bits = static_cast<uint32_t>(x) << 16;
-  float y;
-  __builtin_memcpy(&y, &bits, 4);
-  return y;
+// Eight floats from f32 or bf16 memory; the first n of them, the others 0.
+VITRUM_LANES __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
+VITRUM_LANES __m256 load8(const uint16_t* p) {
+  const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
 }
-VITRUM_LANES float at(const float* p, int64_t i) { return p[i]; }
-VITRUM_LANES float at(const uint16_t* p, int64_t i) { return widened(p[i]); }
+template <class T>
+VITRUM_LANES __m256 load8_n(const T* p, int64_t n) {
+  if (n >= 8) return load8(p);
+  alignas(32) T part[8] = {};
+  for (int64_t i = 0; i < n; ++i) part[i] = p[i];
+  return load8(part);
+}
 
 template <class T>
 void pack_rows(const T* b, int64_t ldb, int64_t k, int64_t width, float* out) {
-  for (int64_t i = 0; i < k; ++i, b += ldb, out += kPanel) {
-    if (width == kPanel) {
-      for (int64_t j = 0; j < kPanel; ++j) out[j] = at(b, j);
-    } else {
-      for (int64_t j = 0; j < kPanel; ++j) out[j] = j < width ? at(b, j) : 0.f;
-    }
+  for (int64_t i = 0; i < k; ++i, b += ldb, out += kPanel)
+    for (int64_t j = 0; j < kPanel; j += 8) _mm256_storeu_ps(out + j, load8_n(b + j, width - j));
+}
+
+// Rows of eight vectors become columns.
+VITRUM_LANES void transpose8(__m256 (&r)[8]) {
+  __m256 t[8], u[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int h = 0; h < 8; h += 4) {
+    u[h] = _mm256_shuffle_ps(t[h], t[h + 2], 0x44), u[h + 1] = _mm256_shuffle_ps(t[h], t[h + 2], 0xEE);
+    u[h + 2] = _mm256_shuffle_ps(t[h + 1], t[h + 3], 0x44), u[h + 3] = _mm256_shuffle_ps(t[h + 1], t[h + 3], 0xEE);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+    r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
   }
 }
 
-// Transposes through blocks of 16 columns of k, so that reads and writes both stay within a few cache lines.
 template <class T>
 void pack_columns(const T* b, int64_t ldb, int64_t k, int64_t width, float* out) {
-  constexpr int64_t kBlock = 16;
-  alignas(64) float block[kBlock][kBlock];
-  for (int64_t j = 0; j < kPanel; j += kBlock) {
-    const int64_t columns = width - j < 0 ? 0 : width - j < kBlock ? width - j : kBlock;
-    for (int64_t i = 0; i < k; i += kBlock) {
-      const int64_t depth = k - i < kBlock ? k - i : kBlock;
-      for (int64_t y = 0; y < kBlock; ++y)
-        for (int64_t x = 0; x < kBlock; ++x) block[y][x] = y < columns && x < depth ? at(b + (j + y) * ldb, i + x) : 0.f;
-      for (int64_t x = 0; x < depth; ++x)
-        for (int64_t y = 0; y < kBlock; ++y) out[(i + x) * kPanel + j + y] = block[y][x];
+  for (int64_t i = 0; i < k; i += 8) {
+    const int64_t depth = k - i < 8 ? k - i : 8;
+    for (int64_t j = 0; j < kPanel; j += 8) {
+      __m256 r[8];
+#pragma GCC unroll 8
+      for (int y = 0; y < 8; ++y)
+        r[y] = j + y < width ? load8_n(b + (j + y) * ldb + i, depth) : _mm256_setzero_ps();
+      transpose8(r);
+#pragma GCC unroll 8
+      for (int x = 0; x < 8; ++x)
+        if (x < depth) _mm256_storeu_ps(out + (i + x) * kPanel + j, r[x]);
     }
   }
 }
@@ -163,23 +183,25 @@ void pack_panel(const void* b, bool bf16, int64_t ldb, bool transposed, int64_t 
   else pack(static_cast<const float*>(b), ldb, transposed, k, width, out);
 }
 
-template <class T>
-void pack_strips_of(const T* a, int64_t lda, int64_t k, int64_t rows, float* out) {
-  const int64_t whole = rows / kStrip, rest = rows % kStrip;
-  for (int64_t i = 0; i < k; ++i, a += lda) {
-    for (int64_t s = 0; s < whole; ++s)
-      for (int64_t r = 0; r < kStrip; ++r) out[(s * k + i) * kStrip + r] = at(a, s * kStrip + r);
-    for (int64_t r = 0; rest && r < kStrip; ++r)
-      out[(whole * k + i) * kStrip + r] = r < rest ? at(a, whole * kStrip + r) : 0.f;
-  }
-}
-void pack_strips(const void* a, bool bf16, int64_t lda, int64_t k, int64_t rows, float* out) {
-  if (bf16) pack_strips_of(static_cast<const uint16_t*>(a), lda, k, rows, out);
-  else pack_strips_of(static_cast<const float*>(a), lda, k, rows, out);
+// Eight floats are moved where six are wanted: the two too many land in the next slot of the strip, which is
+// written after; only the last slot must not spill.
+void pack_strips(const float* a, int64_t lda, int64_t k, int64_t rows, float* out) {
+  const __m256i six = _mm256_setr_epi32(-1, -1, -1, -1, -1, -1, 0, 0);
+  for (int64_t i = 0; i < k; ++i, a += lda)
+    for (int64_t r = 0, s = 0; r < rows; r += kStrip, ++s) {
+      const __m256 values = rows - r >= 8 ? load8(a + r) : load8_n(a + r, rows - r < kStrip ? rows - r : kStrip);
+      float* to = out + (s * k + i) * kStrip;
+      if (i + 1 < k) _mm256_storeu_ps(to, values);
+      else _mm256_maskstore_ps(to, six, values);
+    }
 }
 
 void widen(const uint16_t* from, int64_t n, float* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = widened(from[i]);
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 values = load8_n(from + i, n - i);
+    if (n - i >= 8) _mm256_storeu_ps(to + i, values);
+    else for (int64_t j = 0; j < n - i; ++j) to[i + j] = values[j];
+  }
 }
 
 }  // namespace
