@@ -1,5 +1,6 @@
-// Our matrix products against oneDNN's, one thread each, on the shapes a ViT trains with: y = x w^T, dx = dy w and
-// dw += dy^T x, from the plain row-major layouts the weights and activations have. Rates are in FLOP/s.
+// Our matrix products against oneDNN's, one thread each, on the shapes a ViT trains with: y = x
+// w^T, dx = dy w and dw += dy^T x, from the plain row-major layouts the weights and activations
+// have. Rates are in FLOP/s.
 #include <benchmark/benchmark.h>
 #include <omp.h>
 
@@ -14,9 +15,11 @@ namespace vitrum {
 namespace {
 
 void count_flops(benchmark::State& state, double products) {
-  const double flops = products * 2.0 * static_cast<double>(state.range(0) * state.range(1) * state.range(2));
-  state.counters["flops"] = benchmark::Counter(flops * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate,
-                                               benchmark::Counter::kIs1000);
+  const double flops =
+      products * 2.0 * static_cast<double>(state.range(0) * state.range(1) * state.range(2));
+  state.counters["flops"] =
+      benchmark::Counter(flops * static_cast<double>(state.iterations()),
+                         benchmark::Counter::kIsRate, benchmark::Counter::kIs1000);
 }
 
 // Vitrum: Linear, or LinearBwd with both gradients.
@@ -33,8 +36,14 @@ void ours(benchmark::State& state, bool backward) {
   if (backward) {
     g.nodes.pop_back();
     const Value dx = g.add_value({.name = "dx", .shape = x.shape()});
-    const Value dw = g.add_value({.name = "dw", .shape = w.shape(), .role = Role::kGrad, .exact = true, .param = g.info(w).param});
-    g.nodes.push_back({.op = LinearBwd{}, .in = {dy.id(), x.id(), w.id(), kAbsent, kAbsent}, .out = {dx.id(), dw.id(), kAbsent}});
+    const Value dw = g.add_value({.name = "dw",
+                                  .shape = w.shape(),
+                                  .role = Role::kGrad,
+                                  .exact = true,
+                                  .param = g.info(w).param});
+    g.nodes.push_back({.op = LinearBwd{},
+                       .in = {dy.id(), x.id(), w.id(), kAbsent, kAbsent},
+                       .out = {dx.id(), dw.id(), kAbsent}});
     y = dx;
   }
   Program program(g, std::span(&y, 1), store);
@@ -47,11 +56,13 @@ using Dims = dnnl::memory::dims;
 // C (m, n) = A B (+ C), through one primitive made for one thread.
 class OneDnnProduct {
  public:
-  OneDnnProduct(const dnnl::engine& engine, Dims a, Dims a_strides, Dims b, Dims b_strides, bool accumulate)
+  OneDnnProduct(const dnnl::engine& engine, Dims a, Dims a_strides, Dims b, Dims b_strides,
+                bool accumulate)
       : stream_(engine) {
     using dnnl::memory;
     const auto f32 = memory::data_type::f32;
-    const memory::desc ad(a, f32, a_strides), bd(b, f32, b_strides), cd({a[0], b[1]}, f32, Dims{b[1], 1});
+    const memory::desc ad(a, f32, a_strides), bd(b, f32, b_strides),
+        cd({a[0], b[1]}, f32, Dims{b[1], 1});
     dnnl::primitive_attr attr;
     if (accumulate) {
       dnnl::post_ops ops;
@@ -64,7 +75,9 @@ class OneDnnProduct {
     const dnnl::matmul::primitive_desc pd(dnnl::matmul::desc(ad, bd, cd), attr, engine);
 #endif
     matmul_ = dnnl::matmul(pd);
-    args_ = {{DNNL_ARG_SRC, memory(ad, engine)}, {DNNL_ARG_WEIGHTS, memory(bd, engine)}, {DNNL_ARG_DST, memory(cd, engine)}};
+    args_ = {{DNNL_ARG_SRC, memory(ad, engine)},
+             {DNNL_ARG_WEIGHTS, memory(bd, engine)},
+             {DNNL_ARG_DST, memory(cd, engine)}};
   }
   void run() {
     matmul_.execute(stream_, args_);
@@ -95,7 +108,7 @@ void one_dnn(benchmark::State& state, bool backward) {
 
 void shapes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"m", "n", "k"})->Unit(benchmark::kMillisecond);
-  b->Args({2176, 2048, 64})->Args({2176, 64, 2048});   // vit_mnist, batch 128
+  b->Args({2176, 2048, 64})->Args({2176, 64, 2048});  // vit_mnist, batch 128
   b->Args({1576, 576, 192})->Args({1576, 768, 192})->Args({1576, 192, 768});     // ViT-Ti, batch 8
   b->Args({2080, 2304, 768})->Args({2080, 3072, 768})->Args({2080, 768, 3072});  // minViT, batch 32
 }

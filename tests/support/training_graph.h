@@ -23,7 +23,8 @@ struct TrainingGraph {
   TrainingGraph(const ViTConfig& cfg, int64_t batch, const TrainingOptions& options = {}) {
     image = g.input("image", {batch, cfg.channels, cfg.image_h, cfg.image_w});
     logits = vit(Scope(g), image, cfg);
-    target = options.soft_targets ? g.input("target", {batch, cfg.classes}) : g.input("target", {batch}, DType::kI32);
+    target = options.soft_targets ? g.input("target", {batch, cfg.classes})
+                                  : g.input("target", {batch}, DType::kI32);
     weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
     loss = cross_entropy(logits, target, weight, options.smoothing);
     rng = g.rng();

@@ -11,7 +11,6 @@
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/runtime/summary.h"
-#include "vitrum/train/setup.h"
 #include "vitrum/train/step.h"
 
 namespace vitrum {
@@ -204,9 +203,7 @@ int run(const Options& o, const CommonOptions& common) {
   ModelSpec spec = resolve_model(o.model);
   if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
   if (o.num_classes) set_classes(spec, *o.num_classes);
-  // What `auto` means is what the verb that is measured would choose.
-  const DType compute =
-      compute_precision(common, o.mode == "train" ? compute_for({}, common.device) : DType::kF32);
+  const DType compute = compute_precision(common);
   const std::unique_ptr<Backend> backend = open_backend(common);
   std::unique_ptr<Workload> work;
   if (o.mode == "train")

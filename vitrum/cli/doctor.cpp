@@ -61,9 +61,8 @@ std::string isa(const Machine& machine) {
   return has(machine, {"avx2", "fma", "f16c", "bmi2"}) ? "avx2" : "baseline";
 }
 
-std::string bf16(const Machine& machine) {
-  return isa(machine) == "avx512" && machine.flags.contains("avx512_bf16") ? "native" : "emulated";
-}
+// Products of bf16 operands are computed in f32, whatever the processor has.
+constexpr std::string_view kBf16 = "emulated";
 
 Pairs versions() {
   const auto dotted = [](int n, int base) {
@@ -84,7 +83,7 @@ std::string to_json(const Machine& m, const std::vector<BackendStatus>& backends
   json.begin_object()
       .field("cpu", m.cpu)
       .field("isa", isa(m))
-      .field("bf16", bf16(m))
+      .field("bf16", kBf16)
       .field("threads", m.cores);
   json.key("features").begin_array();
   for (const std::string& name : kFeatures)
@@ -107,8 +106,8 @@ std::string to_text(const Machine& m, const std::vector<BackendStatus>& backends
     if (m.flags.contains(name)) features += (features.empty() ? "" : " ") + name;
   out += fmt::format("cpu        {}\nthreads    {}\nisa        {}\n", m.cpu, m.cores, isa(m));
   out += fmt::format("features   {}\n", features);
-  out += fmt::format("bf16       {}\n\nbackends\n",
-                     bf16(m) == "native" ? "native" : "emulated: correct, but slower than f32");
+  out += fmt::format(
+      "bf16       {}: correct, and half the memory, but not faster than f32\n\nbackends\n", kBf16);
   for (const BackendStatus& b : backends)
     out += fmt::format("  {:<11}{:<5}{}\n", b.name, b.available ? "yes" : "no", b.detail);
   out += "\nversions\n";

@@ -45,8 +45,7 @@ std::unique_ptr<Backend> open_backend(const CommonOptions& common) {
   return make_backend({.device = common.device, .threads = static_cast<int>(common.threads)});
 }
 
-DType compute_precision(const CommonOptions& common, DType automatic) {
-  if (common.precision == "auto") return automatic;
+DType compute_precision(const CommonOptions& common) {
   return common.precision == "bf16" ? DType::kBF16 : DType::kF32;
 }
 

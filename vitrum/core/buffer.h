@@ -4,13 +4,15 @@
 
 namespace vitrum {
 
-// The only owner of tensor memory, on whichever device `release` belongs to. Movable; frees in the destructor.
+// The only owner of tensor memory, on whichever device `release` belongs to. Movable; frees in the
+// destructor.
 class Buffer {
  public:
   using Release = void (*)(void*, size_t);
 
   Buffer() = default;
-  Buffer(void* data, size_t bytes, Release release) : data_(data), bytes_(bytes), release_(release) {}
+  Buffer(void* data, size_t bytes, Release release)
+      : data_(data), bytes_(bytes), release_(release) {}
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     Buffer(std::move(other)).swap(*this);
@@ -25,7 +27,8 @@ class Buffer {
 
  private:
   void swap(Buffer& other) noexcept {
-    std::swap(data_, other.data_), std::swap(bytes_, other.bytes_), std::swap(release_, other.release_);
+    std::swap(data_, other.data_), std::swap(bytes_, other.bytes_),
+        std::swap(release_, other.release_);
   }
 
   void* data_ = nullptr;

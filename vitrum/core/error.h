@@ -1,4 +1,5 @@
-// One exception type for everything a user can cause. The kind decides the exit code; only cli/ catches.
+// One exception type for everything a user can cause. The kind decides the exit code; only cli/
+// catches.
 #pragma once
 #include <fmt/core.h>
 

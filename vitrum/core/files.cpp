@@ -21,7 +21,7 @@ constexpr std::string_view kTemporarySuffix = ".vitrum-tmp";
 // Takes errno as the failed call left it.
 [[noreturn]] void fail_io(std::string_view action, const std::string& path) {
   const int code = errno;
-  if (code == ENOSPC || code == EDQUOT)
+  if (code == ENOSPC || code == EDQUOT || code == EFBIG)
     fail_exhausted("cannot {} '{}': {}; free some space or choose another directory", action, path,
                    std::strerror(code));
   if (code == ENOMEM) fail_exhausted("cannot {} '{}': {}", action, path, std::strerror(code));

@@ -10,9 +10,10 @@
 
 namespace vitrum {
 
-// A loop is published as one number: its epoch and how many tasks are left. Whoever lowers it has that task; the
-// loop cannot end before the task is done, so the other fields are stable for as long as they are read. A worker
-// that was not running in time takes nothing, and nobody waits for it.
+// A loop is published as one number: its epoch and how many tasks are left. Whoever lowers it has
+// that task; the loop cannot end before the task is done, so the other fields are stable for as
+// long as they are read. A worker that was not running in time takes nothing, and nobody waits for
+// it.
 struct ThreadPool::State {
   alignas(64) std::atomic<uint64_t> ticket{0};  // epoch in the upper half, tasks left in the lower
   alignas(64) std::atomic<int64_t> done{0};
@@ -22,12 +23,15 @@ struct ThreadPool::State {
   std::atomic<bool> stop{false};
   std::vector<std::thread> workers;
 
-  static constexpr int kSpins = 20000;  // about 0.3 ms: kernels follow each other within microseconds
+  static constexpr int kSpins =
+      20000;  // about 0.3 ms: kernels follow each other within microseconds
   static bool empty(uint64_t ticket) { return static_cast<uint32_t>(ticket) == 0; }
 
   void take_tasks(int thread) {
     for (uint64_t seen = ticket.load(std::memory_order_acquire); !empty(seen);) {
-      if (!ticket.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+      if (!ticket.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire))
+        continue;
       const int64_t total = tasks;
       call(body, total - static_cast<uint32_t>(seen), thread);
       if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == total) done.notify_one();
@@ -37,7 +41,8 @@ struct ThreadPool::State {
 
   void work(int thread) {
     for (;;) {
-      for (int spin = 0; spin < kSpins && empty(ticket.load(std::memory_order_acquire)); ++spin) _mm_pause();
+      for (int spin = 0; spin < kSpins && empty(ticket.load(std::memory_order_acquire)); ++spin)
+        _mm_pause();
       const uint64_t seen = ticket.load(std::memory_order_acquire);
       if (stop.load(std::memory_order_acquire)) return;
       if (empty(seen)) ticket.wait(seen, std::memory_order_acquire);
@@ -46,8 +51,10 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int threads) : threads_(std::max(1, threads)), state_(std::make_unique<State>()) {
-  for (int t = 1; t < threads_; ++t) state_->workers.emplace_back([s = state_.get(), t] { s->work(t); });
+ThreadPool::ThreadPool(int threads)
+    : threads_(std::max(1, threads)), state_(std::make_unique<State>()) {
+  for (int t = 1; t < threads_; ++t)
+    state_->workers.emplace_back([s = state_.get(), t] { s->work(t); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -67,7 +74,8 @@ void ThreadPool::dispatch(int64_t tasks, Call call, const void* body) {
   s.take_tasks(0);
   const auto left = [&] { return s.done.load(std::memory_order_acquire) != tasks; };
   for (int spin = 0; spin < State::kSpins && left(); ++spin) _mm_pause();
-  for (int64_t seen = s.done.load(std::memory_order_acquire); seen != tasks; seen = s.done.load(std::memory_order_acquire))
+  for (int64_t seen = s.done.load(std::memory_order_acquire); seen != tasks;
+       seen = s.done.load(std::memory_order_acquire))
     s.done.wait(seen, std::memory_order_acquire);
 }
 

@@ -1,5 +1,5 @@
-// Counter-based randomness: Philox4x32-10 (Salmon et al., 2011). A draw depends only on its key and counter,
-// never on which thread asks or on what was drawn before.
+// Counter-based randomness: Philox4x32-10 (Salmon et al., 2011). A draw depends only on its key and
+// counter, never on which thread asks or on what was drawn before.
 #pragma once
 #include <array>
 #include <cmath>
@@ -21,12 +21,13 @@ constexpr PhiloxBlock philox(uint64_t key, PhiloxBlock counter) {
   return counter;
 }
 
-// A sequential stream over one (seed, stream, index) triple, for host-side work: initialisation, shuffling,
-// augmentation of sample `index`. The stream id keeps unrelated uses apart.
+// A sequential stream over one (seed, stream, index) triple, for host-side work: initialisation,
+// shuffling, augmentation of sample `index`. The stream id keeps unrelated uses apart.
 class PhiloxStream {
  public:
   PhiloxStream(uint64_t seed, uint32_t stream, uint64_t index)
-      : seed_(seed), counter_{0, stream, static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)} {}
+      : seed_(seed),
+        counter_{0, stream, static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)} {}
 
   uint32_t next_u32() {
     if (used_ == 4) block_ = philox(seed_, counter_), ++counter_[0], used_ = 0;
@@ -57,16 +58,19 @@ class PhiloxStream {
 };
 
 // Stream ids of host-side uses.
-inline constexpr uint32_t kInitStream = 1, kShuffleStream = 2, kAugmentStream = 3, kHoldoutStream = 4;
+inline constexpr uint32_t kInitStream = 1, kShuffleStream = 2, kAugmentStream = 3,
+                          kHoldoutStream = 4;
 
-// What a random op reads from (device) memory each run; `step` counts micro-steps and never repeats in a run.
+// What a random op reads from (device) memory each run; `step` counts micro-steps and never repeats
+// in a run.
 struct RandomState {
   uint32_t seed_low = 0, seed_high = 0, step_low = 0, step_high = 0;
 };
 
-// The 16 random bits that decide element `u` of `row` at random site `site`. A row of n elements uses
-// `per_row = ceil(n / 8)` counters; neighbours in a row use neighbouring counters, so that a vector of
-// counters yields a vector of neighbouring draws. Element-wise ops see their tensor as rows of 128.
+// The 16 random bits that decide element `u` of `row` at random site `site`. A row of n elements
+// uses `per_row = ceil(n / 8)` counters; neighbours in a row use neighbouring counters, so that a
+// vector of counters yields a vector of neighbouring draws. Element-wise ops see their tensor as
+// rows of 128.
 inline constexpr int64_t kDrawRow = 128;
 constexpr int64_t draws_per_row(int64_t n) { return (n + 7) / 8; }
 constexpr uint16_t draw16(RandomState rng, uint32_t site, int64_t per_row, int64_t row, int64_t u) {
@@ -74,11 +78,12 @@ constexpr uint16_t draw16(RandomState rng, uint32_t site, int64_t per_row, int64
   const auto half = static_cast<size_t>(u / per_row);
   const PhiloxBlock block =
       philox((uint64_t{rng.seed_high} << 32) | rng.seed_low,
-             {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32) ^ (rng.step_high << 16),
-              rng.step_low, site});
+             {static_cast<uint32_t>(counter),
+              static_cast<uint32_t>(counter >> 32) ^ (rng.step_high << 16), rng.step_low, site});
   return static_cast<uint16_t>(block[half / 2] >> (16 * (half % 2)));
 }
-// An element is kept when its draw is below keep_threshold(p), and then divided by the same probability.
+// An element is kept when its draw is below keep_threshold(p), and then divided by the same
+// probability.
 constexpr uint32_t keep_threshold(float drop) {
   return static_cast<uint32_t>((1.0 - static_cast<double>(drop)) * 65536.0 + 0.5);
 }

@@ -30,7 +30,9 @@ class Shape {
     return n;
   }
   // All dimensions but the last, multiplied: a tensor seen as (rows, last).
-  constexpr int64_t rows() const { return rank_ == 0 || (*this)[-1] == 0 ? 0 : numel() / (*this)[-1]; }
+  constexpr int64_t rows() const {
+    return rank_ == 0 || (*this)[-1] == 0 ? 0 : numel() / (*this)[-1];
+  }
 
   constexpr Shape with_last(int64_t n) const {
     Shape s = *this;

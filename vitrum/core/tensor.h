@@ -6,8 +6,8 @@
 
 namespace vitrum {
 
-// Non-owning view of contiguous memory on some device. Null data means "absent": an optional input not
-// given, or an output nobody needs.
+// Non-owning view of contiguous memory on some device. Null data means "absent": an optional input
+// not given, or an output nobody needs.
 struct TensorView {
   void* data = nullptr;
   Shape shape;

@@ -12,12 +12,18 @@ struct Dims {
   int64_t padded, head_panels, token_panels;  // tokens to whole vectors; panels of kPanel columns
 
   Dims(const TensorView& qkv, int64_t heads_)
-      : batch(qkv.shape[0]), tokens(qkv.shape[1]), heads(heads_), head(qkv.shape[2] / (3 * heads_)),
-        width(heads * head), padded((tokens + 15) / 16 * 16), head_panels((head + kPanel - 1) / kPanel),
+      : batch(qkv.shape[0]),
+        tokens(qkv.shape[1]),
+        heads(heads_),
+        head(qkv.shape[2] / (3 * heads_)),
+        width(heads * head),
+        padded((tokens + 15) / 16 * 16),
+        head_panels((head + kPanel - 1) / kPanel),
         token_panels((tokens + kPanel - 1) / kPanel) {}
   // Draws of the side-by-side kernels are counted in 32 bits.
   bool side_by_side() const {
-    return head <= kLaneHead && tokens <= 256 && batch * heads * tokens * draws_per_row(tokens) < (int64_t{1} << 32);
+    return head <= kLaneHead && tokens <= 256 &&
+           batch * heads * tokens * draws_per_row(tokens) < (int64_t{1} << 32);
   }
   int64_t groups() const { return (batch * heads + 15) / 16; }
 };
@@ -34,11 +40,18 @@ struct Pieces {
 
 class HeadKernel : public Kernel {
  protected:
-  HeadKernel(CpuBackend& cpu, const TensorView& qkv, int64_t heads, float drop, uint32_t site, const TensorView& rng)
-      : cpu_(cpu), dims_(qkv, heads), scale_(1.0f / std::sqrt(static_cast<float>(dims_.head))), drop_(drop),
-        site_(site), rng_(rng) {}
+  HeadKernel(CpuBackend& cpu, const TensorView& qkv, int64_t heads, float drop, uint32_t site,
+             const TensorView& rng)
+      : cpu_(cpu),
+        dims_(qkv, heads),
+        scale_(1.0f / std::sqrt(static_cast<float>(dims_.head))),
+        drop_(drop),
+        site_(site),
+        rng_(rng) {}
 
-  void reserve(int64_t floats) { cpu_.reserve_per_thread(static_cast<size_t>(floats) * sizeof(float)); }
+  void reserve(int64_t floats) {
+    cpu_.reserve_per_thread(static_cast<size_t>(floats) * sizeof(float));
+  }
   const DropSite* read_drop(DropSite& site) const {
     if (drop_ == 0) return nullptr;
     site = drop_site(random_state(rng_), drop_, site_);
@@ -58,11 +71,12 @@ class HeadKernel : public Kernel {
                  std::min(kPanel, dims_.padded - j), false);
     }
   }
-  // c (tokens, head) = s b, s being (tokens, padded). b is read in place, up to a vector past its end.
+  // c (tokens, head) = s b, s being (tokens, padded). b is read in place, up to a vector past its
+  // end.
   void weigh(const float* s, const float* b, float* c) const {
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      cpu_.simd().gemm->panel(s, dims_.padded, b + j, dims_.head, c + j, dims_.head, dims_.tokens, dims_.tokens,
-                              std::min(kPanel, dims_.head - j), false);
+      cpu_.simd().gemm->panel(s, dims_.padded, b + j, dims_.head, c + j, dims_.head, dims_.tokens,
+                              dims_.tokens, std::min(kPanel, dims_.head - j), false);
   }
   // c (tokens, head) = s^T b.
   void weigh_transposed(const float* s, const float* b, float* c, float* strips) const {
@@ -84,25 +98,30 @@ class HeadKernel : public Kernel {
 class AttentionKernel final : public HeadKernel {
  public:
   AttentionKernel(CpuBackend& cpu, const Attention& op, const Operands& io)
-      : HeadKernel(cpu, io.in[0], op.heads, op.drop, op.site, io.in[1]), qkv_(io.in[0]), y_(io.out[0]),
+      : HeadKernel(cpu, io.in[0], op.heads, op.drop, op.site, io.in[1]),
+        qkv_(io.in[0]),
+        y_(io.out[0]),
         lse_(io.out.size() > 1 ? io.out[1] : TensorView{}) {
     const Dims& d = dims_;
-    reserve(d.side_by_side() ? lane_scratch(d.tokens)
-                             : 4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
+    reserve(d.side_by_side()
+                ? lane_scratch(d.tokens)
+                : 4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
   }
 
   void launch() override {
     DropSite site{};
     const DropSite* drop = read_drop(site);
     if (dims_.side_by_side()) {
-      const LaneAttentionArgs args{floats(qkv_), floats(y_), {}, {}, lse_.f32(), dims_.batch, dims_.tokens,
-                                   dims_.heads, dims_.head, drop};
+      const LaneAttentionArgs args{floats(qkv_), floats(y_),   {},          {},         lse_.f32(),
+                                   dims_.batch,  dims_.tokens, dims_.heads, dims_.head, drop};
       cpu_.pool().run(dims_.groups(), [&](int64_t group, int thread) {
-        cpu_.simd().attention->lanes_forward(args, group, reinterpret_cast<float*>(cpu_.thread_scratch(thread)));
+        cpu_.simd().attention->lanes_forward(args, group,
+                                             reinterpret_cast<float*>(cpu_.thread_scratch(thread)));
       });
       return;
     }
-    cpu_.pool().run(dims_.batch * dims_.heads, [&](int64_t number, int thread) { head(number, drop, thread); });
+    cpu_.pool().run(dims_.batch * dims_.heads,
+                    [&](int64_t number, int thread) { head(number, drop, thread); });
   }
 
  private:
@@ -116,10 +135,12 @@ class AttentionKernel final : public HeadKernel {
       part[i] = scratch.take(values);
       simd.gather(floats(qkv_), at(b, h, 3, i), 3 * d.width, d.tokens, d.head, part[i]);
     }
-    float *s = scratch.take(d.tokens * d.padded), *packed = scratch.take(packed_floats()), *y = scratch.take(values);
+    float *s = scratch.take(d.tokens * d.padded), *packed = scratch.take(packed_floats()),
+          *y = scratch.take(values);
     scores(part[0], part[1], s, packed);
     float* lse = lse_ ? lse_.f32() + number * d.tokens : nullptr;
-    simd.softmax(s, d.tokens, d.padded, scale_, number * d.tokens, drop, lse, scratch.take(d.padded + 32));
+    simd.softmax(s, d.tokens, d.padded, scale_, number * d.tokens, drop, lse,
+                 scratch.take(d.padded + 32));
     if (!y_) return;
     weigh(s, part[2], y);
     simd.scatter(y, floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head);
@@ -131,26 +152,34 @@ class AttentionKernel final : public HeadKernel {
 class AttentionBwdKernel final : public HeadKernel {
  public:
   AttentionBwdKernel(CpuBackend& cpu, const AttentionBwd& op, const Operands& io)
-      : HeadKernel(cpu, io.in[1], op.heads, op.drop, op.site, io.in[4]), dy_(io.in[0]), qkv_(io.in[1]), y_(io.in[2]),
-        lse_(io.in[3]), dqkv_(io.out[0]) {
+      : HeadKernel(cpu, io.in[1], op.heads, op.drop, op.site, io.in[4]),
+        dy_(io.in[0]),
+        qkv_(io.in[1]),
+        y_(io.in[2]),
+        lse_(io.in[3]),
+        dqkv_(io.out[0]) {
     const Dims& d = dims_;
-    reserve(d.side_by_side() ? lane_scratch(d.tokens)
-                             : 6 * d.tokens * d.head + 2 * d.tokens * d.padded + (d.tokens + kStrip) * d.tokens +
-                                   packed_floats() + d.padded + 512);
+    reserve(d.side_by_side()
+                ? lane_scratch(d.tokens)
+                : 6 * d.tokens * d.head + 2 * d.tokens * d.padded + (d.tokens + kStrip) * d.tokens +
+                      packed_floats() + d.padded + 512);
   }
 
   void launch() override {
     DropSite site{};
     const DropSite* drop = read_drop(site);
     if (dims_.side_by_side()) {
-      const LaneAttentionArgs args{floats(qkv_), floats(y_), floats(dy_), floats(dqkv_), lse_.f32(), dims_.batch,
-                                   dims_.tokens, dims_.heads, dims_.head, drop};
+      const LaneAttentionArgs args{floats(qkv_), floats(y_),  floats(dy_),  floats(dqkv_),
+                                   lse_.f32(),   dims_.batch, dims_.tokens, dims_.heads,
+                                   dims_.head,   drop};
       cpu_.pool().run(dims_.groups(), [&](int64_t group, int thread) {
-        cpu_.simd().attention->lanes_backward(args, group, reinterpret_cast<float*>(cpu_.thread_scratch(thread)));
+        cpu_.simd().attention->lanes_backward(
+            args, group, reinterpret_cast<float*>(cpu_.thread_scratch(thread)));
       });
       return;
     }
-    cpu_.pool().run(dims_.batch * dims_.heads, [&](int64_t number, int thread) { head(number, drop, thread); });
+    cpu_.pool().run(dims_.batch * dims_.heads,
+                    [&](int64_t number, int thread) { head(number, drop, thread); });
   }
 
  private:
@@ -168,11 +197,12 @@ class AttentionBwdKernel final : public HeadKernel {
     simd.gather(floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head, y);
     simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
     float *s = scratch.take(d.tokens * d.padded), *dp = scratch.take(d.tokens * d.padded);
-    float *strips = scratch.take((d.tokens + kStrip) * d.tokens), *packed = scratch.take(packed_floats());
+    float *strips = scratch.take((d.tokens + kStrip) * d.tokens),
+          *packed = scratch.take(packed_floats());
     scores(part[0], part[1], s, packed);
     scores(dy, part[2], dp, packed);
-    simd.softmax_bwd(s, dp, d.tokens, d.padded, scale_, number * d.tokens, drop, lse_.f32() + number * d.tokens, y, dy,
-                     d.head, scratch.take(d.padded + 32));
+    simd.softmax_bwd(s, dp, d.tokens, d.padded, scale_, number * d.tokens, drop,
+                     lse_.f32() + number * d.tokens, y, dy, d.head, scratch.take(d.padded + 32));
     const auto emit = [&](int64_t which) {
       simd.scatter(out, floats(dqkv_), at(b, h, 3, which), 3 * d.width, d.tokens, d.head);
     };

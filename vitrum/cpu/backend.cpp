@@ -70,9 +70,8 @@ CpuFeatures cpu_features() {
 }
 
 std::string describe(const CpuFeatures& f) {
-  const bool native = f.avx512_bf16 || f.amx_bf16;
-  return fmt::format("{}; {}; bf16 {}", f.brand, choose_isa(Isa::kAuto) == Isa::kAvx512 ? "AVX-512" : "AVX2",
-                     native ? "instructions present, but emulated in f32" : "emulated in f32");
+  const bool wide = choose_isa(Isa::kAuto) == Isa::kAvx512;
+  return fmt::format("{}; {}; bf16 emulated in f32", f.brand, wide ? "AVX-512" : "AVX2");
 }
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {

@@ -1,4 +1,5 @@
-// The fast CPU backend: vectorised loops and matrix products, chosen by instruction set at run time.
+// The fast CPU backend: vectorised loops and matrix products, chosen by instruction set at run
+// time.
 #pragma once
 #include <memory>
 #include <string>

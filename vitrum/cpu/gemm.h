@@ -1,4 +1,5 @@
-// Matrix products on the thread pool. Blocks are fixed by shape; see simd/gemm.h for why results are too.
+// Matrix products on the thread pool. Blocks are fixed by shape; see simd/gemm.h for why results
+// are too.
 #pragma once
 #include "vitrum/cpu/backend.h"
 #include "vitrum/cpu/simd/gemm.h"

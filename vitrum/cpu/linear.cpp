@@ -8,7 +8,8 @@ namespace {
 constexpr size_t kFloat = sizeof(float);
 
 // The rows of a (rows, width) operand as f32: in place, or widened into `scratch`.
-const float* rows_as_f32(const CpuBackend& cpu, const TensorView& x, int64_t row, int64_t rows, float* scratch) {
+const float* rows_as_f32(const CpuBackend& cpu, const TensorView& x, int64_t row, int64_t rows,
+                         float* scratch) {
   const int64_t width = x.shape[-1];
   if (x.dtype == DType::kF32) return x.f32() + row * width;
   cpu.simd().gemm->widen(x.bf16() + row * width, rows * width, scratch);
@@ -19,34 +20,49 @@ const float* rows_as_f32(const CpuBackend& cpu, const TensorView& x, int64_t row
 class LinearKernel final : public Kernel {
  public:
   LinearKernel(CpuBackend& cpu, const Linear& op, const Operands& io)
-      : cpu_(cpu), op_(op), x_(io.in[0]), w_(io.in[1]), bias_(io.in[2]), rng_(io.in[3]), y_(io.out[0]),
-        saved_(io.out.size() > 1 ? io.out[1] : TensorView{}), packed_{w_.shape[1], w_.shape[0]},
-        row_blocks_{x_.shape.rows(), kRowBlock}, groups_{packed_.panels(), panels_per_group(packed_.panels())} {
+      : cpu_(cpu),
+        op_(op),
+        x_(io.in[0]),
+        w_(io.in[1]),
+        bias_(io.in[2]),
+        rng_(io.in[3]),
+        y_(io.out[0]),
+        saved_(io.out.size() > 1 ? io.out[1] : TensorView{}),
+        packed_{w_.shape[1], w_.shape[0]},
+        row_blocks_{x_.shape.rows(), kRowBlock},
+        groups_{packed_.panels(), panels_per_group(packed_.panels())} {
     const int64_t k = packed_.depth, group = groups_.size * kPanel;
     cpu.reserve_shared(packed_.bytes());
     // Per thread: widened rows of x, a block of the product, dropout factors.
-    cpu.reserve_per_thread(static_cast<size_t>(kRowBlock * k + kRowBlock * group + group + 16) * kFloat);
+    cpu.reserve_per_thread(static_cast<size_t>(kRowBlock * k + kRowBlock * group + group + 16) *
+                           kFloat);
   }
 
   void launch() override {
     auto* packed = reinterpret_cast<float*>(cpu_.shared_scratch());
     pack(cpu_, packed_, w_, /*transposed=*/true, packed);
-    const DropSite drop = op_.drop > 0 ? drop_site(random_state(rng_), op_.drop, op_.site) : DropSite{};
-    const LinearEpilogueArgs epilogue{floats(y_), floats(saved_), bias_.f32(), op_.act, op_.drop > 0 ? &drop : nullptr,
-                                      packed_.columns};
+    const DropSite drop =
+        op_.drop > 0 ? drop_site(random_state(rng_), op_.drop, op_.site) : DropSite{};
+    const LinearEpilogueArgs epilogue{
+        floats(y_),     floats(saved_), bias_.f32(), op_.act, op_.drop > 0 ? &drop : nullptr,
+        packed_.columns};
     const int64_t groups = groups_.count();
-    cpu_.pool().run(row_blocks_.count() * groups,
-                    [&](int64_t task, int thread) { block(epilogue, packed, task / groups, task % groups, thread); });
+    cpu_.pool().run(row_blocks_.count() * groups, [&](int64_t task, int thread) {
+      block(epilogue, packed, task / groups, task % groups, thread);
+    });
   }
 
  private:
-  // A few panels a task keep their rows of y in the cache until the epilogue, and give small batches enough tasks.
+  // A few panels a task keep their rows of y in the cache until the epilogue, and give small
+  // batches enough tasks.
   static int64_t panels_per_group(int64_t panels) { return panels >= 16 ? 8 : panels >= 8 ? 4 : 2; }
 
-  void block(const LinearEpilogueArgs& epilogue, const float* packed, int64_t row_block, int64_t group, int thread) {
+  void block(const LinearEpilogueArgs& epilogue, const float* packed, int64_t row_block,
+             int64_t group, int thread) {
     const int64_t row = row_blocks_.first(row_block), rows = row_blocks_.last(row_block) - row;
     const int64_t k = packed_.depth, n = packed_.columns;
-    const int64_t column = groups_.first(group) * kPanel, columns = std::min(n, groups_.last(group) * kPanel) - column;
+    const int64_t column = groups_.first(group) * kPanel,
+                  columns = std::min(n, groups_.last(group) * kPanel) - column;
     auto* scratch = reinterpret_cast<float*>(cpu_.thread_scratch(thread));
     const float* a = rows_as_f32(cpu_, x_, row, rows, scratch);
     // f32 results are computed in the memory they end in; the epilogue then works in place.
@@ -55,8 +71,9 @@ class LinearKernel final : public Kernel {
     float* c = in_place ? target.f32() + row * n + column : scratch + kRowBlock * k;
     const int64_t ldc = in_place ? n : groups_.size * kPanel;
     for (int64_t p = groups_.first(group); p < groups_.last(group); ++p)
-      cpu_.simd().gemm->panel(a, k, packed_.panel(packed, p), kPanel, c + (p - groups_.first(group)) * kPanel, ldc, rows,
-                              k, std::min(kPanel, n - p * kPanel), false);
+      cpu_.simd().gemm->panel(a, k, packed_.panel(packed, p), kPanel,
+                              c + (p - groups_.first(group)) * kPanel, ldc, rows, k,
+                              std::min(kPanel, n - p * kPanel), false);
     if (in_place && !epilogue.bias && epilogue.act == Act::kNone && !epilogue.drop) return;
     cpu_.simd().linear->epilogue(epilogue, c, ldc, row, rows, column, columns,
                                  scratch + kRowBlock * (k + groups_.size * kPanel));
@@ -69,21 +86,38 @@ class LinearKernel final : public Kernel {
   Chunks row_blocks_, groups_;
 };
 
-// dx (M, K) = dpre w, dw (N, K) += dpre^T x, dbias += column sums of dpre, where dpre (M, N) is dy behind dropout
-// and activation. Rows are taken in chunks: what a chunk computes and packs is read again while in the cache.
+// dx (M, K) = dpre w, dw (N, K) += dpre^T x, dbias += column sums of dpre, where dpre (M, N) is dy
+// behind dropout and activation. Rows are taken in chunks: what a chunk computes and packs is read
+// again while in the cache.
 class LinearBwdKernel final : public Kernel {
  public:
   LinearBwdKernel(CpuBackend& cpu, const LinearBwd& op, const Operands& io)
-      : cpu_(cpu), op_(op), dy_(io.in[0]), x_(io.in[1]), w_(io.in[2]), saved_(io.in[3]), rng_(io.in[4]),
-        dx_(io.out[0]), dw_(io.out[1]), dbias_(io.out[2]), n_(w_.shape[0]), k_(w_.shape[1]), packed_w_{n_, k_},
+      : cpu_(cpu),
+        op_(op),
+        dy_(io.in[0]),
+        x_(io.in[1]),
+        w_(io.in[2]),
+        saved_(io.in[3]),
+        rng_(io.in[4]),
+        dx_(io.out[0]),
+        dw_(io.out[1]),
+        dbias_(io.out[2]),
+        n_(w_.shape[0]),
+        k_(w_.shape[1]),
+        packed_w_{n_, k_},
         chunks_{dy_.shape.rows(), rows_per_chunk(dy_.shape.rows(), n_, k_)},
         direct_(op.act == Act::kNone && op.drop == 0 && dy_.dtype == DType::kF32) {
-    const auto floats_of = [&](bool used, int64_t n) { return used ? (n + 15) / 16 * 16 : int64_t{0}; };
-    const int64_t w = floats_of(static_cast<bool>(dx_), static_cast<int64_t>(packed_w_.bytes() / kFloat));
+    const auto floats_of = [&](bool used, int64_t n) {
+      return used ? (n + 15) / 16 * 16 : int64_t{0};
+    };
+    const int64_t w =
+        floats_of(static_cast<bool>(dx_), static_cast<int64_t>(packed_w_.bytes() / kFloat));
     dpre_at_ = w;
     x_at_ = dpre_at_ + floats_of(!direct_, chunks_.size * n_);
-    strips_at_ = x_at_ + floats_of(static_cast<bool>(dw_), chunks_.size * packed_w_.panels() * kPanel);
-    const int64_t end = strips_at_ + floats_of(static_cast<bool>(dw_), chunks_.size * (n_ + kStrip));
+    strips_at_ =
+        x_at_ + floats_of(static_cast<bool>(dw_), chunks_.size * packed_w_.panels() * kPanel);
+    const int64_t end =
+        strips_at_ + floats_of(static_cast<bool>(dw_), chunks_.size * (n_ + kStrip));
     cpu.reserve_shared(static_cast<size_t>(end) * kFloat);
     cpu.reserve_per_thread(static_cast<size_t>(std::max(kRowBlock * kPanel, n_ + 16)) * kFloat);
   }
@@ -91,8 +125,10 @@ class LinearBwdKernel final : public Kernel {
   void launch() override {
     auto* shared = reinterpret_cast<float*>(cpu_.shared_scratch());
     if (dx_) pack(cpu_, packed_w_, w_, /*transposed=*/false, shared);
-    const DropSite drop = op_.drop > 0 ? drop_site(random_state(rng_), op_.drop, op_.site) : DropSite{};
-    const LinearGradArgs gradient{floats(dy_), floats(saved_), op_.act, op_.drop > 0 ? &drop : nullptr, n_};
+    const DropSite drop =
+        op_.drop > 0 ? drop_site(random_state(rng_), op_.drop, op_.site) : DropSite{};
+    const LinearGradArgs gradient{floats(dy_), floats(saved_), op_.act,
+                                  op_.drop > 0 ? &drop : nullptr, n_};
     for (int64_t c = 0; c < chunks_.count(); ++c) {
       const int64_t row = chunks_.first(c), rows = chunks_.last(c) - row;
       float* dpre = direct_ ? dy_.f32() + row * n_ : shared + dpre_at_;
@@ -103,12 +139,12 @@ class LinearBwdKernel final : public Kernel {
   }
 
  private:
-  static constexpr int64_t kStripBlock = 96;    // columns of dpre packed by one task
-  static constexpr int64_t kWeightRows = 192;   // block of dw computed by one task
+  static constexpr int64_t kStripBlock = 96;   // columns of dpre packed by one task
+  static constexpr int64_t kWeightRows = 192;  // block of dw computed by one task
   static constexpr int64_t kWeightPanels = 3;
 
-  // Short chunks keep what is packed in the second-level cache; but each chunk reads and writes all of dw, so where
-  // that is large they are long enough for the products to outweigh it.
+  // Short chunks keep what is packed in the second-level cache; but each chunk reads and writes all
+  // of dw, so where that is large they are long enough for the products to outweigh it.
   static int64_t rows_per_chunk(int64_t rows, int64_t n, int64_t k) {
     const int64_t least = n * k <= (1 << 18) ? 2 * kRowBlock : 8 * kRowBlock;
     const int64_t wanted = std::clamp<int64_t>((int64_t{3} << 17) / (n + k), least, 16 * kRowBlock);
@@ -126,7 +162,8 @@ class LinearBwdKernel final : public Kernel {
 
   // Everything that needs only dpre, in one loop: dx, the column sums, and both sides of dw packed.
   void input_gradient_and_packing(float* shared, const float* dpre, int64_t row, int64_t rows) {
-    const Chunks blocks{dx_ ? rows : 0, kRowBlock}, panels{packed_w_.panels(), packed_w_.panels() >= 8 ? 4 : 1};
+    const Chunks blocks{dx_ ? rows : 0, kRowBlock},
+        panels{packed_w_.panels(), packed_w_.panels() >= 8 ? 4 : 1};
     const int64_t dx_tasks = blocks.count() * panels.count();
     const Chunks columns{dw_ || dbias_ ? n_ : 0, kStripBlock};
     const int64_t x_panels = dw_ ? packed_w_.panels() : 0;
@@ -137,24 +174,28 @@ class LinearBwdKernel final : public Kernel {
         for (int64_t p = panels.first(group); p < panels.last(group); ++p)
           input_gradient(shared, dpre + first * n_, row + first, count, p, thread);
       } else if (task < dx_tasks + columns.count()) {
-        const int64_t block = task - dx_tasks, first = columns.first(block), count = columns.last(block) - first;
-        if (dw_) cpu_.simd().gemm->pack_strips(dpre + first, n_, rows, count, shared + strips_at_ + first * rows);
+        const int64_t block = task - dx_tasks, first = columns.first(block),
+                      count = columns.last(block) - first;
+        if (dw_)
+          cpu_.simd().gemm->pack_strips(dpre + first, n_, rows, count,
+                                        shared + strips_at_ + first * rows);
         if (dbias_)
-          cpu_.simd().linear->column_sums({const_cast<float*>(dpre), DType::kF32}, first, n_, rows, count,
-                                          dbias_.f32() + first);
+          cpu_.simd().linear->column_sums({const_cast<float*>(dpre), DType::kF32}, first, n_, rows,
+                                          count, dbias_.f32() + first);
       } else {
         pack_x(shared, task - dx_tasks - columns.count(), row, rows);
       }
     });
   }
 
-  void input_gradient(const float* packed, const float* dpre, int64_t row, int64_t rows, int64_t p, int thread) {
+  void input_gradient(const float* packed, const float* dpre, int64_t row, int64_t rows, int64_t p,
+                      int thread) {
     const int64_t column = p * kPanel, width = std::min(kPanel, k_ - column);
     const bool in_place = dx_.dtype == DType::kF32;
     auto* scratch = reinterpret_cast<float*>(cpu_.thread_scratch(thread));
     float* c = in_place ? dx_.f32() + row * k_ + column : scratch;
-    cpu_.simd().gemm->panel(dpre, n_, packed_w_.panel(packed, p), kPanel, c, in_place ? k_ : kPanel, rows, n_, width,
-                            false);
+    cpu_.simd().gemm->panel(dpre, n_, packed_w_.panel(packed, p), kPanel, c, in_place ? k_ : kPanel,
+                            rows, n_, width, false);
     if (in_place) return;
     const LinearEpilogueArgs store{floats(dx_), {}, nullptr, Act::kNone, nullptr, k_};
     cpu_.simd().linear->epilogue(store, c, kPanel, row, rows, column, width, nullptr);
@@ -168,13 +209,17 @@ class LinearBwdKernel final : public Kernel {
   }
 
   void weight_gradient(const float* shared, int64_t rows) {
-    const Chunks blocks{n_, n_ >= 2 * kWeightRows ? kWeightRows : kWeightRows / 4}, panels{packed_w_.panels(), kWeightPanels};
+    const Chunks blocks{n_, n_ >= 2 * kWeightRows ? kWeightRows : kWeightRows / 4},
+        panels{packed_w_.panels(), kWeightPanels};
     cpu_.pool().run(blocks.count() * panels.count(), [&](int64_t task, int) {
-      const int64_t first = blocks.first(task / panels.count()), count = blocks.last(task / panels.count()) - first;
-      for (int64_t p = panels.first(task % panels.count()); p < panels.last(task % panels.count()); ++p)
-        cpu_.simd().gemm->strips(shared + strips_at_ + first * rows, shared + x_at_ + p * kPanel * rows, kPanel,
-                                 dw_.f32() + first * k_ + p * kPanel, k_, count, rows, std::min(kPanel, k_ - p * kPanel),
-                                 /*accumulate=*/true);
+      const int64_t first = blocks.first(task / panels.count()),
+                    count = blocks.last(task / panels.count()) - first;
+      for (int64_t p = panels.first(task % panels.count()); p < panels.last(task % panels.count());
+           ++p)
+        cpu_.simd().gemm->strips(
+            shared + strips_at_ + first * rows, shared + x_at_ + p * kPanel * rows, kPanel,
+            dw_.f32() + first * k_ + p * kPanel, k_, count, rows, std::min(kPanel, k_ - p * kPanel),
+            /*accumulate=*/true);
     });
   }
 
@@ -184,7 +229,7 @@ class LinearBwdKernel final : public Kernel {
   int64_t n_, k_;
   PackedB packed_w_;  // the right operand of dx; its panels also count those of x
   Chunks chunks_;
-  bool direct_;  // dy serves as dpre
+  bool direct_;                                     // dy serves as dpre
   int64_t dpre_at_ = 0, x_at_ = 0, strips_at_ = 0;  // in shared scratch, in floats
 };
 

@@ -28,13 +28,15 @@ Value attention(Scope s, Value qkv, int64_t heads, float drop) {
     fail_usage("{}: width {} is not divisible by {} heads", s.path(), qkv.dim(-1) / 3, heads);
   const bool drops = drop > 0 && g.mode == Mode::kTraining;
   const Attention op{.heads = heads, .drop = drops ? drop : 0, .site = drops ? g.next_site() : 0};
-  return g.emit(s.path(), op, {qkv, drops ? g.rng() : Value()}, {qkv.shape().with_last(qkv.dim(-1) / 3)});
+  return g.emit(s.path(), op, {qkv, drops ? g.rng() : Value()},
+                {qkv.shape().with_last(qkv.dim(-1) / 3)});
 }
 
 Value operator+(Value a, Value b) {
   Graph& g = a.graph();
   if (a.shape() != b.shape())
-    fail("add: {} {} and {} {} differ in shape", g.info(a).name, a.shape().str(), g.info(b).name, b.shape().str());
+    fail("add: {} {} and {} {} differ in shape", g.info(a).name, a.shape().str(), g.info(b).name,
+         b.shape().str());
   return g.emit(g.info(b).name + ".add", Add{}, {a, b}, {a.shape()});
 }
 
@@ -61,11 +63,13 @@ Value normalize(Value pixels, const std::vector<float>& mean, const std::vector<
   const int64_t channels = pixels.dim(1);
   std::vector<float> scale, shift;
   for (size_t c = 0; c < static_cast<size_t>(channels); ++c) {
-    const double m = mean.empty() ? 0 : mean[c % mean.size()], s = std.empty() ? 1 : std[c % std.size()];
+    const double m = mean.empty() ? 0 : mean[c % mean.size()],
+                 s = std.empty() ? 1 : std[c % std.size()];
     scale.push_back(static_cast<float>(1.0 / (255.0 * s)));
     shift.push_back(static_cast<float>(-m / s));
   }
-  Value a = g.constant("normalize.scale", {channels}, scale), b = g.constant("normalize.shift", {channels}, shift);
+  Value a = g.constant("normalize.scale", {channels}, scale),
+        b = g.constant("normalize.shift", {channels}, shift);
   return g.emit("normalize", Normalize{}, {pixels, a, b}, {pixels.shape()});
 }
 
@@ -73,8 +77,9 @@ Value patchify(Value image, int64_t patch_h, int64_t patch_w, PatchOrder order) 
   const int64_t channels = image.dim(1), h = image.dim(2), w = image.dim(3);
   if (patch_h <= 0 || patch_w <= 0 || h % patch_h != 0 || w % patch_w != 0)
     fail_usage("image size {}x{} is not divisible by patch size {}x{}", h, w, patch_h, patch_w);
-  return image.graph().emit("patchify", Patchify{patch_h, patch_w, order}, {image, Value(), Value()},
-                            {{image.dim(0), (h / patch_h) * (w / patch_w), channels * patch_h * patch_w}});
+  return image.graph().emit(
+      "patchify", Patchify{patch_h, patch_w, order}, {image, Value(), Value()},
+      {{image.dim(0), (h / patch_h) * (w / patch_w), channels * patch_h * patch_w}});
 }
 
 Value add_tokens(Value x, const std::vector<Value>& prefix, Value positions) {
@@ -101,8 +106,10 @@ Value cross_entropy(Value logits, Value target, Value weight, float smoothing) {
 
 void train_metrics(Value loss, Value logits, Value target, Value weight, Value totals) {
   Graph& g = loss.graph();
-  g.nodes.push_back({.op = TrainMetrics{}, .in = {loss.id(), logits.id(), target.id(), weight.id()},
-                     .out = {totals.id()}, .name = "metrics"});
+  g.nodes.push_back({.op = TrainMetrics{},
+                     .in = {loss.id(), logits.id(), target.id(), weight.id()},
+                     .out = {totals.id()},
+                     .name = "metrics"});
 }
 
 }  // namespace vitrum

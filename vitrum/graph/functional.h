@@ -15,7 +15,8 @@ Value linear(Scope s, Value x, int64_t out, const LinearOptions& options = {});
 
 Value layer_norm(Scope s, Value x, float eps, bool bias = true);
 Value activation(Value x, Act act);
-Value attention(Scope s, Value qkv, int64_t heads, float drop = 0);  // drop: on the attention weights
+Value attention(Scope s, Value qkv, int64_t heads,
+                float drop = 0);  // drop: on the attention weights
 Value operator+(Value a, Value b);
 Value layer_scale(Scope s, Value x, float start);
 Value dropout(Scope s, Value x, float drop);    // the identity unless training

@@ -10,7 +10,8 @@ struct Uses {
   explicit Uses(const Graph& g) : count(g.values.size(), 0), reader(g.values.size(), -1) {
     for (size_t i = 0; i < g.nodes.size(); ++i)
       for (ValueId v : g.nodes[i].in)
-        if (v != kAbsent) ++count[static_cast<size_t>(v)], reader[static_cast<size_t>(v)] = static_cast<int>(i);
+        if (v != kAbsent)
+          ++count[static_cast<size_t>(v)], reader[static_cast<size_t>(v)] = static_cast<int>(i);
   }
   int only_reader(ValueId v) const {
     return count[static_cast<size_t>(v)] == 1 ? reader[static_cast<size_t>(v)] : -1;
@@ -27,9 +28,12 @@ class Fuser {
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
       if (gone_[i]) continue;
       Node& node = g_.nodes[i];
-      if (std::holds_alternative<Normalize>(node.op)) into_patchify(i);
-      else if (auto* linear = std::get_if<Linear>(&node.op)) extend_linear(node, *linear);
-      else if (std::holds_alternative<Add>(node.op)) with_layer_norm(i);
+      if (std::holds_alternative<Normalize>(node.op))
+        into_patchify(i);
+      else if (auto* linear = std::get_if<Linear>(&node.op))
+        extend_linear(node, *linear);
+      else if (std::holds_alternative<Add>(node.op))
+        with_layer_norm(i);
     }
     size_t kept = 0;
     for (size_t i = 0; i < g_.nodes.size(); ++i)
@@ -69,13 +73,15 @@ class Fuser {
     }
   }
 
-  // The norm moves up to the add: its other operands are parameters, so nothing it needs comes later. The sum
-  // stays an output of its own, for the residual path.
+  // The norm moves up to the add: its other operands are parameters, so nothing it needs comes
+  // later. The sum stays an output of its own, for the residual path.
   void with_layer_norm(size_t i) {
     Node& add = g_.nodes[i];
-    const auto norm = std::find_if(g_.nodes.begin() + static_cast<long>(i) + 1, g_.nodes.end(), [&](const Node& n) {
-      return std::holds_alternative<LayerNorm>(n.op) && n.in[0] == add.out[0] && !gone_[static_cast<size_t>(&n - g_.nodes.data())];
-    });
+    const auto norm = std::find_if(
+        g_.nodes.begin() + static_cast<long>(i) + 1, g_.nodes.end(), [&](const Node& n) {
+          return std::holds_alternative<LayerNorm>(n.op) && n.in[0] == add.out[0] &&
+                 !gone_[static_cast<size_t>(&n - g_.nodes.data())];
+        });
     if (norm == g_.nodes.end()) return;
     add.op = AddLayerNorm{std::get<LayerNorm>(norm->op).eps};
     add.in.insert(add.in.end(), norm->in.begin() + 1, norm->in.end());

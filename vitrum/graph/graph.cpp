@@ -9,11 +9,13 @@ namespace vitrum {
 
 std::string_view name_of(const Op& op) {
   static constexpr std::string_view kNames[] = {
-      "Normalize",    "Patchify",        "Linear",     "Activation",      "LayerNorm",
-      "AddLayerNorm", "Attention",       "Add",        "ChannelScale",    "Dropout",
-      "DropPath",     "Tokens",          "Pool",       "CrossEntropy",    "TrainMetrics",
-      "LinearBwd",    "ActivationBwd",   "LayerNormBwd", "AttentionBwd",  "ChannelScaleBwd",
-      "TokensBwd",    "PoolBwd",         "CrossEntropyBwd", "ClipScale",  "OptimizerStep"};
+      "Normalize",     "Patchify",     "Linear",          "Activation",
+      "LayerNorm",     "AddLayerNorm", "Attention",       "Add",
+      "ChannelScale",  "Dropout",      "DropPath",        "Tokens",
+      "Pool",          "CrossEntropy", "TrainMetrics",    "LinearBwd",
+      "ActivationBwd", "LayerNormBwd", "AttentionBwd",    "ChannelScaleBwd",
+      "TokensBwd",     "PoolBwd",      "CrossEntropyBwd", "ClipScale",
+      "OptimizerStep"};
   static_assert(std::size(kNames) == std::variant_size_v<Op>);
   return kNames[op.index()];
 }
@@ -24,36 +26,57 @@ Value Graph::add_value(ValueInfo info) {
 }
 
 Value Graph::input(std::string name, Shape shape, DType dtype, bool exact) {
-  return add_value({.name = std::move(name), .shape = shape, .dtype = dtype, .role = Role::kInput, .exact = exact});
+  return add_value({.name = std::move(name),
+                    .shape = shape,
+                    .dtype = dtype,
+                    .role = Role::kInput,
+                    .exact = exact});
 }
 
 Value Graph::constant(std::string name, Shape shape, std::vector<float> data) {
   assert(shape.numel() == static_cast<int64_t>(data.size()));
-  return add_value({.name = std::move(name), .shape = shape, .role = Role::kConst, .exact = true, .data = std::move(data)});
+  return add_value({.name = std::move(name),
+                    .shape = shape,
+                    .role = Role::kConst,
+                    .exact = true,
+                    .data = std::move(data)});
 }
 
 Value Graph::param(ParamSpec spec) {
   for (const ParamSpec& p : params)
     if (p.name == spec.name) fail("parameter {} is declared twice", spec.name);
-  Value v = add_value({.name = spec.name, .shape = spec.shape, .role = Role::kParam, .exact = true,
+  Value v = add_value({.name = spec.name,
+                       .shape = spec.shape,
+                       .role = Role::kParam,
+                       .exact = true,
                        .param = static_cast<int>(params.size())});
   params.push_back(std::move(spec));
   return v;
 }
 
 Value Graph::state(std::string name, Shape shape, DType dtype) {
-  return add_value({.name = std::move(name), .shape = shape, .dtype = dtype, .role = Role::kState, .exact = true});
+  return add_value({.name = std::move(name),
+                    .shape = shape,
+                    .dtype = dtype,
+                    .role = Role::kState,
+                    .exact = true});
 }
 
 Value Graph::arena(Arena arena, int64_t size, DType dtype) {
-  return add_value({.name = "arena", .shape = {size}, .dtype = dtype, .role = Role::kArena, .exact = true, .arena = arena});
+  return add_value({.name = "arena",
+                    .shape = {size},
+                    .dtype = dtype,
+                    .role = Role::kArena,
+                    .exact = true,
+                    .arena = arena});
 }
 
 Value Graph::emit(std::string name, Op op, std::vector<Value> in, std::vector<Shape> out) {
   Node node{.op = std::move(op), .in = {}, .out = {}, .name = name, .region = region};
   for (Value v : in) node.in.push_back(v.id());
   for (size_t i = 0; i < out.size(); ++i)
-    node.out.push_back(add_value({.name = i == 0 ? name : name + "." + std::to_string(i), .shape = out[i]}).id());
+    node.out.push_back(
+        add_value({.name = i == 0 ? name : name + "." + std::to_string(i), .shape = out[i]}).id());
   nodes.push_back(std::move(node));
   return {this, nodes.back().out[0]};
 }
@@ -64,7 +87,8 @@ Value Graph::rng() {
 }
 
 Value Scope::param(const std::string& leaf, Shape shape, Init init, bool decay) const {
-  return graph_->param({.name = (*this / leaf).path(), .shape = shape, .init = std::move(init), .decay = decay});
+  return graph_->param(
+      {.name = (*this / leaf).path(), .shape = shape, .init = std::move(init), .decay = decay});
 }
 
 }  // namespace vitrum

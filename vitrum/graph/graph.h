@@ -14,8 +14,9 @@ namespace vitrum {
 using ValueId = int32_t;
 inline constexpr ValueId kAbsent = -1;
 
-// Who owns a value's memory: the caller writes inputs; constants are uploaded once; parameters, their
-// gradients, state and arenas live in the ParamStore; temporaries in the program's planned arena.
+// Who owns a value's memory: the caller writes inputs; constants are uploaded once; parameters,
+// their gradients, state and arenas live in the ParamStore; temporaries in the program's planned
+// arena.
 enum class Role : uint8_t { kInput, kConst, kParam, kGrad, kState, kArena, kTemp };
 
 // The arenas of a ParamStore, one element per parameter element at the same offset in each.
@@ -118,11 +119,14 @@ class RecomputeUnit {
 class Scope {
  public:
   explicit Scope(Graph& g, std::string path = {}) : graph_(&g), path_(std::move(path)) {}
-  Scope operator/(const std::string& leaf) const { return Scope(*graph_, path_.empty() ? leaf : path_ + "." + leaf); }
+  Scope operator/(const std::string& leaf) const {
+    return Scope(*graph_, path_.empty() ? leaf : path_ + "." + leaf);
+  }
   Scope operator/(int64_t i) const { return *this / std::to_string(i); }
   Graph& graph() const { return *graph_; }
   const std::string& path() const { return path_; }
-  // The one place where a parameter is stated: its dotted name, shape, start value, and whether it decays.
+  // The one place where a parameter is stated: its dotted name, shape, start value, and whether it
+  // decays.
   Value param(const std::string& leaf, Shape shape, Init init, bool decay) const;
 
  private:

@@ -5,8 +5,8 @@
 
 namespace vitrum {
 
-// How a parameter starts. Draws are keyed by the parameter's name (or `key`), never by the order of creation;
-// two parameters with the same key start as copies of each other.
+// How a parameter starts. Draws are keyed by the parameter's name (or `key`), never by the order of
+// creation; two parameters with the same key start as copies of each other.
 struct Init {
   enum class Kind : uint8_t { kConstant, kUniform, kNormal };
   Kind kind = Kind::kConstant;

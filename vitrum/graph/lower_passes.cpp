@@ -1,4 +1,5 @@
-// The passes between a differentiated graph and a plan: precision, and what is not needed after all.
+// The passes between a differentiated graph and a plan: precision, and what is not needed after
+// all.
 #include <algorithm>
 
 #include "vitrum/graph/passes.h"
@@ -8,7 +9,8 @@ namespace vitrum {
 void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32) {
   if (compute == DType::kF32) return;
   const auto kept = [&](size_t id) {
-    return std::any_of(keep_f32.begin(), keep_f32.end(), [&](Value v) { return v.id() == static_cast<ValueId>(id); });
+    return std::any_of(keep_f32.begin(), keep_f32.end(),
+                       [&](Value v) { return v.id() == static_cast<ValueId>(id); });
   };
   std::vector<bool> weight(g.values.size(), false);
   for (const Node& node : g.nodes) {
@@ -18,17 +20,21 @@ void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32) {
   for (size_t id = 0; id < g.values.size(); ++id) {
     ValueInfo& info = g.values[id];
     if (info.dtype != DType::kF32) continue;
-    if (compute == DType::kF64) info.dtype = DType::kF64;
-    else if (weight[id] || (info.role == Role::kTemp && !info.exact && !kept(id))) info.dtype = compute;
+    if (compute == DType::kF64)
+      info.dtype = DType::kF64;
+    else if (weight[id] || (info.role == Role::kTemp && !info.exact && !kept(id)))
+      info.dtype = compute;
   }
 }
 
 void drop_dead(Graph& g, std::span<const Value> outputs) {
   std::vector<bool> read(g.values.size(), false);
   for (Value v : outputs) read[static_cast<size_t>(v.id())] = true;
-  // A node lives if somebody reads one of its temporaries, or if it writes memory that outlives the program.
+  // A node lives if somebody reads one of its temporaries, or if it writes memory that outlives the
+  // program.
   const auto lives = [&](ValueId v) {
-    return v != kAbsent && (read[static_cast<size_t>(v)] || g.values[static_cast<size_t>(v)].role != Role::kTemp);
+    return v != kAbsent &&
+           (read[static_cast<size_t>(v)] || g.values[static_cast<size_t>(v)].role != Role::kTemp);
   };
   std::vector<Node> kept;
   for (size_t i = g.nodes.size(); i-- > 0;) {

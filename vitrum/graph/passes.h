@@ -8,21 +8,25 @@
 
 namespace vitrum {
 
-// normalize + patchify; linear + activation + dropout; residual add + LayerNorm, also across blocks.
+// normalize + patchify; linear + activation + dropout; residual add + LayerNorm, also across
+// blocks.
 void fuse(Graph& g);
 
-// What the backward pass computes again instead of keeping: nothing; what costs no matrix product (LayerNorm
-// and activation outputs); or each block from its input. Gradients are the same bits under every policy.
+// What the backward pass computes again instead of keeping: nothing; what costs no matrix product
+// (LayerNorm and activation outputs); or each block from its input. Gradients are the same bits
+// under every policy.
 enum class Recompute : uint8_t { kNone, kCheap, kBlock };
 
-// Appends the backward pass of `loss`. Gradients of trainable parameters are accumulated into kGrad values.
+// Appends the backward pass of `loss`. Gradients of trainable parameters are accumulated into kGrad
+// values.
 void differentiate(Graph& g, Value loss, Recompute policy);
 
-// Activations and the weights of linear layers become bf16 (compute = kBF16), or every float becomes f64.
-// `keep_f32` values (logits) keep their precision.
+// Activations and the weights of linear layers become bf16 (compute = kBF16), or every float
+// becomes f64. `keep_f32` values (logits) keep their precision.
 void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32);
 
-// Removes nodes whose results nobody reads, and marks unread outputs absent. `outputs` are read by the caller.
+// Removes nodes whose results nobody reads, and marks unread outputs absent. `outputs` are read by
+// the caller.
 void drop_dead(Graph& g, std::span<const Value> outputs);
 
 struct Plan {

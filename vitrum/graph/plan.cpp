@@ -31,7 +31,8 @@ std::vector<Life> lifetimes(const Graph& g, std::span<const Value> outputs) {
     const ValueInfo& info = g.values[v];
     if (info.role != Role::kTemp || first[v] < 0) continue;
     const int64_t bytes = info.shape.numel() * static_cast<int64_t>(size_of(info.dtype));
-    lives.push_back({static_cast<ValueId>(v), first[v], last[v], (bytes + kAlign - 1) / kAlign * kAlign});
+    lives.push_back(
+        {static_cast<ValueId>(v), first[v], last[v], (bytes + kAlign - 1) / kAlign * kAlign});
   }
   return lives;
 }
@@ -59,25 +60,30 @@ int64_t place(std::vector<Life>& lives, const std::vector<size_t>& order) {
       at = std::max(at, p->offset + p->size);
     }
     l.offset = at, top = std::max(top, at + l.size);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), &l,
-                                   [](const Life* a, const Life* b) { return a->offset < b->offset; }),
-                  &l);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), &l,
+                         [](const Life* a, const Life* b) { return a->offset < b->offset; }),
+        &l);
   }
   return top;
 }
 
-// Orders the placement by `before`, then keeps moving the first tensor that does not fit under the lower bound to
-// the front: it is the one with the least freedom. Stops at the bound, or when moving has not helped for long.
-int64_t place_best(std::vector<Life>& lives, bool (*before)(const Life&, const Life&), int64_t bound) {
+// Orders the placement by `before`, then keeps moving the first tensor that does not fit under the
+// lower bound to the front: it is the one with the least freedom. Stops at the bound, or when
+// moving has not helped for long.
+int64_t place_best(std::vector<Life>& lives, bool (*before)(const Life&, const Life&),
+                   int64_t bound) {
   constexpr int kPatience = 200;
   std::vector<size_t> order(lives.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return before(lives[a], lives[b]); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return before(lives[a], lives[b]); });
   int64_t best = place(lives, order);
   std::vector<Life> best_lives = lives;
   for (int tries = 0; best > bound && tries < kPatience; ++tries) {
-    const auto tight = std::find_if(order.begin(), order.end(),
-                                    [&](size_t i) { return lives[i].offset + lives[i].size > bound; });
+    const auto tight = std::find_if(order.begin(), order.end(), [&](size_t i) {
+      return lives[i].offset + lives[i].size > bound;
+    });
     if (tight == order.end()) break;
     std::rotate(order.begin(), tight, tight + 1);
     const int64_t bytes = place(lives, order);
@@ -91,18 +97,29 @@ int64_t place_best(std::vector<Life>& lives, bool (*before)(const Life&, const L
 
 Plan plan_memory(const Graph& g, std::span<const Value> outputs, bool share) {
   std::vector<Life> lives = lifetimes(g, outputs);
-  Plan plan{.offset = std::vector<int64_t>(g.values.size(), -1), .lower_bound = most_alive(lives, g.nodes.size())};
+  Plan plan{.offset = std::vector<int64_t>(g.values.size(), -1),
+            .lower_bound = most_alive(lives, g.nodes.size())};
   for (const Life& l : lives) plan.naive_bytes += l.size;
   if (!share)
     for (Life& l : lives) l.first = 0, l.last = static_cast<int>(g.nodes.size());
 
-  // No single order is best for every graph; the first to meet the lower bound wins, else the smallest.
+  // No single order is best for every graph; the first to meet the lower bound wins, else the
+  // smallest.
   using Before = bool (*)(const Life&, const Life&);
   const Before orders[] = {
-      [](const Life& a, const Life& b) { return a.last - a.first != b.last - b.first ? a.last - a.first > b.last - b.first : a.size > b.size; },
-      [](const Life& a, const Life& b) { return a.size != b.size ? a.size > b.size : a.first < b.first; },
-      [](const Life& a, const Life& b) { return a.size * (a.last - a.first + 1) > b.size * (b.last - b.first + 1); },
-      [](const Life& a, const Life& b) { return a.first != b.first ? a.first < b.first : a.size > b.size; },
+      [](const Life& a, const Life& b) {
+        return a.last - a.first != b.last - b.first ? a.last - a.first > b.last - b.first
+                                                    : a.size > b.size;
+      },
+      [](const Life& a, const Life& b) {
+        return a.size != b.size ? a.size > b.size : a.first < b.first;
+      },
+      [](const Life& a, const Life& b) {
+        return a.size * (a.last - a.first + 1) > b.size * (b.last - b.first + 1);
+      },
+      [](const Life& a, const Life& b) {
+        return a.first != b.first ? a.first < b.first : a.size > b.size;
+      },
   };
   std::vector<Life> best;
   for (Before before : orders) {

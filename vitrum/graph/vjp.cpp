@@ -11,7 +11,8 @@ namespace {
 
 class Differentiator {
  public:
-  Differentiator(Graph& g, Recompute policy) : g_(g), policy_(policy), forward_size_(g.nodes.size()) {}
+  Differentiator(Graph& g, Recompute policy)
+      : g_(g), policy_(policy), forward_size_(g.nodes.size()) {}
 
   void run(Value loss) {
     mark_needed();
@@ -50,7 +51,8 @@ class Differentiator {
     return false;
   }
 
-  // ---- reading the forward pass: every value goes through kept(), which is where recomputation happens ----
+  // ---- reading the forward pass: every value goes through kept(), which is where recomputation
+  // happens ----
   const Node& here() const { return g_.nodes[node_]; }
   Value original(size_t k) { return {&g_, here().in[k]}; }
   Value in(size_t k) { return kept(here().in[k]); }
@@ -68,8 +70,8 @@ class Differentiator {
     return again ? *again : Value(&g_, v);
   }
 
-  // A LayerNorm or activation output can be had again without a matrix product; the same kernels on the same
-  // inputs give the same bits. With kBlock this serves values that cross a block's border.
+  // A LayerNorm or activation output can be had again without a matrix product; the same kernels on
+  // the same inputs give the same bits. With kBlock this serves values that cross a block's border.
   std::optional<Value> cheap_again(ValueId v) {
     const auto it = producer_.find(v);
     if (it == producer_.end()) return {};
@@ -78,11 +80,14 @@ class Differentiator {
     if (const auto* norm = std::get_if<LayerNorm>(&node.op))
       return emit_again(name, *norm, {kept(node.in[0]), {&g_, node.in[1]}, {&g_, node.in[2]}});
     if (const auto* norm = std::get_if<AddLayerNorm>(&node.op); norm && v == node.out[1])
-      return emit_again(name, LayerNorm{norm->eps}, {kept(node.out[0]), {&g_, node.in[2]}, {&g_, node.in[3]}});
+      return emit_again(name, LayerNorm{norm->eps},
+                        {kept(node.out[0]), {&g_, node.in[2]}, {&g_, node.in[3]}});
     if (const auto* linear = std::get_if<Linear>(&node.op)) {
       if (policy_ != Recompute::kCheap || !saves_input(linear->act)) return {};
       Value y = emit_again(name, Activation{linear->act}, {saved_of(it->second)});
-      return linear->drop > 0 ? emit_again(name, Dropout{linear->drop, linear->site}, {y, {&g_, node.in[3]}}) : y;
+      return linear->drop > 0
+                 ? emit_again(name, Dropout{linear->drop, linear->site}, {y, {&g_, node.in[3]}})
+                 : y;
     }
     return {};
   }
@@ -90,8 +95,9 @@ class Differentiator {
     return g_.emit(name, std::move(op), in, {in[0].shape()});
   }
 
-  // Entering a block on the way back: its forward nodes are recorded once more, reading only kept values. Its
-  // outputs that others still hold are not replaced for them; drop_dead() removes clones nobody reads.
+  // Entering a block on the way back: its forward nodes are recorded once more, reading only kept
+  // values. Its outputs that others still hold are not replaced for them; drop_dead() removes
+  // clones nobody reads.
   void enter_region(int region) {
     if (region == region_) return;
     region_ = region;
@@ -118,7 +124,9 @@ class Differentiator {
     const size_t at = it == clone_.end() ? node : it->second;
     if (g_.nodes[at].out.size() <= k) g_.nodes[at].out.resize(k + 1, kAbsent);
     if (g_.nodes[at].out[k] == kAbsent)
-      g_.nodes[at].out[k] = g_.add_value({.name = g_.nodes[at].name + "." + what, .shape = shape, .exact = exact}).id();
+      g_.nodes[at].out[k] =
+          g_.add_value({.name = g_.nodes[at].name + "." + what, .shape = shape, .exact = exact})
+              .id();
     return {&g_, g_.nodes[at].out[k]};
   }
   static bool saves_input(Act act) { return act == Act::kGelu || act == Act::kGeluTanh; }
@@ -128,7 +136,8 @@ class Differentiator {
 
   // ---- writing the backward pass ----
   // Appends `op`; wrt[i] is the forward value whose gradient output i is (kAbsent: nobody's).
-  void backward(Op op, std::vector<Value> ins, std::vector<ValueId> wrt) {  // by value: nodes may move
+  void backward(Op op, std::vector<Value> ins,
+                std::vector<ValueId> wrt) {  // by value: nodes may move
     Node node{.op = std::move(op), .in = {}, .out = {}, .name = here().name + ".bwd"};
     for (Value v : ins) node.in.push_back(v.id());
     for (ValueId v : wrt) node.out.push_back(wanted(v) ? gradient_value(v).id() : kAbsent);
@@ -145,7 +154,10 @@ class Differentiator {
       return g_.add_value({.name = info.name + ".grad", .shape = info.shape, .exact = false});
     auto [it, fresh] = param_grad_.try_emplace(v);
     if (fresh)
-      it->second = g_.add_value({.name = info.name + ".grad", .shape = info.shape, .role = Role::kGrad, .exact = true,
+      it->second = g_.add_value({.name = info.name + ".grad",
+                                 .shape = info.shape,
+                                 .role = Role::kGrad,
+                                 .exact = true,
                                  .param = info.param});
     return it->second;
   }
@@ -158,13 +170,16 @@ class Differentiator {
   // ---- the rules ----
   void vjp(const Linear& op) {
     Value saved = saves_input(op.act) ? saved_of(node_) : op.act == Act::kRelu ? out(0) : Value();
-    backward(LinearBwd{.act = op.act, .drop = op.drop, .site = op.site}, {dy(), in(0), in(1), saved, original(3)},
-             {here().in[0], here().in[1], here().in[2]});
+    backward(LinearBwd{.act = op.act, .drop = op.drop, .site = op.site},
+             {dy(), in(0), in(1), saved, original(3)}, {here().in[0], here().in[1], here().in[2]});
   }
-  void vjp(const Activation& op) { backward(ActivationBwd{.act = op.act}, {dy(), in(0)}, {here().in[0]}); }
+  void vjp(const Activation& op) {
+    backward(ActivationBwd{.act = op.act}, {dy(), in(0)}, {here().in[0]});
+  }
   void vjp(const LayerNorm&) {
     const Shape rows{original(0).shape().rows()};
-    Value x = in(0), mean = aux(node_, 1, rows, "mean", true), rstd = aux(node_, 2, rows, "rstd", true);
+    Value x = in(0), mean = aux(node_, 1, rows, "mean", true),
+          rstd = aux(node_, 2, rows, "rstd", true);
     backward(LayerNormBwd{}, {dy(), x, in(1), mean, rstd, Value()}, here().in);
   }
   void vjp(const AddLayerNorm&) {
@@ -172,9 +187,11 @@ class Differentiator {
     Value from_norm = dy(1), from_sum = dy(0), d = from_sum;
     if (from_norm) {
       const Shape rows{original(0).shape().rows()};
-      Value sum = out(0), mean = aux(node_, 2, rows, "mean", true), rstd = aux(node_, 3, rows, "rstd", true);
+      Value sum = out(0), mean = aux(node_, 2, rows, "mean", true),
+            rstd = aux(node_, 3, rows, "rstd", true);
       grad_.erase(here().out[0]);  // it goes in as dskip; what comes out is the gradient of the sum
-      backward(LayerNormBwd{}, {from_norm, sum, in(2), mean, rstd, from_sum}, {here().out[0], here().in[2], here().in[3]});
+      backward(LayerNormBwd{}, {from_norm, sum, in(2), mean, rstd, from_sum},
+               {here().out[0], here().in[2], here().in[3]});
       d = dy(0);
     }
     accumulate(a, d), accumulate(b, d);
@@ -183,22 +200,26 @@ class Differentiator {
     const Value qkv = in(0);
     Value y = out(0);
     Value lse = aux(node_, 1, {qkv.dim(0), op.heads, qkv.dim(1)}, "lse", true);
-    backward(AttentionBwd{.heads = op.heads, .drop = op.drop, .site = op.site}, {dy(), qkv, y, lse, original(1)},
-             {here().in[0]});
+    backward(AttentionBwd{.heads = op.heads, .drop = op.drop, .site = op.site},
+             {dy(), qkv, y, lse, original(1)}, {here().in[0]});
   }
   void vjp(const Add&) {
     Value d = dy();
     accumulate(here().in[0], d), accumulate(here().in[1], d);
   }
   void vjp(const ChannelScale&) { backward(ChannelScaleBwd{}, {dy(), in(0), in(1)}, here().in); }
-  // Dropping is linear with a mask that depends only on the site, so the gradient is dropped the same way.
+  // Dropping is linear with a mask that depends only on the site, so the gradient is dropped the
+  // same way.
   void vjp(const Dropout& op) { backward(op, {dy(), original(1)}, {here().in[0]}); }
   void vjp(const DropPath& op) { backward(op, {dy(), original(1)}, {here().in[0]}); }
   void vjp(const Tokens&) { backward(TokensBwd{}, {dy()}, here().in); }
-  void vjp(const Pool& op) { backward(PoolBwd{.first = op.first, .count = op.count}, {dy()}, {here().in[0]}); }
+  void vjp(const Pool& op) {
+    backward(PoolBwd{.first = op.first, .count = op.count}, {dy()}, {here().in[0]});
+  }
   void vjp(const CrossEntropy& op) {
     Value logits = in(0), lse = aux(node_, 1, {logits.dim(0)}, "lse", true);
-    backward(CrossEntropyBwd{.smoothing = op.smoothing}, {logits, in(1), in(2), lse}, {here().in[0]});
+    backward(CrossEntropyBwd{.smoothing = op.smoothing}, {logits, in(1), in(2), lse},
+             {here().in[0]});
   }
   void vjp(const Normalize&) { refuse(); }
   void vjp(const Patchify&) { refuse(); }
@@ -206,7 +227,8 @@ class Differentiator {
   void vjp(const T&) {
     refuse();
   }
-  // Pixels are inputs: nothing below them is ever needed, so these rules are unreachable from a parameter.
+  // Pixels are inputs: nothing below them is ever needed, so these rules are unreachable from a
+  // parameter.
   void refuse() { fail("differentiate: {} has no gradient", here().name); }
 
   Graph& g_;

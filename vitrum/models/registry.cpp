@@ -9,7 +9,8 @@ namespace vitrum {
 namespace {
 
 const std::vector<float> kHalf = {0.5f, 0.5f, 0.5f};
-const std::vector<float> kCifarMean = {0.4914f, 0.4822f, 0.4465f}, kCifarStd = {0.2470f, 0.2435f, 0.2616f};
+const std::vector<float> kCifarMean = {0.4914f, 0.4822f, 0.4465f},
+                         kCifarStd = {0.2470f, 0.2435f, 0.2616f};
 
 struct Size {
   const char* name;
@@ -19,78 +20,172 @@ constexpr Size kTiny{"tiny", 192, 12, 3}, kSmall{"small", 384, 12, 6}, kBase{"ba
     kLarge{"large", 1024, 24, 16}, kHuge{"huge", 1280, 32, 16};
 
 ViTConfig sized(const Size& size, int64_t image, int64_t patch) {
-  return {.image_h = image, .image_w = image, .patch_h = patch, .patch_w = patch, .width = size.width,
-          .depth = size.depth, .heads = size.heads, .mlp_width = 4 * size.width};
+  return {.image_h = image,
+          .image_w = image,
+          .patch_h = patch,
+          .patch_w = patch,
+          .width = size.width,
+          .depth = size.depth,
+          .heads = size.heads,
+          .mlp_width = 4 * size.width};
 }
 
-Preset timm(const Size& size, int64_t patch, int64_t image, std::vector<std::string> aliases = {}, std::string weights = {}) {
-  return {.name = fmt::format("vit_{}_patch{}_{}", size.name, patch, image), .family = "vit",
-          .config = sized(size, image, patch), .aliases = std::move(aliases), .mean = kHalf, .std = kHalf,
+Preset timm(const Size& size, int64_t patch, int64_t image, std::vector<std::string> aliases = {},
+            std::string weights = {}) {
+  return {.name = fmt::format("vit_{}_patch{}_{}", size.name, patch, image),
+          .family = "vit",
+          .config = sized(size, image, patch),
+          .aliases = std::move(aliases),
+          .mean = kHalf,
+          .std = kHalf,
           .public_weights = std::move(weights)};
 }
 
 Preset cifar(std::string name, int64_t width, int64_t depth, int64_t heads, int64_t mlp_ratio) {
-  ViTConfig cfg{.image_h = 32, .image_w = 32, .patch_h = 4, .patch_w = 4, .width = width, .depth = depth, .heads = heads,
-                .mlp_width = mlp_ratio * width, .classes = 10};
-  return {.name = std::move(name), .family = "vit", .config = cfg, .aliases = {}, .mean = kCifarMean, .std = kCifarStd};
+  ViTConfig cfg{.image_h = 32,
+                .image_w = 32,
+                .patch_h = 4,
+                .patch_w = 4,
+                .width = width,
+                .depth = depth,
+                .heads = heads,
+                .mlp_width = mlp_ratio * width,
+                .classes = 10};
+  return {.name = std::move(name),
+          .family = "vit",
+          .config = cfg,
+          .aliases = {},
+          .mean = kCifarMean,
+          .std = kCifarStd};
 }
 
 // Document-faithful models. eps is PyTorch's LayerNorm default in all of them.
 Preset minvit() {
-  ViTConfig cfg{.image_h = 32, .image_w = 32, .patch_h = 4, .patch_w = 4, .width = 768, .depth = 4, .heads = 4,
-                .mlp_width = 3072, .classes = 10, .eps = 1e-5f, .init = InitStyle::kMinViT, .qkv_bias = false,
-                .proj_bias = false, .mlp_bias = false, .norm_bias = false, .head_bias = false, .drop_pos = 0.1f,
+  ViTConfig cfg{.image_h = 32,
+                .image_w = 32,
+                .patch_h = 4,
+                .patch_w = 4,
+                .width = 768,
+                .depth = 4,
+                .heads = 4,
+                .mlp_width = 3072,
+                .classes = 10,
+                .eps = 1e-5f,
+                .init = InitStyle::kMinViT,
+                .qkv_bias = false,
+                .proj_bias = false,
+                .mlp_bias = false,
+                .norm_bias = false,
+                .head_bias = false,
+                .drop_pos = 0.1f,
                 .drop_mlp = 0.1f};
-  return {.name = "minvit_cifar10", .family = "vit", .config = cfg, .aliases = {"minvit"}, .mean = {}, .std = {}};
+  return {.name = "minvit_cifar10",
+          .family = "vit",
+          .config = cfg,
+          .aliases = {"minvit"},
+          .mean = {},
+          .std = {}};
 }
 
 Preset mnist() {
-  ViTConfig cfg{.image_h = 28, .image_w = 28, .patch_h = 7, .patch_w = 7, .channels = 1, .width = 64, .depth = 3,
-                .heads = 8, .mlp_width = 2048, .classes = 100, .eps = 1e-5f, .act = Act::kRelu,
-                .patch_order = PatchOrder::kChannelLast, .init = InitStyle::kMnist, .pre_norm = false,
-                .drop_attn = 0.1f, .drop_proj = 0.1f, .drop_act = 0.1f, .drop_mlp = 0.1f};
-  return {.name = "vit_mnist", .family = "vit", .config = cfg, .aliases = {}, .mean = {}, .std = {}, .fixed_classes = true};
+  ViTConfig cfg{.image_h = 28,
+                .image_w = 28,
+                .patch_h = 7,
+                .patch_w = 7,
+                .channels = 1,
+                .width = 64,
+                .depth = 3,
+                .heads = 8,
+                .mlp_width = 2048,
+                .classes = 100,
+                .eps = 1e-5f,
+                .act = Act::kRelu,
+                .patch_order = PatchOrder::kChannelLast,
+                .init = InitStyle::kMnist,
+                .pre_norm = false,
+                .drop_attn = 0.1f,
+                .drop_proj = 0.1f,
+                .drop_act = 0.1f,
+                .drop_mlp = 0.1f};
+  return {.name = "vit_mnist",
+          .family = "vit",
+          .config = cfg,
+          .aliases = {},
+          .mean = {},
+          .std = {},
+          .fixed_classes = true};
 }
 
 Preset fashion() {
-  ViTConfig cfg{.image_h = 28, .image_w = 28, .patch_h = 7, .patch_w = 7, .channels = 1, .width = 64, .depth = 4,
-                .heads = 4, .mlp_width = 256, .classes = 10};
-  return {.name = "vit_small28", .family = "vit", .config = cfg, .aliases = {}, .mean = {0.2860f}, .std = {0.3530f}};
+  ViTConfig cfg{.image_h = 28,
+                .image_w = 28,
+                .patch_h = 7,
+                .patch_w = 7,
+                .channels = 1,
+                .width = 64,
+                .depth = 4,
+                .heads = 4,
+                .mlp_width = 256,
+                .classes = 10};
+  return {.name = "vit_small28",
+          .family = "vit",
+          .config = cfg,
+          .aliases = {},
+          .mean = {0.2860f},
+          .std = {0.3530f}};
 }
 
 Preset notes() {
   ViTConfig cfg = sized(kBase, 224, 16);
   cfg.eps = 1e-5f, cfg.init = InitStyle::kNotes, cfg.drop_pos = cfg.drop_act = cfg.drop_mlp = 0.1f;
-  return {.name = "vit_notes_base_patch16_224", .family = "vit", .config = cfg, .aliases = {}, .mean = {}, .std = {}};
+  return {.name = "vit_notes_base_patch16_224",
+          .family = "vit",
+          .config = cfg,
+          .aliases = {},
+          .mean = {},
+          .std = {}};
 }
 
 Preset lesson(const Size& size, int64_t patch) {
   ViTConfig cfg = sized(size, 224, patch);
   cfg.eps = 1e-5f, cfg.init = InitStyle::kLesson;
-  return {.name = fmt::format("vit_lesson_{}_patch{}_224", size.name, patch), .family = "vit", .config = cfg,
-          .aliases = {}, .mean = kHalf, .std = kHalf};
+  return {.name = fmt::format("vit_lesson_{}_patch{}_224", size.name, patch),
+          .family = "vit",
+          .config = cfg,
+          .aliases = {},
+          .mean = kHalf,
+          .std = kHalf};
 }
 
 std::vector<Preset> make_presets() {
   return {
-      timm(kTiny, 16, 224, {"WinKawaks/vit-tiny-patch16-224"}, "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"),
+      timm(kTiny, 16, 224, {"WinKawaks/vit-tiny-patch16-224"},
+           "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"),
       timm(kTiny, 16, 384, {}, "timm/vit_tiny_patch16_384.augreg_in21k_ft_in1k"),
       timm(kSmall, 32, 224, {}, "timm/vit_small_patch32_224.augreg_in21k_ft_in1k"),
       timm(kSmall, 32, 384, {}, "timm/vit_small_patch32_384.augreg_in21k_ft_in1k"),
-      timm(kSmall, 16, 224, {"WinKawaks/vit-small-patch16-224"}, "timm/vit_small_patch16_224.augreg_in21k_ft_in1k"),
+      timm(kSmall, 16, 224, {"WinKawaks/vit-small-patch16-224"},
+           "timm/vit_small_patch16_224.augreg_in21k_ft_in1k"),
       timm(kSmall, 16, 384, {}, "timm/vit_small_patch16_384.augreg_in21k_ft_in1k"),
       timm(kSmall, 8, 224, {}, "timm/vit_small_patch8_224.dino"),
       timm(kBase, 32, 224, {"vit_b_32"}, "timm/vit_base_patch32_224.augreg_in21k_ft_in1k"),
-      timm(kBase, 32, 384, {"google/vit-base-patch32-384"}, "timm/vit_base_patch32_384.augreg_in21k_ft_in1k"),
-      timm(kBase, 16, 224, {"vit_b_16", "google/vit-base-patch16-224"}, "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k"),
-      timm(kBase, 16, 384, {"google/vit-base-patch16-384"}, "timm/vit_base_patch16_384.augreg_in21k_ft_in1k"),
+      timm(kBase, 32, 384, {"google/vit-base-patch32-384"},
+           "timm/vit_base_patch32_384.augreg_in21k_ft_in1k"),
+      timm(kBase, 16, 224, {"vit_b_16", "google/vit-base-patch16-224"},
+           "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k"),
+      timm(kBase, 16, 384, {"google/vit-base-patch16-384"},
+           "timm/vit_base_patch16_384.augreg_in21k_ft_in1k"),
       timm(kBase, 8, 224, {}, "timm/vit_base_patch8_224.augreg2_in21k_ft_in1k"),
       timm(kLarge, 32, 224, {"vit_l_32"}, "timm/vit_large_patch32_224.orig_in21k"),
-      timm(kLarge, 32, 384, {"google/vit-large-patch32-384"}, "timm/vit_large_patch32_384.orig_in21k_ft_in1k"),
-      timm(kLarge, 16, 224, {"vit_l_16", "google/vit-large-patch16-224"}, "timm/vit_large_patch16_224.augreg_in21k_ft_in1k"),
-      timm(kLarge, 16, 384, {"google/vit-large-patch16-384"}, "timm/vit_large_patch16_384.augreg_in21k_ft_in1k"),
+      timm(kLarge, 32, 384, {"google/vit-large-patch32-384"},
+           "timm/vit_large_patch32_384.orig_in21k_ft_in1k"),
+      timm(kLarge, 16, 224, {"vit_l_16", "google/vit-large-patch16-224"},
+           "timm/vit_large_patch16_224.augreg_in21k_ft_in1k"),
+      timm(kLarge, 16, 384, {"google/vit-large-patch16-384"},
+           "timm/vit_large_patch16_384.augreg_in21k_ft_in1k"),
       timm(kLarge, 14, 224),
-      timm(kHuge, 14, 224, {"vit_h_14", "google/vit-huge-patch14-224-in21k"}, "timm/vit_huge_patch14_224.orig_in21k"),
+      timm(kHuge, 14, 224, {"vit_h_14", "google/vit-huge-patch14-224-in21k"},
+           "timm/vit_huge_patch14_224.orig_in21k"),
       minvit(),
       mnist(),
       fashion(),
@@ -114,7 +209,8 @@ std::span<const Preset> presets() {
 const Preset& find_preset(std::string_view name) {
   std::vector<std::string> names;
   for (const Preset& preset : presets()) {
-    if (preset.name == name || std::find(preset.aliases.begin(), preset.aliases.end(), name) != preset.aliases.end())
+    if (preset.name == name ||
+        std::find(preset.aliases.begin(), preset.aliases.end(), name) != preset.aliases.end())
       return preset;
     names.push_back(preset.name);
     names.insert(names.end(), preset.aliases.begin(), preset.aliases.end());

@@ -15,7 +15,8 @@ struct Preset {
   ViTConfig config;
   std::vector<std::string> aliases;
   std::vector<float> mean, std;  // of the pixels in [0, 1]
-  bool fixed_classes = false;    // the preset's number of classes is part of the model (vit_mnist: 100)
+  bool fixed_classes =
+      false;  // the preset's number of classes is part of the model (vit_mnist: 100)
   std::string public_weights = {};  // hub id of known public weights, "" where there are none
 };
 

@@ -11,9 +11,11 @@ namespace {
 // The options of one linear layer of `in` inputs under the config's initialisation style.
 LinearOptions dense(const ViTConfig& cfg, Scope s, int64_t in, bool bias) {
   if (cfg.init == InitStyle::kTimm) return {.bias = bias};
-  LinearOptions options{.bias = bias, .weight_init = Init::fan_in(in), .bias_init = Init::fan_in(in)};
+  LinearOptions options{
+      .bias = bias, .weight_init = Init::fan_in(in), .bias_init = Init::fan_in(in)};
   if (cfg.init == InitStyle::kMnist && s.path().starts_with("blocks.")) {
-    const std::string leaf = s.path().substr(s.path().find('.', 7));  // "blocks.2.mlp.fc1" shares a key with block 0
+    const std::string leaf =
+        s.path().substr(s.path().find('.', 7));  // "blocks.2.mlp.fc1" shares a key with block 0
     options.weight_init.key = "blocks.0" + leaf + ".weight";
     options.bias_init.key = "blocks.0" + leaf + ".bias";
   }
@@ -50,15 +52,18 @@ Value branch(Scope s, Value x, const ViTConfig& cfg, int n, int64_t index) {
   return drop_path(s / ("drop_path" + suffix), x, cfg.drop_path * static_cast<float>(index) / last);
 }
 
-// Fixed 2-D sine-cosine positions over the patch grid (MoCo v3, big_vision); the class token's row is zero.
+// Fixed 2-D sine-cosine positions over the patch grid (MoCo v3, big_vision); the class token's row
+// is zero.
 Value sincos_positions(Graph& g, const ViTConfig& cfg) {
-  const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w, quarter = cfg.width / 4;
+  const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w,
+                quarter = cfg.width / 4;
   std::vector<float> data(static_cast<size_t>(cfg.tokens() * cfg.width), 0.f);
   float* at = data.data() + (cfg.class_token ? cfg.width : 0);
   for (int64_t y = 0; y < rows; ++y)
     for (int64_t x = 0; x < columns; ++x, at += cfg.width)
       for (int64_t i = 0; i < quarter; ++i) {
-        const double exponent = quarter > 1 ? static_cast<double>(i) / static_cast<double>(quarter - 1) : 0;
+        const double exponent =
+            quarter > 1 ? static_cast<double>(i) / static_cast<double>(quarter - 1) : 0;
         const double omega = std::pow(10000.0, -exponent);
         at[i] = static_cast<float>(std::sin(static_cast<double>(x) * omega));
         at[i + quarter] = static_cast<float>(std::cos(static_cast<double>(x) * omega));
@@ -90,10 +95,11 @@ Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B
              {.weight_init = Init::fan_in(patch_values), .bias_init = Init::fan_in(patch_values)});
   const TokenInit start = token_init(cfg.init);
   std::vector<Value> prefix;
-  if (cfg.class_token) prefix.push_back(s.param("cls_token", {1, 1, cfg.width}, start.token, /*decay=*/false));
-  Value positions = cfg.sincos_positions
-                        ? sincos_positions(s.graph(), cfg)
-                        : s.param("pos_embed", {1, cfg.tokens(), cfg.width}, start.positions, /*decay=*/false);
+  if (cfg.class_token)
+    prefix.push_back(s.param("cls_token", {1, 1, cfg.width}, start.token, /*decay=*/false));
+  Value positions = cfg.sincos_positions ? sincos_positions(s.graph(), cfg)
+                                         : s.param("pos_embed", {1, cfg.tokens(), cfg.width},
+                                                   start.positions, /*decay=*/false);
   return dropout(s / "pos_drop", add_tokens(x, prefix, positions), cfg.drop_pos);
 }
 
@@ -101,7 +107,9 @@ Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B
 
 Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index) {
   RecomputeUnit unit(s.graph());
-  const auto norm = [&](const char* name, Value v) { return layer_norm(s / name, v, cfg.eps, cfg.norm_bias); };
+  const auto norm = [&](const char* name, Value v) {
+    return layer_norm(s / name, v, cfg.eps, cfg.norm_bias);
+  };
   if (cfg.pre_norm) {
     x = x + branch(s, self_attention(s / "attn", norm("norm1", x), cfg), cfg, 1, index);
     x = x + branch(s, mlp(s / "mlp", norm("norm2", x), cfg), cfg, 2, index);
@@ -128,20 +136,24 @@ Value vit(Scope s, Value image, const ViTConfig& cfg) {
 }
 
 void validate(const ViTConfig& cfg) {
-  if (cfg.image_h <= 0 || cfg.image_w <= 0 || cfg.patch_h <= 0 || cfg.patch_w <= 0 || cfg.channels <= 0)
-    fail_usage("image {}x{}x{} with patch {}x{} is not possible", cfg.channels, cfg.image_h, cfg.image_w, cfg.patch_h,
-               cfg.patch_w);
+  if (cfg.image_h <= 0 || cfg.image_w <= 0 || cfg.patch_h <= 0 || cfg.patch_w <= 0 ||
+      cfg.channels <= 0)
+    fail_usage("image {}x{}x{} with patch {}x{} is not possible", cfg.channels, cfg.image_h,
+               cfg.image_w, cfg.patch_h, cfg.patch_w);
   if (cfg.image_h % cfg.patch_h != 0 || cfg.image_w % cfg.patch_w != 0)
-    fail_usage("image size {}x{} is not divisible by patch size {}x{}", cfg.image_h, cfg.image_w, cfg.patch_h,
-               cfg.patch_w);
+    fail_usage("image size {}x{} is not divisible by patch size {}x{}", cfg.image_h, cfg.image_w,
+               cfg.patch_h, cfg.patch_w);
   if (cfg.width <= 0 || cfg.heads <= 0 || cfg.width % cfg.heads != 0)
     fail_usage("width {} is not divisible by {} heads", cfg.width, cfg.heads);
   if (cfg.depth < 0 || cfg.mlp_width <= 0 || cfg.classes < 0)
-    fail_usage("depth {}, MLP width {} and {} classes are not possible together", cfg.depth, cfg.mlp_width, cfg.classes);
+    fail_usage("depth {}, MLP width {} and {} classes are not possible together", cfg.depth,
+               cfg.mlp_width, cfg.classes);
   if (cfg.sincos_positions && cfg.width % 4 != 0)
     fail_usage("2-D sine-cosine positions need a width divisible by 4, not {}", cfg.width);
-  if (!cfg.class_token && !cfg.mean_pool) fail_usage("a model without a class token needs mean pooling");
-  for (float p : {cfg.drop_pos, cfg.drop_attn, cfg.drop_proj, cfg.drop_act, cfg.drop_mlp, cfg.drop_path})
+  if (!cfg.class_token && !cfg.mean_pool)
+    fail_usage("a model without a class token needs mean pooling");
+  for (float p :
+       {cfg.drop_pos, cfg.drop_attn, cfg.drop_proj, cfg.drop_act, cfg.drop_mlp, cfg.drop_path})
     if (!(p >= 0 && p < 1)) fail_usage("a dropout probability must be in [0, 1), not {}", p);
 }
 

@@ -10,7 +10,8 @@ namespace vitrum {
 enum class InitStyle : uint8_t {
   kTimm,    // weights N(0, 0.02), biases 0, positions N(0, 0.02), class token N(0, 1e-6)
   kMinViT,  // PyTorch's Linear default; tokens and positions 0
-  kNotes,   // as kLesson, but attention as nn.MultiheadAttention: xavier-uniform input projection, biases 0
+  kNotes,   // as kLesson, but attention as nn.MultiheadAttention: xavier-uniform input projection,
+            // biases 0
   kLesson,  // PyTorch's Linear default; tokens and positions N(0, 1)
   kMnist,   // as kNotes, positions uniform [0, 1); every block starts as a copy of the first
 };
@@ -23,9 +24,10 @@ struct ViTConfig {
   PatchOrder patch_order = PatchOrder::kChannelFirst;
   InitStyle init = InitStyle::kTimm;
 
-  bool pre_norm = true;      // false: x = norm(x + f(x)), and no final norm
+  bool pre_norm = true;  // false: x = norm(x + f(x)), and no final norm
   bool class_token = true;
-  bool mean_pool = false;    // mean over patches, then fc_norm (as timm); else the class token after norm
+  bool mean_pool =
+      false;  // mean over patches, then fc_norm (as timm); else the class token after norm
   bool sincos_positions = false;  // fixed 2-D sine-cosine instead of learned
   bool qkv_bias = true, proj_bias = true, mlp_bias = true, norm_bias = true, head_bias = true;
   float layer_scale = 0;  // start value; 0: none
@@ -41,7 +43,8 @@ struct ViTConfig {
 // Throws a usage error that names the impossible combination.
 void validate(const ViTConfig& cfg);
 
-// (B, C, H, W) already normalised -> (B, classes); without a head (classes = 0): the pooled features (B, width).
+// (B, C, H, W) already normalised -> (B, classes); without a head (classes = 0): the pooled
+// features (B, width).
 Value vit(Scope s, Value image, const ViTConfig& cfg);
 
 // One encoder block (B, T, C) -> (B, T, C).

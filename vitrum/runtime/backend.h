@@ -17,8 +17,8 @@ struct Operands {
   std::vector<TensorView> in, out;
 };
 
-// One prepared launch, bound to its views. Built once (may allocate, create descriptors, choose algorithms),
-// launched many times (may not allocate).
+// One prepared launch, bound to its views. Built once (may allocate, create descriptors, choose
+// algorithms), launched many times (may not allocate).
 class Kernel {
  public:
   virtual ~Kernel() = default;

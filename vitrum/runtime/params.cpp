@@ -7,7 +7,8 @@
 
 namespace vitrum {
 namespace {
-constexpr int64_t kAlign = 16;  // elements: every tensor starts on a cache line, in bf16 on half of one
+constexpr int64_t kAlign =
+    16;  // elements: every tensor starts on a cache line, in bf16 on half of one
 }
 
 ParamStore::ParamStore(const Graph& g, Backend& backend, DType master)
@@ -53,7 +54,8 @@ TensorView ParamStore::arena(Arena which) {
 
 TensorView ParamStore::view(size_t param, Arena which) {
   const TensorView all = arena(which);
-  return {static_cast<std::byte*>(all.data) + offsets_[param] * static_cast<int64_t>(size_of(all.dtype)),
+  return {static_cast<std::byte*>(all.data) +
+              offsets_[param] * static_cast<int64_t>(size_of(all.dtype)),
           specs_[param].shape, all.dtype};
 }
 
@@ -81,7 +83,8 @@ std::vector<float> ParamStore::read(size_t param, Arena which) {
   } else if (from.dtype == DType::kF64) {
     std::vector<double> wide(out.size());
     backend_.download(wide.data(), from);
-    std::transform(wide.begin(), wide.end(), out.begin(), [](double x) { return static_cast<float>(x); });
+    std::transform(wide.begin(), wide.end(), out.begin(),
+                   [](double x) { return static_cast<float>(x); });
   } else {
     std::vector<uint16_t> narrow(out.size());
     backend_.download(narrow.data(), from);

@@ -10,24 +10,28 @@
 
 namespace vitrum {
 
-// Every parameter of a model with what training keeps beside it. Each arena is one allocation in which a
-// parameter has the same element offset, so an optimiser sees flat arrays. Also owns the named state.
+// Every parameter of a model with what training keeps beside it. Each arena is one allocation in
+// which a parameter has the same element offset, so an optimiser sees flat arrays. Also owns the
+// named state.
 class ParamStore {
  public:
-  // Lays out the graph's parameters; the master copy (f32, or f64 for gradient checks) is allocated at once.
+  // Lays out the graph's parameters; the master copy (f32, or f64 for gradient checks) is allocated
+  // at once.
   ParamStore(const Graph& g, Backend& backend, DType master = DType::kF32);
 
   void initialize(uint64_t seed);
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
-  int64_t elements() const { return elements_; }          // of an arena, padding included
+  int64_t elements() const { return elements_; }  // of an arena, padding included
   int64_t offset(size_t param) const { return offsets_[param]; }
-  int64_t parameter_count() const;                        // padding excluded
-  int index(const std::string& name) const;               // -1 when there is none
+  int64_t parameter_count() const;           // padding excluded
+  int index(const std::string& name) const;  // -1 when there is none
 
   // Allocates an arena on first use, zeroed (kCompute: filled from the master; kEma: a copy of it).
   TensorView arena(Arena which);
-  bool has(Arena which) const { return static_cast<bool>(buffers_[static_cast<size_t>(which)].data()); }
+  bool has(Arena which) const {
+    return static_cast<bool>(buffers_[static_cast<size_t>(which)].data());
+  }
   TensorView view(size_t param, Arena which);
   TensorView state(const std::string& name, Shape shape, DType dtype);
   std::map<std::string, TensorView> states() const;

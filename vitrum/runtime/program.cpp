@@ -4,17 +4,21 @@
 
 namespace vitrum {
 
-Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store, const CompileOptions& options)
+Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
+                 const CompileOptions& options)
     : store_(store) {
   assign_dtypes(g, options.compute, outputs);
   drop_dead(g, outputs);
   plan_ = plan_memory(g, outputs, options.share_memory);
   arena_ = store.backend().allocate(static_cast<size_t>(plan_.bytes));
-  for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id) views_.push_back(bind(g, id, options.weights));
+  for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id)
+    views_.push_back(bind(g, id, options.weights));
   std::vector<std::unique_ptr<Kernel>> kernels;
   for (const Node& node : g.nodes) {
     Operands io;
-    const auto view = [&](ValueId id) { return id == kAbsent ? TensorView{} : views_[static_cast<size_t>(id)]; };
+    const auto view = [&](ValueId id) {
+      return id == kAbsent ? TensorView{} : views_[static_cast<size_t>(id)];
+    };
     for (ValueId id : node.in) io.in.push_back(view(id));
     for (ValueId id : node.out) io.out.push_back(view(id));
     kernels.push_back(store.backend().lower(node.op, io));
@@ -43,7 +47,8 @@ TensorView Program::bind(const Graph& g, ValueId id, Arena weights) {
       }
       return view;
     }
-    case Role::kParam: return store_.view(param, info.dtype == DType::kBF16 ? Arena::kCompute : weights);
+    case Role::kParam:
+      return store_.view(param, info.dtype == DType::kBF16 ? Arena::kCompute : weights);
     case Role::kGrad: return store_.view(param, Arena::kGrad);
     case Role::kArena: return store_.arena(info.arena);
     case Role::kState: return store_.state(info.name, info.shape, info.dtype);
@@ -66,7 +71,8 @@ double Program::read_scalar(Value v) const {
   const TensorView view = (*this)[v];
   float single = 0;
   double wide = 0;
-  if (view.dtype == DType::kF64) return store_.backend().download(&wide, {view.data, {1}, view.dtype}), wide;
+  if (view.dtype == DType::kF64)
+    return store_.backend().download(&wide, {view.data, {1}, view.dtype}), wide;
   store_.backend().download(&single, {view.data, {1}, view.dtype});
   return static_cast<double>(single);
 }

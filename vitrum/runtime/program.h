@@ -13,21 +13,23 @@
 namespace vitrum {
 
 struct CompileOptions {
-  DType compute = DType::kF32;  // kF32, kBF16, or kF64 (reference backend only)
-  bool share_memory = true;     // false: every temporary has memory of its own (for tests)
+  DType compute = DType::kF32;     // kF32, kBF16, or kF64 (reference backend only)
+  bool share_memory = true;        // false: every temporary has memory of its own (for tests)
   Arena weights = Arena::kMaster;  // kEma evaluates the averaged weights (f32 programs)
 };
 
 // A planned and lowered graph. Built once; run() replays it without allocating.
 class Program {
  public:
-  // `g` must be fused and differentiated already; dtypes are assigned, dead nodes dropped and memory planned
-  // here. `outputs` stay readable after run(). The store must outlive the program.
-  Program(Graph& g, std::span<const Value> outputs, ParamStore& store, const CompileOptions& options = {});
+  // `g` must be fused and differentiated already; dtypes are assigned, dead nodes dropped and
+  // memory planned here. `outputs` stay readable after run(). The store must outlive the program.
+  Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
+          const CompileOptions& options = {});
 
   void run() { sequence_->run(); }
   // Kernel by kernel: `after(name, op name, seconds, outputs)` for each.
-  using Trace = std::function<void(const std::string&, std::string_view, double, std::span<const TensorView>)>;
+  using Trace = std::function<void(const std::string&, std::string_view, double,
+                                   std::span<const TensorView>)>;
   void run_traced(const Trace& after);
 
   TensorView operator[](Value v) const { return views_[static_cast<size_t>(v.id())]; }

@@ -54,14 +54,6 @@ void set_head(ModelSpec& model, const Recipe& recipe, const Dataset& data) {
   if (recipe.head_bias) model.config.head_bias = *recipe.head_bias;
 }
 
-bool has_bf16_arithmetic() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bf16") != 0;
-#else
-  return false;
-#endif
-}
-
 }  // namespace
 
 TrainData::TrainData(const Recipe& recipe) : splits_(open_data(recipe.data)) {
@@ -91,13 +83,8 @@ Augment augment_for(const Recipe& recipe, const ModelSpec& model) {
   return {.crop_padding = static_cast<int>(recipe.crop_padding.value_or(usual)), .flip = flips};
 }
 
-DType compute_for(const Recipe& recipe, const std::string& device) {
-  switch (recipe.precision) {
-    case Precision::kF32: return DType::kF32;
-    case Precision::kBF16: return DType::kBF16;
-    case Precision::kAuto: break;
-  }
-  return device != "reference" && has_bf16_arithmetic() ? DType::kBF16 : DType::kF32;
+DType compute_for(const Recipe& recipe) {
+  return recipe.precision == Precision::kBF16 ? DType::kBF16 : DType::kF32;
 }
 
 }  // namespace vitrum

@@ -30,7 +30,7 @@ class TrainData {
 ModelSpec model_for(const Recipe& recipe, const Dataset& data);
 Augment augment_for(const Recipe& recipe, const ModelSpec& model);
 
-// bf16 where the recipe says so, or leaves the choice and this processor has arithmetic for it.
-DType compute_for(const Recipe& recipe, const std::string& device);
+// bf16 only where the recipe asks for it: it saves memory, and no backend of today is faster in it.
+DType compute_for(const Recipe& recipe);
 
 }  // namespace vitrum

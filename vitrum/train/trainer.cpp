@@ -23,14 +23,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-Recipe resolved(Recipe recipe, const std::string& device) {
+Recipe resolved(Recipe recipe) {
   check_recipe(recipe);
-  const bool bf16 = compute_for(recipe, device) == DType::kBF16;
-  recipe.precision = bf16 ? Precision::kBF16 : Precision::kF32;
+  if (recipe.precision == Precision::kAuto) recipe.precision = Precision::kF32;
   return recipe;
 }
-
-DType dtype_of(Precision p) { return p == Precision::kBF16 ? DType::kBF16 : DType::kF32; }
 
 LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
                            int threads) {
@@ -74,7 +71,7 @@ bool all_finite(ParamStore& store) {
 }  // namespace
 
 Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
-    : recipe_(resolved(recipe, options.device.device)),
+    : recipe_(resolved(recipe)),
       options_(options),
       backend_(make_backend(options.device)),
       data_(recipe_),
@@ -85,9 +82,9 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
                    test_config(loader_config(recipe_, model_, data_.test(), options.device.threads),
                                recipe_)),
       schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.accumulate))),
-      step_(model_, recipe_, dtype_of(recipe_.precision), *backend_),
+      step_(model_, recipe_, compute_for(recipe_), *backend_),
       evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
-                 dtype_of(recipe_.precision), ema() ? Arena::kEma : Arena::kMaster),
+                 compute_for(recipe_), ema() ? Arena::kEma : Arena::kMaster),
       run_(options.resume ? options.out : make_run_dir(options.out, options.name)) {
   lock_ = std::make_unique<RunLock>(run_);
   if (options.resume) resume();

@@ -2,6 +2,7 @@
 
 #include "vitrum/cpu/simd/arrays.h"
 #include "vitrum/cpu/simd/draws.h"
+#include "vitrum/cpu/simd/transpose.h"
 
 namespace vitrum::cpu::VITRUM_ISA {
 namespace {
@@ -11,22 +12,26 @@ void gather(Array array, int64_t at, int64_t stride, int64_t rows, int64_t width
       [&]<class T>() {
         const Stream<T> x(array);
         for (int64_t r = 0; r < rows; ++r, to += width)
-          for_lanes(0, width, [&](int64_t j, auto n) { store(to + j, x.load(at + r * stride + j, n), n); });
+          for_lanes(0, width,
+                    [&](int64_t j, auto n) { store(to + j, x.load(at + r * stride + j, n), n); });
       },
       array);
 }
 
-void scatter(const float* from, Array array, int64_t at, int64_t stride, int64_t rows, int64_t width) {
+void scatter(const float* from, Array array, int64_t at, int64_t stride, int64_t rows,
+             int64_t width) {
   with_type(
       [&]<class T>() {
         const Stream<T> y(array);
         for (int64_t r = 0; r < rows; ++r, from += width)
-          for_lanes(0, width, [&](int64_t j, auto n) { y.store(at + r * stride + j, load(from + j, n), n); });
+          for_lanes(0, width,
+                    [&](int64_t j, auto n) { y.store(at + r * stride + j, load(from + j, n), n); });
       },
       array);
 }
 
-// The dropout factors of one row of attention weights: element h * per_row + c is half h of counter c.
+// The dropout factors of one row of attention weights: element h * per_row + c is half h of counter
+// c.
 void row_factors(const DropSite& drop, int64_t row, int64_t tokens, float* out) {
   const int64_t per_row = draws_per_row(tokens);
   for (int64_t c = 0; c < per_row; c += 16) {
@@ -34,18 +39,20 @@ void row_factors(const DropSite& drop, int64_t row, int64_t tokens, float* out) 
     const int n = per_row - c < 16 ? static_cast<int>(per_row - c) : 16;
 #pragma GCC unroll 8
     for (int half = 0; half < 8; ++half)
-      if (half * per_row + c < tokens) store_n(out + half * per_row + c, keep_factor16(draws, half, drop), n);
+      if (half * per_row + c < tokens)
+        store_n(out + half * per_row + c, keep_factor16(draws, half, drop), n);
   }
 }
 
 float row_max(const float* s, int64_t n_total) {
   Vf m = splat(-__builtin_inff());
-  for_lanes(0, n_total, [&](int64_t j, auto n) { m = max(m, or_else(load(s + j, n), n, -__builtin_inff())); });
+  for_lanes(0, n_total,
+            [&](int64_t j, auto n) { m = max(m, or_else(load(s + j, n), n, -__builtin_inff())); });
   return max_lane(m);
 }
 
-void softmax(float* s, int64_t tokens, int64_t stride, float scale, int64_t row, const DropSite* drop, float* lse,
-             float* factors) {
+void softmax(float* s, int64_t tokens, int64_t stride, float scale, int64_t row,
+             const DropSite* drop, float* lse, float* factors) {
   for (int64_t t = 0; t < tokens; ++t, s += stride) {
     const float top = row_max(s, tokens) * scale;
     const float total = sum_lanes(tokens, [&](int64_t j, auto n) {
@@ -63,10 +70,12 @@ void softmax(float* s, int64_t tokens, int64_t stride, float scale, int64_t row,
   }
 }
 
-void softmax_bwd(float* s, float* dp, int64_t tokens, int64_t stride, float scale, int64_t row, const DropSite* drop,
-                 const float* lse, const float* y, const float* dy, int64_t head, float* factors) {
+void softmax_bwd(float* s, float* dp, int64_t tokens, int64_t stride, float scale, int64_t row,
+                 const DropSite* drop, const float* lse, const float* y, const float* dy,
+                 int64_t head, float* factors) {
   for (int64_t t = 0; t < tokens; ++t, s += stride, dp += stride, y += head, dy += head) {
-    const Vf delta = splat(sum_lanes(head, [&](int64_t j, auto n) { return load(y + j, n) * load(dy + j, n); }));
+    const Vf delta =
+        splat(sum_lanes(head, [&](int64_t j, auto n) { return load(y + j, n) * load(dy + j, n); }));
     if (drop) row_factors(*drop, row + t, tokens, factors);
     for_lanes(0, tokens, [&](int64_t j, auto n) {
       const Vf p = exp(fma(load(s + j, n), splat(scale), splat(-lse[t])));
@@ -90,48 +99,81 @@ struct Heads {
     lanes = left < 16 ? static_cast<int>(left) : 16;
   }
   int64_t at(int lane, int64_t parts, int64_t part) const {  // of token 0; rows are parts * C wide
-    const int64_t number = first + lane, b = number / args.heads, h = number % args.heads, c = args.heads * args.head;
+    const int64_t number = first + lane, b = number / args.heads, h = number % args.heads,
+                  c = args.heads * args.head;
     return b * args.tokens * parts * c + part * c + h * args.head;
   }
+  // Eight heads by eight values at a time.
   template <class T>
   void read_as(const T* x, int64_t parts, int64_t part, float* to) const {
     const int64_t stride = parts * args.heads * args.head;
-    for (int lane = 0; lane < 16; ++lane)
+    for (int lane = 0; lane < 16; lane += 8) {
+      const T* head[8] = {};
+      for (int y = 0; y < 8; ++y)
+        if (lane + y < lanes) head[y] = x + at(lane + y, parts, part);
       for (int64_t t = 0; t < args.tokens; ++t)
-        for (int64_t d = 0; d < kD; ++d)
-          to[(t * kD + d) * 16 + lane] =
-              lane < lanes && d < args.head ? value(x + at(lane, parts, part) + t * stride, d) : 0.0f;
+        for (int64_t d = 0; d < kD; d += 8) {
+          __m256 r[8];
+#pragma GCC unroll 8
+          for (int y = 0; y < 8; ++y)
+            r[y] = head[y] ? load8_n(head[y] + t * stride + d, args.head - d) : _mm256_setzero_ps();
+          transpose8(r);
+#pragma GCC unroll 8
+          for (int i = 0; i < 8; ++i) _mm256_storeu_ps(to + (t * kD + d + i) * 16 + lane, r[i]);
+        }
+    }
   }
   void read(Array x, int64_t parts, int64_t part, float* to) const {
-    if (x.dtype == DType::kBF16) read_as(static_cast<const uint16_t*>(x.data), parts, part, to);
-    else read_as(static_cast<const float*>(x.data), parts, part, to);
+    if (x.dtype == DType::kBF16)
+      read_as(static_cast<const uint16_t*>(x.data), parts, part, to);
+    else
+      read_as(static_cast<const float*>(x.data), parts, part, to);
   }
   template <class T>
   void write_as(const float* from, T* y, int64_t parts, int64_t part) const {
     const int64_t stride = parts * args.heads * args.head;
-    for (int lane = 0; lane < lanes; ++lane)
+    for (int lane = 0; lane < lanes; lane += 8) {
+      T* head[8] = {};
+      for (int i = 0; i < 8; ++i)
+        if (lane + i < lanes) head[i] = y + at(lane + i, parts, part);
       for (int64_t t = 0; t < args.tokens; ++t)
-        for (int64_t d = 0; d < args.head; ++d)
-          put(y + at(lane, parts, part) + t * stride, d, from[(t * kD + d) * 16 + lane]);
+        for (int64_t d = 0; d < args.head; d += 8) {
+          __m256 r[8];
+#pragma GCC unroll 8
+          for (int i = 0; i < 8; ++i) r[i] = load8(from + (t * kD + d + i) * 16 + lane);
+          transpose8(r);
+#pragma GCC unroll 8
+          for (int i = 0; i < 8; ++i)
+            if (head[i]) put8_n(head[i] + t * stride + d, r[i], args.head - d);
+        }
+    }
   }
   void write(const float* from, Array y, int64_t parts, int64_t part) const {
-    if (y.dtype == DType::kBF16) write_as(from, static_cast<uint16_t*>(y.data), parts, part);
-    else write_as(from, static_cast<float*>(y.data), parts, part);
+    if (y.dtype == DType::kBF16)
+      write_as(from, static_cast<uint16_t*>(y.data), parts, part);
+    else
+      write_as(from, static_cast<float*>(y.data), parts, part);
   }
-  static float value(const float* p, int64_t i) { return p[i]; }
-  static float value(const uint16_t* p, int64_t i) {
-    return __builtin_bit_cast(float, static_cast<uint32_t>(p[i]) << 16);
+  static void put8_n(float* p, __m256 values, int64_t n) {
+    if (n >= 8) return _mm256_storeu_ps(p, values);
+    for (int64_t i = 0; i < n; ++i) p[i] = values[i];
   }
-  static void put(float* p, int64_t i, float x) { p[i] = x; }
-  static void put(uint16_t* p, int64_t i, float x) { store_n(p + i, splat(x), 1); }
+  static void put8_n(uint16_t* p, __m256 values, int64_t n) {
+    alignas(32) float wide[16] = {};
+    _mm256_store_ps(wide, values);
+    store_n(p, load(wide), n < 8 ? static_cast<int>(n) : 8);
+  }
 
   // The dropout factors of row t, each head its own.
   void factors(int64_t t, float* out) const {
-    const auto per_row = static_cast<uint32_t>(draws_per_row(args.tokens)), tokens = static_cast<uint32_t>(args.tokens);
+    const auto per_row = static_cast<uint32_t>(draws_per_row(args.tokens)),
+               tokens = static_cast<uint32_t>(args.tokens);
     for (uint32_t c = 0; c < per_row; ++c) {
       alignas(64) uint32_t counter[16];
       for (uint32_t lane = 0; lane < 16; ++lane)
-        counter[lane] = ((static_cast<uint32_t>(first) + lane) * tokens + static_cast<uint32_t>(t)) * per_row + c;
+        counter[lane] =
+            ((static_cast<uint32_t>(first) + lane) * tokens + static_cast<uint32_t>(t)) * per_row +
+            c;
       const Draws draws = philox_lanes(*args.drop, load_words(counter), splat_bits(0));
       for (int half = 0; half < 8; ++half) {
         const uint32_t u = static_cast<uint32_t>(half) * per_row + c;
@@ -163,7 +205,8 @@ template <int kD>
 void lanes_forward_of(const LaneAttentionArgs& args, int64_t group, float* scratch) {
   const Heads<kD> heads(args, group);
   const int64_t tokens = args.tokens, size = tokens * kD * 16;
-  float *q = scratch, *k = q + size, *v = k + size, *y = v + size, *p = y + size, *f = p + tokens * 16;
+  float *q = scratch, *k = q + size, *v = k + size, *y = v + size, *p = y + size,
+        *f = p + tokens * 16;
   heads.read(args.qkv, 3, 0, q), heads.read(args.qkv, 3, 1, k), heads.read(args.qkv, 3, 2, v);
   const Vf scale = splat(1.0f / __builtin_sqrtf(static_cast<float>(args.head)));
   for (int64_t t = 0; t < tokens; ++t) {
@@ -205,8 +248,8 @@ template <int kD>
 void lanes_backward_of(const LaneAttentionArgs& args, int64_t group, float* scratch) {
   const Heads<kD> heads(args, group);
   const int64_t tokens = args.tokens, size = tokens * kD * 16;
-  float *q = scratch, *k = q + size, *v = k + size, *y = v + size, *dy = y + size, *dq = dy + size, *dk = dq + size,
-        *dv = dk + size, *f = dv + size;
+  float *q = scratch, *k = q + size, *v = k + size, *y = v + size, *dy = y + size, *dq = dy + size,
+        *dk = dq + size, *dv = dk + size, *f = dv + size;
   heads.read(args.qkv, 3, 0, q), heads.read(args.qkv, 3, 1, k), heads.read(args.qkv, 3, 2, v);
   heads.read(args.y, 1, 0, y), heads.read(args.dy, 1, 0, dy);
   for (int64_t i = 0; i < size; i += 16) store(dk + i, zero()), store(dv + i, zero());
@@ -216,7 +259,8 @@ void lanes_backward_of(const LaneAttentionArgs& args, int64_t group, float* scra
     load_row(query, q + t * kD * 16), load_row(slope, dy + t * kD * 16);
     const Vf delta = dot(slope, y + t * kD * 16);
     alignas(64) float lses[16] = {};
-    for (int lane = 0; lane < heads.lanes; ++lane) lses[lane] = args.lse[(heads.first + lane) * tokens + t];
+    for (int lane = 0; lane < heads.lanes; ++lane)
+      lses[lane] = args.lse[(heads.first + lane) * tokens + t];
     const Vf lse = load(lses);
     if (args.drop) heads.factors(t, f);
 #pragma GCC unroll 16
@@ -236,14 +280,17 @@ void lanes_backward_of(const LaneAttentionArgs& args, int64_t group, float* scra
 #pragma GCC unroll 16
     for (int d = 0; d < kD; ++d) store(dq + (t * kD + d) * 16, out[d]);
   }
-  heads.write(dq, args.dqkv, 3, 0), heads.write(dk, args.dqkv, 3, 1), heads.write(dv, args.dqkv, 3, 2);
+  heads.write(dq, args.dqkv, 3, 0), heads.write(dk, args.dqkv, 3, 1),
+      heads.write(dv, args.dqkv, 3, 2);
 }
 
 void lanes_forward(const LaneAttentionArgs& args, int64_t group, float* scratch) {
-  args.head <= 8 ? lanes_forward_of<8>(args, group, scratch) : lanes_forward_of<16>(args, group, scratch);
+  args.head <= 8 ? lanes_forward_of<8>(args, group, scratch)
+                 : lanes_forward_of<16>(args, group, scratch);
 }
 void lanes_backward(const LaneAttentionArgs& args, int64_t group, float* scratch) {
-  args.head <= 8 ? lanes_backward_of<8>(args, group, scratch) : lanes_backward_of<16>(args, group, scratch);
+  args.head <= 8 ? lanes_backward_of<8>(args, group, scratch)
+                 : lanes_backward_of<16>(args, group, scratch);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Softmax attention, the inner part. Two ways: long heads through matrix products with a head's scores in
-// scratch; heads of at most kLaneHead values with sixteen heads side by side, one a lane.
+// Softmax attention, the inner part. Two ways: long heads through matrix products with a head's
+// scores in scratch; heads of at most kLaneHead values with sixteen heads side by side, one a lane.
 #pragma once
 #include <cstdint>
 
@@ -19,23 +19,26 @@ struct LaneAttentionArgs {
 struct AttentionKernels {
   // `rows` rows of `width` values, `stride` apart from element `at`, to and from contiguous f32.
   void (*gather)(Array x, int64_t at, int64_t stride, int64_t rows, int64_t width, float* to);
-  void (*scatter)(const float* from, Array y, int64_t at, int64_t stride, int64_t rows, int64_t width);
+  void (*scatter)(const float* from, Array y, int64_t at, int64_t stride, int64_t rows,
+                  int64_t width);
 
-  // Scores (tokens, stride) of one head -> probabilities, dropped, in place. `row`: number of its first row among
-  // all rows of all heads, for the draws. factors: stride + 32 floats.
-  void (*softmax)(float* scores, int64_t tokens, int64_t stride, float scale, int64_t row, const DropSite* drop,
-                  float* lse, float* factors);
-  // Backward of one head: from scores and dp = dy v^T to the dropped probabilities (in scores) and the gradient of
-  // the unscaled scores (in dp). y and dy: (tokens, head) contiguous.
-  void (*softmax_bwd)(float* scores, float* dp, int64_t tokens, int64_t stride, float scale, int64_t row,
-                      const DropSite* drop, const float* lse, const float* y, const float* dy, int64_t head,
-                      float* factors);
+  // Scores (tokens, stride) of one head -> probabilities, dropped, in place. `row`: number of its
+  // first row among all rows of all heads, for the draws. factors: stride + 32 floats.
+  void (*softmax)(float* scores, int64_t tokens, int64_t stride, float scale, int64_t row,
+                  const DropSite* drop, float* lse, float* factors);
+  // Backward of one head: from scores and dp = dy v^T to the dropped probabilities (in scores) and
+  // the gradient of the unscaled scores (in dp). y and dy: (tokens, head) contiguous.
+  void (*softmax_bwd)(float* scores, float* dp, int64_t tokens, int64_t stride, float scale,
+                      int64_t row, const DropSite* drop, const float* lse, const float* y,
+                      const float* dy, int64_t head, float* factors);
 
   // Sixteen heads from head number 16 * group of B * H. scratch: lane_scratch(tokens) floats.
   void (*lanes_forward)(const LaneAttentionArgs&, int64_t group, float* scratch);
   void (*lanes_backward)(const LaneAttentionArgs&, int64_t group, float* scratch);
 };
 
-constexpr int64_t lane_scratch(int64_t tokens) { return 16 * tokens * (8 * kLaneHead + 4) + 16 * 16; }
+constexpr int64_t lane_scratch(int64_t tokens) {
+  return 16 * tokens * (8 * kLaneHead + 4) + 16 * 16;
+}
 
 }  // namespace vitrum::cpu

@@ -2,33 +2,36 @@
 
 #include "vitrum/cpu/simd/lanes.h"
 #include "vitrum/cpu/simd/simd.h"
-
+#include "vitrum/cpu/simd/transpose.h"
 
 namespace vitrum::cpu::VITRUM_ISA {
 namespace {
 
 #ifdef __AVX512F__
 using Vec = __m512;
-constexpr int kLanes = 16, kWide = 4;  // 6 x 4 accumulators, 4 of B and a broadcast: 29 of 32 registers
+constexpr int kLanes = 16,
+              kWide = 4;  // 6 x 4 accumulators, 4 of B and a broadcast: 29 of 32 registers
 VITRUM_LANES Vec load_vec(const float* p) { return _mm512_loadu_ps(p); }
 VITRUM_LANES void store_vec(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 VITRUM_LANES Vec broadcast(float x) { return _mm512_set1_ps(x); }
 VITRUM_LANES Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 #else
 using Vec = __m256;
-constexpr int kLanes = 8, kWide = 2;  // 6 x 2 accumulators, 2 of B and a broadcast: 15 of 16 registers
+constexpr int kLanes = 8,
+              kWide = 2;  // 6 x 2 accumulators, 2 of B and a broadcast: 15 of 16 registers
 VITRUM_LANES Vec load_vec(const float* p) { return _mm256_loadu_ps(p); }
 VITRUM_LANES void store_vec(float* p, Vec v) { _mm256_storeu_ps(p, v); }
 VITRUM_LANES Vec broadcast(float x) { return _mm256_set1_ps(x); }
 VITRUM_LANES Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 #endif
 
-constexpr int64_t kDepth = 160;  // k per pass: a slice of a panel (40 KiB) stays in the first-level cache
+constexpr int64_t kDepth =
+    160;  // k per pass: a slice of a panel (40 KiB) stays in the first-level cache
 
 // One tile: R rows by V vectors. A is read as a[r * row_stride + i * k_stride].
 template <int R, int V>
-void tile(const float* a, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb, float* c, int64_t ldc,
-          int64_t k, bool accumulate) {
+void tile(const float* a, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb,
+          float* c, int64_t ldc, int64_t k, bool accumulate) {
   Vec acc[R][V];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
@@ -51,7 +54,8 @@ void tile(const float* a, int64_t row_stride, int64_t k_stride, const float* b, 
     for (int v = 0; v < V; ++v) store_vec(c + r * ldc + v * kLanes, acc[r][v]);
 }
 
-using Tile = void (*)(const float*, int64_t, int64_t, const float*, int64_t, float*, int64_t, int64_t, bool);
+using Tile = void (*)(const float*, int64_t, int64_t, const float*, int64_t, float*, int64_t,
+                      int64_t, bool);
 template <int R>
 Tile by_vectors(int v) {
 #ifdef __AVX512F__
@@ -72,9 +76,11 @@ Tile choose(int64_t rows, int v) {
   }
 }
 
-// A tile whose last vector reaches past `width`: computed in a buffer, only the real columns copied.
-void edge_tile(Tile f, const float* a, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb, float* c,
-               int64_t ldc, int64_t rows, int64_t k, int64_t width, bool accumulate) {
+// A tile whose last vector reaches past `width`: computed in a buffer, only the real columns
+// copied.
+void edge_tile(Tile f, const float* a, int64_t row_stride, int64_t k_stride, const float* b,
+               int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width,
+               bool accumulate) {
   alignas(64) float buffer[kStrip * kPanel];
   for (int64_t r = 0; accumulate && r < rows; ++r)
     for (int64_t j = 0; j < kPanel; ++j) buffer[r * kPanel + j] = j < width ? c[r * ldc + j] : 0.f;
@@ -85,76 +91,45 @@ void edge_tile(Tile f, const float* a, int64_t row_stride, int64_t k_stride, con
 
 // All rows of one panel for one slice of k; at(r) is where row r of A starts.
 template <class At>
-void sweep(const At& at, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb, float* c, int64_t ldc,
-           int64_t rows, int64_t k, int64_t width, bool accumulate) {
+void sweep(const At& at, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb,
+           float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width, bool accumulate) {
   for (int64_t j = 0; j < width; j += kWide * kLanes) {
     const int64_t w = width - j < kWide * kLanes ? width - j : kWide * kLanes;
     const int v = static_cast<int>((w + kLanes - 1) / kLanes);
     for (int64_t r = 0; r < rows; r += kStrip) {
       const int64_t n = rows - r < kStrip ? rows - r : kStrip;
       const Tile f = choose(n, v);
-      if (w == v * kLanes) f(at(r), row_stride, k_stride, b + j, ldb, c + r * ldc + j, ldc, k, accumulate);
-      else edge_tile(f, at(r), row_stride, k_stride, b + j, ldb, c + r * ldc + j, ldc, n, k, w, accumulate);
+      if (w == v * kLanes)
+        f(at(r), row_stride, k_stride, b + j, ldb, c + r * ldc + j, ldc, k, accumulate);
+      else
+        edge_tile(f, at(r), row_stride, k_stride, b + j, ldb, c + r * ldc + j, ldc, n, k, w,
+                  accumulate);
     }
   }
 }
 
-void panel(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t k,
-           int64_t width, bool accumulate) {
+void panel(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+           int64_t rows, int64_t k, int64_t width, bool accumulate) {
   for (int64_t i = 0; i < k; i += kDepth) {
     const int64_t depth = k - i < kDepth ? k - i : kDepth;
-    sweep([&](int64_t r) { return a + r * lda + i; }, lda, 1, b + i * ldb, ldb, c, ldc, rows, depth, width,
-          accumulate || i > 0);
+    sweep([&](int64_t r) { return a + r * lda + i; }, lda, 1, b + i * ldb, ldb, c, ldc, rows, depth,
+          width, accumulate || i > 0);
   }
 }
 
-void strips(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width,
-            bool accumulate) {
+void strips(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
+            int64_t k, int64_t width, bool accumulate) {
   for (int64_t i = 0; i < k; i += kDepth) {
     const int64_t depth = k - i < kDepth ? k - i : kDepth;
-    sweep([&](int64_t r) { return a + r * k + i * kStrip; }, 1, kStrip, b + i * ldb, ldb, c, ldc, rows, depth, width,
-          accumulate || i > 0);
+    sweep([&](int64_t r) { return a + r * k + i * kStrip; }, 1, kStrip, b + i * ldb, ldb, c, ldc,
+          rows, depth, width, accumulate || i > 0);
   }
-}
-
-// Eight floats from f32 or bf16 memory; the first n of them, the others 0.
-VITRUM_LANES __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
-VITRUM_LANES __m256 load8(const uint16_t* p) {
-  const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
-}
-template <class T>
-VITRUM_LANES __m256 load8_n(const T* p, int64_t n) {
-  if (n >= 8) return load8(p);
-  alignas(32) T part[8] = {};
-  for (int64_t i = 0; i < n; ++i) part[i] = p[i];
-  return load8(part);
 }
 
 template <class T>
 void pack_rows(const T* b, int64_t ldb, int64_t k, int64_t width, float* out) {
   for (int64_t i = 0; i < k; ++i, b += ldb, out += kPanel)
     for (int64_t j = 0; j < kPanel; j += 8) _mm256_storeu_ps(out + j, load8_n(b + j, width - j));
-}
-
-// Rows of eight vectors become columns.
-VITRUM_LANES void transpose8(__m256 (&r)[8]) {
-  __m256 t[8], u[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-  }
-#pragma GCC unroll 2
-  for (int h = 0; h < 8; h += 4) {
-    u[h] = _mm256_shuffle_ps(t[h], t[h + 2], 0x44), u[h + 1] = _mm256_shuffle_ps(t[h], t[h + 2], 0xEE);
-    u[h + 2] = _mm256_shuffle_ps(t[h + 1], t[h + 3], 0x44), u[h + 3] = _mm256_shuffle_ps(t[h + 1], t[h + 3], 0xEE);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
-    r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
-  }
 }
 
 template <class T>
@@ -178,35 +153,46 @@ template <class T>
 void pack(const T* b, int64_t ldb, bool transposed, int64_t k, int64_t width, float* out) {
   transposed ? pack_columns(b, ldb, k, width, out) : pack_rows(b, ldb, k, width, out);
 }
-void pack_panel(const void* b, bool bf16, int64_t ldb, bool transposed, int64_t k, int64_t width, float* out) {
-  if (bf16) pack(static_cast<const uint16_t*>(b), ldb, transposed, k, width, out);
-  else pack(static_cast<const float*>(b), ldb, transposed, k, width, out);
+void pack_panel(const void* b, bool bf16, int64_t ldb, bool transposed, int64_t k, int64_t width,
+                float* out) {
+  if (bf16)
+    pack(static_cast<const uint16_t*>(b), ldb, transposed, k, width, out);
+  else
+    pack(static_cast<const float*>(b), ldb, transposed, k, width, out);
 }
 
-// Eight floats are moved where six are wanted: the two too many land in the next slot of the strip, which is
-// written after; only the last slot must not spill.
+// Eight floats are moved where six are wanted: the two too many land in the next slot of the strip,
+// which is written after; only the last slot must not spill.
 void pack_strips(const float* a, int64_t lda, int64_t k, int64_t rows, float* out) {
   const __m256i six = _mm256_setr_epi32(-1, -1, -1, -1, -1, -1, 0, 0);
   for (int64_t i = 0; i < k; ++i, a += lda)
     for (int64_t r = 0, s = 0; r < rows; r += kStrip, ++s) {
-      const __m256 values = rows - r >= 8 ? load8(a + r) : load8_n(a + r, rows - r < kStrip ? rows - r : kStrip);
+      const __m256 values =
+          rows - r >= 8 ? load8(a + r) : load8_n(a + r, rows - r < kStrip ? rows - r : kStrip);
       float* to = out + (s * k + i) * kStrip;
-      if (i + 1 < k) _mm256_storeu_ps(to, values);
-      else _mm256_maskstore_ps(to, six, values);
+      if (i + 1 < k)
+        _mm256_storeu_ps(to, values);
+      else
+        _mm256_maskstore_ps(to, six, values);
     }
 }
 
 void widen(const uint16_t* from, int64_t n, float* to) {
   for (int64_t i = 0; i < n; i += 8) {
     const __m256 values = load8_n(from + i, n - i);
-    if (n - i >= 8) _mm256_storeu_ps(to + i, values);
-    else for (int64_t j = 0; j < n - i; ++j) to[i + j] = values[j];
+    if (n - i >= 8)
+      _mm256_storeu_ps(to + i, values);
+    else
+      for (int64_t j = 0; j < n - i; ++j) to[i + j] = values[j];
   }
 }
 
 }  // namespace
 
-constinit const GemmKernels kGemm = {
-    .panel = panel, .strips = strips, .pack_panel = pack_panel, .pack_strips = pack_strips, .widen = widen};
+constinit const GemmKernels kGemm = {.panel = panel,
+                                     .strips = strips,
+                                     .pack_panel = pack_panel,
+                                     .pack_strips = pack_strips,
+                                     .widen = widen};
 
 }  // namespace vitrum::cpu::VITRUM_ISA

@@ -1,6 +1,7 @@
-// Matrix products, the inner part. C (rows, width <= 64) is a block of the result; B has rows of at least `width`
-// columns, rounded up to 16, `ldb` apart: kPanel in a packed panel. Every element of C is one chain of fused multiply-adds in the order of k, whatever the block
-// it falls into: results do not depend on rows, position, threads or instruction set.
+// Matrix products, the inner part. C (rows, width <= 64) is a block of the result; B has rows of at
+// least `width` columns, rounded up to 16, `ldb` apart: kPanel in a packed panel. Every element of
+// C is one chain of fused multiply-adds in the order of k, whatever the block it falls into:
+// results do not depend on rows, position, threads or instruction set.
 #pragma once
 #include <cstdint>
 
@@ -11,15 +12,17 @@ inline constexpr int64_t kStrip = 6;   // rows of a packed strip of A
 
 struct GemmKernels {
   // C (rows, width) = A (rows, k) B + (accumulate ? C : 0). A is row-major with stride lda.
-  void (*panel)(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
-                int64_t k, int64_t width, bool accumulate);
+  void (*panel)(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+                int64_t rows, int64_t k, int64_t width, bool accumulate);
   // The same with A packed in strips: a[(strip * k + i) * kStrip + r].
-  void (*strips)(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t k,
-                 int64_t width, bool accumulate);
-  // Packs columns [0, width) of a row-major (k, ..) matrix, or rows of its transpose (.., k), as k x kPanel; the
-  // columns past `width` are zero.
-  void (*pack_panel)(const void* b, bool bf16, int64_t ldb, bool transposed, int64_t k, int64_t width, float* out);
-  // Packs columns [0, rows) of a (k, ..) matrix as the strips of its transpose; missing rows are zero.
+  void (*strips)(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
+                 int64_t k, int64_t width, bool accumulate);
+  // Packs columns [0, width) of a row-major (k, ..) matrix, or rows of its transpose (.., k), as k
+  // x kPanel; the columns past `width` are zero.
+  void (*pack_panel)(const void* b, bool bf16, int64_t ldb, bool transposed, int64_t k,
+                     int64_t width, float* out);
+  // Packs columns [0, rows) of a (k, ..) matrix as the strips of its transpose; missing rows are
+  // zero.
   void (*pack_strips)(const float* a, int64_t lda, int64_t k, int64_t rows, float* out);
   void (*widen)(const uint16_t* from, int64_t n, float* to);  // bf16 -> f32
 };

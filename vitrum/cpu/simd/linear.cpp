@@ -7,7 +7,8 @@
 namespace vitrum::cpu::VITRUM_ISA {
 namespace {
 
-// out[j] = dropout factor of element first + j, 0 <= j < n. Draws come in rows of kDrawRow elements.
+// out[j] = dropout factor of element first + j, 0 <= j < n. Draws come in rows of kDrawRow
+// elements.
 void keep_factors(const DropSite& drop, int64_t first, int64_t n, float* out) {
   alignas(64) float row[kDrawRow];
   for (int64_t r = first / kDrawRow; r * kDrawRow < first + n; ++r) {
@@ -17,7 +18,8 @@ void keep_factors(const DropSite& drop, int64_t first, int64_t n, float* out) {
     const Draws draws = row_draws(drop, r);
 #pragma GCC unroll 8
     for (int half = 0; half < 8; ++half) store(to + 16 * half, keep_factor16(draws, half, drop));
-    for (int64_t u = start < 0 ? -start : 0; !inside && u < kDrawRow && start + u < n; ++u) out[start + u] = row[u];
+    for (int64_t u = start < 0 ? -start : 0; !inside && u < kDrawRow && start + u < n; ++u)
+      out[start + u] = row[u];
   }
 }
 
@@ -25,8 +27,8 @@ void keep_factors(const DropSite& drop, int64_t first, int64_t n, float* out) {
 VITRUM_LANES Vf kept(Vf v, Vf factor) { return where(gt(factor, zero()), v * factor); }
 
 template <Act kAct, class T>
-void epilogue_rows(const LinearEpilogueArgs& args, const float* c, int64_t ldc, int64_t row, int64_t rows,
-                   int64_t column, int64_t columns, float* factors) {
+void epilogue_rows(const LinearEpilogueArgs& args, const float* c, int64_t ldc, int64_t row,
+                   int64_t rows, int64_t column, int64_t columns, float* factors) {
   const Stream<T> y(args.y), saved(args.saved);
   for (int64_t r = 0; r < rows; ++r, c += ldc) {
     const int64_t at = (row + r) * args.width + column;
@@ -44,16 +46,20 @@ void epilogue_rows(const LinearEpilogueArgs& args, const float* c, int64_t ldc, 
   }
 }
 
-void epilogue(const LinearEpilogueArgs& args, const float* c, int64_t ldc, int64_t row, int64_t rows, int64_t column,
-              int64_t columns, float* factors) {
+void epilogue(const LinearEpilogueArgs& args, const float* c, int64_t ldc, int64_t row,
+              int64_t rows, int64_t column, int64_t columns, float* factors) {
   with_act(args.act, [&]<Act kAct>() {
-    with_type([&]<class T>() { epilogue_rows<kAct, T>(args, c, ldc, row, rows, column, columns, factors); }, args.y,
-              args.saved);
+    with_type(
+        [&]<class T>() {
+          epilogue_rows<kAct, T>(args, c, ldc, row, rows, column, columns, factors);
+        },
+        args.y, args.saved);
   });
 }
 
 template <Act kAct, class T>
-void gradient_rows(const LinearGradArgs& args, int64_t row, int64_t rows, float* to, float* factors) {
+void gradient_rows(const LinearGradArgs& args, int64_t row, int64_t rows, float* to,
+                   float* factors) {
   const Stream<T> dy(args.dy), saved(args.saved);
   for (int64_t r = 0; r < rows; ++r, to += args.width) {
     const int64_t at = (row + r) * args.width;
@@ -64,7 +70,8 @@ void gradient_rows(const LinearGradArgs& args, int64_t row, int64_t rows, float*
     for_lanes(0, args.width, [&](int64_t j, auto n) {
       Vf d = dy.load(at + j, n);
       if (args.drop) d = dy.rounded(kept(d, draw ? load(factors + j, n) : scale));
-      if constexpr (kAct != Act::kNone) d = dy.rounded(d * activate_grad<kAct>(saved.load(at + j, n)));
+      if constexpr (kAct != Act::kNone)
+        d = dy.rounded(d * activate_grad<kAct>(saved.load(at + j, n)));
       store(to + j, d, n);
     });
   }
@@ -72,11 +79,13 @@ void gradient_rows(const LinearGradArgs& args, int64_t row, int64_t rows, float*
 
 void gradient(const LinearGradArgs& args, int64_t row, int64_t rows, float* to, float* factors) {
   with_act(args.act, [&]<Act kAct>() {
-    with_type([&]<class T>() { gradient_rows<kAct, T>(args, row, rows, to, factors); }, args.dy, args.saved);
+    with_type([&]<class T>() { gradient_rows<kAct, T>(args, row, rows, to, factors); }, args.dy,
+              args.saved);
   });
 }
 
-void column_sums(Array array, int64_t at, int64_t stride, int64_t rows, int64_t columns, float* sums) {
+void column_sums(Array array, int64_t at, int64_t stride, int64_t rows, int64_t columns,
+                 float* sums) {
   with_type(
       [&]<class T>() {
         const Stream<T> x(array);
@@ -91,6 +100,7 @@ void column_sums(Array array, int64_t at, int64_t stride, int64_t rows, int64_t 
 
 }  // namespace
 
-constinit const LinearKernels kLinear = {.epilogue = epilogue, .gradient = gradient, .column_sums = column_sums};
+constinit const LinearKernels kLinear = {
+    .epilogue = epilogue, .gradient = gradient, .column_sums = column_sums};
 
 }  // namespace vitrum::cpu::VITRUM_ISA

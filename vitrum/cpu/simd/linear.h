@@ -20,14 +20,17 @@ struct LinearGradArgs {
   int64_t width;
 };
 struct LinearKernels {
-  // y = dropout(act(c + bias)) for rows [row, row + rows) and columns [column, column + columns); c is the
-  // product with stride ldc, and may be the very memory of y or saved. factors: `columns` + 16 floats of scratch.
-  void (*epilogue)(const LinearEpilogueArgs&, const float* c, int64_t ldc, int64_t row, int64_t rows, int64_t column,
-                   int64_t columns, float* factors);
-  // to = dy * dropout * act'(saved), as f32 (rows, width), rounded where dy is. factors: `width` + 16 floats.
+  // y = dropout(act(c + bias)) for rows [row, row + rows) and columns [column, column + columns); c
+  // is the product with stride ldc, and may be the very memory of y or saved. factors: `columns` +
+  // 16 floats of scratch.
+  void (*epilogue)(const LinearEpilogueArgs&, const float* c, int64_t ldc, int64_t row,
+                   int64_t rows, int64_t column, int64_t columns, float* factors);
+  // to = dy * dropout * act'(saved), as f32 (rows, width), rounded where dy is. factors: `width` +
+  // 16 floats.
   void (*gradient)(const LinearGradArgs&, int64_t row, int64_t rows, float* to, float* factors);
   // sums[j] += sum over rows of x[r * stride + j], one row after the other.
-  void (*column_sums)(Array x, int64_t at, int64_t stride, int64_t rows, int64_t columns, float* sums);
+  void (*column_sums)(Array x, int64_t at, int64_t stride, int64_t rows, int64_t columns,
+                      float* sums);
 };
 
 }  // namespace vitrum::cpu

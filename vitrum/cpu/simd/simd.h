@@ -1,5 +1,5 @@
-// The inner loops of the CPU backend, compiled once per instruction set and reached through tables of function
-// pointers. One table a file. Nothing here may have a body: see lanes.h.
+// The inner loops of the CPU backend, compiled once per instruction set and reached through tables
+// of function pointers. One table a file. Nothing here may have a body: see lanes.h.
 #pragma once
 #include <cstdint>
 
@@ -49,14 +49,18 @@ struct ElementwiseKernels {
   void (*activation_bwd)(Act, Array dy, Array x, Array dx, int64_t first, int64_t last);
   void (*add)(Array a, Array b, Array y, int64_t first, int64_t last);
   void (*scale)(Array x, Array y, float factor, int64_t first, int64_t last);  // factor 0 writes +0
-  void (*dropout)(const DropSite&, Array x, Array y, int64_t first, int64_t last);  // first: multiple of kDrawRow
-  // Rows [first, last) of `width` channels. dgamma: this chunk's own sums, overwritten; may be null, as may dx.
-  void (*channel_scale)(Array x, const float* gamma, Array y, int64_t width, int64_t first, int64_t last);
-  void (*channel_scale_bwd)(Array dy, Array x, const float* gamma, Array dx, float* dgamma, int64_t width,
-                            int64_t first, int64_t last);
+  void (*dropout)(const DropSite&, Array x, Array y, int64_t first,
+                  int64_t last);  // first: multiple of kDrawRow
+  // Rows [first, last) of `width` channels. dgamma: this chunk's own sums, overwritten; may be
+  // null, as may dx.
+  void (*channel_scale)(Array x, const float* gamma, Array y, int64_t width, int64_t first,
+                        int64_t last);
+  void (*channel_scale_bwd)(Array dy, Array x, const float* gamma, Array dx, float* dgamma,
+                            int64_t width, int64_t first, int64_t last);
   // y[i] += the sum over parts of part[p * stride + i], in the order of p.
   void (*accumulate)(float* y, const float* part, int64_t parts, int64_t stride, int64_t n);
-  void (*convert)(Array x, Array y, int64_t first, int64_t last);  // between f32 and bf16, or a plain copy
+  void (*convert)(Array x, Array y, int64_t first,
+                  int64_t last);  // between f32 and bf16, or a plain copy
 };
 
 // ---- embed: from pixels to tokens and back to one vector an image ----
@@ -69,25 +73,27 @@ struct PatchifyArgs {
 struct EmbedKernels {
   // y[i] = x[i] * scale + shift over [first, last); x may be u8.
   void (*normalize)(Array x, Array y, float scale, float shift, int64_t first, int64_t last);
-  // Patch rows [first, last) of all images, B * height / patch_h in total. scratch: image width in floats.
+  // Patch rows [first, last) of all images, B * height / patch_h in total. scratch: image width in
+  // floats.
   void (*patchify)(const PatchifyArgs&, int64_t first, int64_t last, float* scratch);
   // y[y_at..] = x[x_at..] + pos[0..n); pos may be null.
   void (*add_row)(Array x, int64_t x_at, const float* pos, Array y, int64_t y_at, int64_t n);
-  // The sum of `count` rows of x, `stride` elements apart: divided by divisor and written to y, or added to `to`
-  // and `also` (either may be null).
-  void (*mean_rows)(Array x, int64_t x_at, int64_t count, int64_t stride, float divisor, Array y, int64_t y_at,
-                    int64_t n);
-  void (*sum_rows)(Array x, int64_t x_at, int64_t count, int64_t stride, float* to, float* also, int64_t n);
+  // The sum of `count` rows of x, `stride` elements apart: divided by divisor and written to y, or
+  // added to `to` and `also` (either may be null).
+  void (*mean_rows)(Array x, int64_t x_at, int64_t count, int64_t stride, float divisor, Array y,
+                    int64_t y_at, int64_t n);
+  void (*sum_rows)(Array x, int64_t x_at, int64_t count, int64_t stride, float* to, float* also,
+                   int64_t n);
   // y = x / divisor.
   void (*divide_row)(Array x, int64_t x_at, float divisor, Array y, int64_t y_at, int64_t n);
 };
 
 // ---- loss ----
 struct LossArgs {
-  Array logits;            // (B, K)
-  const int32_t* labels;   // (B), or
-  const float* target;     // (B, K)
-  const float* weight;     // (B)
+  Array logits;           // (B, K)
+  const int32_t* labels;  // (B), or
+  const float* target;    // (B, K)
+  const float* weight;    // (B)
   int64_t classes;
   float smoothing;
 };
@@ -102,7 +108,7 @@ struct LossKernels {
 // ---- optimizer ----
 struct OptimizerArgs {
   OptimizerKind kind;
-  float beta1, rest1, beta2, rest2, eps;  // rest = 1 - beta
+  float beta1, rest1, beta2, rest2, eps;                // rest = 1 - beta
   float lr, correction1, correction2, ema_decay, clip;  // read at launch
   float *gradient, *param, *first, *second, *ema;       // first, second, ema: may be null
   uint16_t* compute;                                    // bf16 copy, may be null
