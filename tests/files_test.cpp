@@ -132,7 +132,7 @@ TEST(AtomicFile, WriteFailureKeepsTheOldFile) {
   write_file_atomic(path, "old");
   {
     const FileSizeLimit limit(1000);
-    EXPECT_ERROR(write_file_atomic(path, std::string(5000, 'x')), ErrorKind::kInput, path);
+    EXPECT_ERROR(write_file_atomic(path, std::string(5000, 'x')), ErrorKind::kExhausted, path);
   }
   EXPECT_EQ(read_file(path), "old");
   EXPECT_EQ(dir.entries(), 1u);
