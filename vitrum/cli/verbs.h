@@ -52,6 +52,7 @@ Verb bench_verb();
 Verb data_verb();
 Verb doctor_verb();
 Verb eval_verb();
+Verb forward_verb();
 Verb models_verb();
 Verb summary_verb();
 Verb train_verb();
@@ -67,8 +68,7 @@ void print_error(std::string_view text);
 void info(const CommonOptions& common, std::string_view text);
 
 std::unique_ptr<Backend> open_backend(const CommonOptions& common);
-// f32 or bf16 as --precision says, `automatic` where it leaves the choice.
-DType compute_precision(const CommonOptions& common);  // auto is f32
+DType compute_precision(const CommonOptions& common);  // as --precision says; auto is f32
 
 std::string with_commas(int64_t n);      // 86,567,656
 std::string human_bytes(int64_t bytes);  // 327.6 MiB

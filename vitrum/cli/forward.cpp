@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "vitrum/cli/verbs.h"
+#include "vitrum/core/error.h"
+#include "vitrum/graph/passes.h"
+#include "vitrum/models/vit.h"
+#include "vitrum/runtime/program.h"
+#include "vitrum/weights/model_dir.h"
+#include "vitrum/weights/npy.h"
+
+namespace vitrum {
+namespace {
+
+struct Options {
+  std::string model, input, output;
+};
+
+int run(const Options& o, const CommonOptions& common) {
+  const ModelSpec spec = resolve_model(o.model);
+  if (!is_model_dir(o.model))
+    fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
+               o.model);
+  const NpyArray input = read_npy(o.input);
+  const ViTConfig& c = spec.config;
+  const Shape& shape = input.shape;
+  if (shape.rank() != 4 || shape != Shape{shape[0], c.channels, c.image_h, c.image_w})
+    fail_input("{}: shape {}, {} needs (N, {}, {}, {})", o.input, shape.str(), o.model, c.channels,
+               c.image_h, c.image_w);
+
+  const std::unique_ptr<Backend> backend = open_backend(common);
+  Graph g;
+  const Value image = g.input("image", shape);
+  const Value logits = vit(Scope(g), image, c);
+  fuse(g);
+  ParamStore store(g, *backend);
+  load_weights(o.model, spec, store);
+  Program program(g, std::span(&logits, 1), store, {.compute = compute_precision(common)});
+  program.upload(image, input.values.data());
+  const auto start = std::chrono::steady_clock::now();
+  program.run();
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+  std::vector<float> out(static_cast<size_t>(logits.shape().numel()));
+  program.download(out.data(), logits);
+  write_npy(o.output, logits.shape(), out);
+  if (common.json)
+    print_out(fmt::format("{{\"shape\":[{},{}],\"milliseconds\":{}}}\n", logits.dim(0),
+                          logits.dim(1), took.count()));
+  else
+    info(common,
+         fmt::format("{}: logits {} in {:.1f} ms", o.output, logits.shape().str(), took.count()));
+  return 0;
+}
+
+}  // namespace
+
+Verb forward_verb() {
+  auto o = std::make_shared<Options>();
+  return {.name = "forward",
+          .summary = "run a model on a raw tensor, without preprocessing",
+          .examples = {"forward --model DIR --input x.npy --output logits.npy",
+                       "forward --model runs/1/best --input x.npy --output y.npy --json"},
+          .options = {{.name = "--model",
+                       .target = &o->model,
+                       .help = "model directory",
+                       .value = "DIR",
+                       .required = true},
+                      {.name = "--input",
+                       .target = &o->input,
+                       .help = "float32 .npy of shape (N, C, H, W), as the model sees it",
+                       .value = "FILE",
+                       .required = true},
+                      {.name = "--output",
+                       .target = &o->output,
+                       .help = "where the logits (N, classes) go, as .npy",
+                       .value = "FILE",
+                       .required = true}},
+          .run = [o](const CommonOptions& common) { return run(*o, common); }};
+}
+
+}  // namespace vitrum
