@@ -17,7 +17,7 @@ struct PackedB {
 // Packs a row-major matrix, or the transpose of one, on all threads.
 void pack(CpuBackend& cpu, const PackedB& shape, const TensorView& b, bool transposed, float* to);
 
-// Rows of a product handled by one task.
-inline constexpr int64_t kRowBlock = 96;
+// Rows of a product handled by one task: many, since each task streams its panels of B anew.
+inline constexpr int64_t kRowBlock = 192;
 
 }  // namespace vitrum::cpu

@@ -146,10 +146,11 @@ class LinearBwdKernel final : public Kernel {
   // Short chunks keep what is packed in the second-level cache; but each chunk reads and writes all
   // of dw, so where that is large they are long enough for the products to outweigh it.
   static int64_t rows_per_chunk(int64_t rows, int64_t n, int64_t k) {
-    const int64_t least = n * k <= (1 << 18) ? 2 * kRowBlock : 8 * kRowBlock;
-    const int64_t wanted = std::clamp<int64_t>((int64_t{3} << 17) / (n + k), least, 16 * kRowBlock);
+    constexpr int64_t kUnit = 96;
+    const int64_t least = n * k <= (1 << 18) ? 2 * kUnit : 8 * kUnit;
+    const int64_t wanted = std::clamp<int64_t>((int64_t{3} << 17) / (n + k), least, 16 * kUnit);
     const int64_t parts = (rows + wanted - 1) / wanted;
-    return (rows / parts + kRowBlock) / kRowBlock * kRowBlock;
+    return (rows / parts + kUnit) / kUnit * kUnit;
   }
 
   void prepare(const LinearGradArgs& gradient, int64_t row, int64_t rows, float* dpre) {
