@@ -1,5 +1,6 @@
 #include "vitrum/cpu/simd/attention.h"
 
+#include <array>
 #include <cmath>
 
 #include "vitrum/cpu/gemm.h"
@@ -9,7 +10,7 @@ namespace {
 
 struct Dims {
   int64_t batch, tokens, heads, head, width;  // width = heads * head
-  int64_t padded, head_panels, token_panels;  // tokens to whole vectors; panels of kPanel columns
+  int64_t padded;                             // tokens, up to whole vectors
 
   Dims(const TensorView& qkv, int64_t heads_)
       : batch(qkv.shape[0]),
@@ -17,9 +18,7 @@ struct Dims {
         heads(heads_),
         head(qkv.shape[2] / (3 * heads_)),
         width(heads * head),
-        padded((tokens + 15) / 16 * 16),
-        head_panels((head + kPanel - 1) / kPanel),
-        token_panels((tokens + kPanel - 1) / kPanel) {}
+        padded((tokens + 15) / 16 * 16) {}
   // Draws of the side-by-side kernels are counted in 32 bits.
   bool side_by_side() const {
     return head <= kLaneHead && tokens <= 256 &&
@@ -60,6 +59,17 @@ class HeadKernel : public Kernel {
   // Element number of (b, token 0, part, h) in a tensor of `parts` parts.
   int64_t at(int64_t b, int64_t h, int64_t parts, int64_t part) const {
     return b * dims_.tokens * parts * dims_.width + part * dims_.width + h * dims_.head;
+  }
+  // One head's queries, keys and values, each (tokens, head), contiguous.
+  std::array<float*, 3> queries_keys_values(const TensorView& qkv, int64_t b, int64_t h,
+                                            Pieces& scratch) const {
+    std::array<float*, 3> part;
+    for (size_t i = 0; i < 3; ++i) {
+      part[i] = scratch.take(dims_.tokens * dims_.head);
+      cpu_.simd().attention->gather(floats(qkv), at(b, h, 3, static_cast<int64_t>(i)),
+                                    3 * dims_.width, dims_.tokens, dims_.head, part[i]);
+    }
+    return part;
   }
   // s (tokens, padded) = a b^T, both (tokens, head); the columns past `tokens` are zero.
   void scores(const float* a, const float* b, float* s, float* packed) const {
@@ -130,11 +140,7 @@ class AttentionKernel final : public HeadKernel {
     const int64_t b = number / d.heads, h = number % d.heads, values = d.tokens * d.head;
     const AttentionKernels& simd = *cpu_.simd().attention;
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
-    float* part[3];
-    for (int i = 0; i < 3; ++i) {
-      part[i] = scratch.take(values);
-      simd.gather(floats(qkv_), at(b, h, 3, i), 3 * d.width, d.tokens, d.head, part[i]);
-    }
+    const auto part = queries_keys_values(qkv_, b, h, scratch);
     float *s = scratch.take(d.tokens * d.padded), *packed = scratch.take(packed_floats()),
           *y = scratch.take(values);
     scores(part[0], part[1], s, packed);
@@ -188,11 +194,7 @@ class AttentionBwdKernel final : public HeadKernel {
     const int64_t b = number / d.heads, h = number % d.heads, values = d.tokens * d.head;
     const AttentionKernels& simd = *cpu_.simd().attention;
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
-    float* part[3];
-    for (int i = 0; i < 3; ++i) {
-      part[i] = scratch.take(values);
-      simd.gather(floats(qkv_), at(b, h, 3, i), 3 * d.width, d.tokens, d.head, part[i]);
-    }
+    const auto part = queries_keys_values(qkv_, b, h, scratch);
     float *y = scratch.take(values), *dy = scratch.take(values), *out = scratch.take(values);
     simd.gather(floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head, y);
     simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);

@@ -29,7 +29,6 @@ namespace {
 VITRUM_LANES Vf operator-(Vf a) { return as_float(as_bits(a) ^ splat_bits(0x80000000u)); }
 VITRUM_LANES Vf abs(Vf a) { return as_float(as_bits(a) & splat_bits(0x7fffffffu)); }
 VITRUM_LANES Vf& operator+=(Vf& a, Vf b) { return a = a + b; }
-VITRUM_LANES Vf rsqrt(Vf a) { return splat(1.0f) / sqrt(a); }
 VITRUM_LANES Vf zero() { return splat(0.0f); }
 
 // What a bf16 store followed by a load gives; nothing for float.
