@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 
 #include "vitrum/core/error.h"
@@ -15,9 +14,6 @@ namespace vitrum {
 namespace {
 
 constexpr size_t kMaxMetadata = 65'536;  // entries
-
-// A name from a file: it may be long and hold anything.
-std::string shown(std::string_view name) { return json_string(fit_columns(name, 80)); }
 
 // Bytes of a tensor; nothing where they, or numel() on the way to them, do not fit into 63 bits.
 std::optional<size_t> checked_bytes(const Shape& shape, DType dtype) {
@@ -60,7 +56,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     key_ = name;
     if (place_ == Place::kMetadata)
       return !metadata_.contains(key_) ||
-             stop("\"__metadata__\" has the key {} twice", shown(key_));
+             stop("\"__metadata__\" has the key {} twice", shown_name(key_));
     return field_key();
   }
 
@@ -73,7 +69,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     }
     if (place_ != Place::kTensor || key_ != "dtype") return misplaced("a string");
     const auto dtype = safetensors_dtype(text);
-    if (!dtype) return stop("tensor {} has the unsupported dtype {}", tensor_name(), shown(text));
+    if (!dtype) return stop("tensor {} has the unsupported dtype {}", tensor_name(), shown_name(text));
     tensors_.back().dtype = *dtype;
     return true;
   }
@@ -116,7 +112,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (place_ == Place::kStart) return stop("it is {}, not an object", what);
     if (in_metadata_) return stop("\"__metadata__\" holds {} where a string belongs", what);
     if (place_ == Place::kTop) return stop("tensor {} is {}, not an object", tensor_name(), what);
-    return stop("tensor {} has {} in {}", tensor_name(), what, shown(key_));
+    return stop("tensor {} has {} in {}", tensor_name(), what, shown_name(key_));
   }
 
   bool top_key(const std::string& name) {
@@ -135,10 +131,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape", "data_offsets"};
     const auto field = std::find(kFields.begin(), kFields.end(), key_);
     if (field == kFields.end())
-      return stop("tensor {} has the unknown key {}", tensor_name(), shown(key_));
+      return stop("tensor {} has the unknown key {}", tensor_name(), shown_name(key_));
     bool& seen = fields_seen_[static_cast<size_t>(field - kFields.begin())];
     return !std::exchange(seen, true) ||
-           stop("tensor {} has the key {} twice", tensor_name(), shown(key_));
+           stop("tensor {} has the key {} twice", tensor_name(), shown_name(key_));
   }
 
   bool add_dim(uint64_t n) {
@@ -167,7 +163,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  std::string tensor_name() const { return shown(tensors_.back().name); }
+  std::string tensor_name() const { return shown_name(tensors_.back().name); }
 
   std::vector<TensorInfo>& tensors_;
   std::map<std::string, std::string>& metadata_;
@@ -208,16 +204,6 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   validate_layout();
 }
 
-void SafetensorsFile::index_names() {
-  by_name_.resize(tensors_.size());
-  std::iota(by_name_.begin(), by_name_.end(), 0u);
-  const auto name = [&](uint32_t i) -> const std::string& { return tensors_[i].name; };
-  std::ranges::sort(by_name_, {}, name);
-  const auto twice = std::ranges::adjacent_find(by_name_, {}, name);
-  if (twice != by_name_.end())
-    fail_input("'{}' has the tensor {} twice", path(), shown(name(*twice)));
-}
-
 void SafetensorsFile::validate_layout() const {
   std::vector<const TensorInfo*> order;
   for (const TensorInfo& t : tensors_) order.push_back(&t);
@@ -228,11 +214,11 @@ void SafetensorsFile::validate_layout() const {
   for (const TensorInfo* t : order) {
     if (t->offset != end)
       fail_input("'{}': tensor {} starts at byte {} of the data, expected {}: {}", path(),
-                 shown(t->name), t->offset, end,
+                 shown_name(t->name), t->offset, end,
                  t->offset < end ? "it overlaps another" : "nothing describes the bytes before it");
     if (t->bytes > available - end)
       fail_input("'{}' is truncated: tensor {} ends at byte {} of the data, which has {}", path(),
-                 shown(t->name), t->offset + t->bytes, available);
+                 shown_name(t->name), t->offset + t->bytes, available);
     end += t->bytes;
   }
   if (end != available)
@@ -240,28 +226,8 @@ void SafetensorsFile::validate_layout() const {
                path(), available - end);
 }
 
-const TensorInfo* SafetensorsFile::find(std::string_view name) const {
-  const auto name_at = [&](uint32_t i) -> std::string_view { return tensors_[i].name; };
-  const auto at = std::ranges::lower_bound(by_name_, name, {}, name_at);
-  return at != by_name_.end() && name_at(*at) == name ? &tensors_[*at] : nullptr;
-}
-
-const TensorInfo& SafetensorsFile::at(std::string_view name) const {
-  const TensorInfo* tensor = find(name);
-  if (!tensor) fail_input("'{}' has no tensor {}", path(), shown(name));
-  return *tensor;
-}
-
 std::span<const std::byte> SafetensorsFile::bytes(const TensorInfo& tensor) const {
   return file_.bytes().subspan(data_start_ + tensor.offset, tensor.bytes);
-}
-
-void SafetensorsFile::copy_to(const TensorInfo& tensor, const TensorView& target) const {
-  if (tensor.dtype != target.dtype || tensor.shape != target.shape)
-    fail_input("'{}': tensor {} is {} {}, expected {} {}", path(), shown(tensor.name),
-               name_of(tensor.dtype), tensor.shape.str(), name_of(target.dtype),
-               target.shape.str());
-  if (tensor.bytes > 0) std::memcpy(target.data, bytes(tensor).data(), tensor.bytes);
 }
 
 }  // namespace vitrum

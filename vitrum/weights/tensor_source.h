@@ -1,0 +1,52 @@
+// Named tensors in a file, whatever its format: what every reader of weights offers.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vitrum/core/dtype.h"
+#include "vitrum/core/shape.h"
+#include "vitrum/core/tensor.h"
+
+namespace vitrum {
+
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::kF32;
+  Shape shape;
+  size_t offset = 0;  // for the reader's own use
+  size_t bytes = 0;
+};
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  virtual const std::string& path() const = 0;
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in the order of the file
+
+  const TensorInfo* find(std::string_view name) const;  // null: no such tensor
+  const TensorInfo& at(std::string_view name) const;    // fails naming file and tensor
+
+  // Little-endian, in C order, valid as long as the source; straight from the mapped file where it
+  // holds them so. Not always aligned: copy before reading as numbers.
+  virtual std::span<const std::byte> bytes(const TensorInfo& tensor) const = 0;
+  // Into memory of the same dtype and shape; fails naming the tensor where they differ.
+  void copy_to(const TensorInfo& tensor, const TensorView& target) const;
+
+ protected:
+  void index_names();  // once tensors_ is complete; fails where a name comes twice
+
+  std::vector<TensorInfo> tensors_;
+
+ private:
+  std::vector<uint32_t> by_name_;  // positions in tensors_, sorted by name
+};
+
+// For messages: a name from a file may be long and hold anything.
+std::string shown_name(std::string_view name);
+
+}  // namespace vitrum
