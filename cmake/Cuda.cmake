@@ -17,10 +17,12 @@ if(VITRUM_CUDA STREQUAL "AUTO" AND NOT EXISTS /dev/nvidia0)
 endif()
 
 set(CMAKE_CUDA_COMPILER ${VITRUM_NVCC})
-if(EXISTS /dev/nvidia0)
-  set(usual native)
-else()
-  set(usual 90a-real)
+# The card at hand; Hopper's own instructions (90a) need its name spelt out.
+execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader --id=0
+  OUTPUT_VARIABLE capability OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+set(usual 90a-real)
+if(capability MATCHES "^[0-9]+[.][0-9]+$" AND NOT capability STREQUAL "9.0")
+  string(REPLACE "." "" usual "${capability}-real")
 endif()
 set(VITRUM_CUDA_ARCHITECTURES ${usual} CACHE STRING "Cards to build for, as CMAKE_CUDA_ARCHITECTURES has them")
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)

@@ -2,27 +2,14 @@
 // run. Built everywhere; each test skips itself where there is no card.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-
 #include "tests/support/case_maker.h"
+#include "tests/support/cuda.h"
 #include "tests/support/op_cases.h"
 #include "vitrum/core/error.h"
 #include "vitrum/reference/reference.h"
-#include "vitrum/runtime/backends.h"
 
 namespace vitrum::test {
 namespace {
-
-// Null, with the reason on record, where there is no card.
-std::unique_ptr<Backend> cuda(bool exact) {
-  setenv("VITRUM_TF32", exact ? "0" : "1", 1);
-  const auto beside = std::filesystem::path(VITRUM_BINARY).parent_path() / "libvitrum_cuda.so";
-  setenv("VITRUM_CUDA_LIBRARY", beside.c_str(), /*overwrite=*/0);
-  for (const BackendStatus& status : backend_statuses())
-    if (status.name == "cuda" && status.available) return make_backend({.device = "cuda"});
-  return nullptr;
-}
 
 using OpParam = std::tuple<size_t, DType>;
 
@@ -34,8 +21,8 @@ std::string name_of_param(const ::testing::TestParamInfo<OpParam>& info) {
 class CudaOp : public ::testing::TestWithParam<OpParam> {
  protected:
   void SetUp() override {
+    SKIP_WITHOUT_CUDA();
     backend_ = cuda(/*exact=*/true);
-    if (!backend_) GTEST_SKIP() << "no CUDA card here";
   }
   static DType dtype() { return std::get<DType>(GetParam()); }
   static std::vector<OpCase> cases() { return op_cases(std::get<size_t>(GetParam()), dtype()); }
@@ -70,8 +57,8 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaOp,
 
 // Heads of every kernel, sequences that do not fit into shared memory, more heads than processors.
 TEST(Cuda, AttentionOfEverySize) {
+  SKIP_WITHOUT_CUDA();
   const auto backend = cuda(/*exact=*/true), reference = make_reference_backend();
-  if (!backend) GTEST_SKIP() << "no CUDA card here";
   struct Size {
     int64_t images, tokens, heads, size;
     float drop = 0;
@@ -109,16 +96,16 @@ TEST(Cuda, AttentionOfEverySize) {
 }
 
 TEST(Cuda, FusedEqualsPlain) {
+  SKIP_WITHOUT_CUDA();
   const auto backend = cuda(/*exact=*/true);
-  if (!backend) GTEST_SKIP() << "no CUDA card here";
   EXPECT_EQ(fusion_fault(*backend, DType::kF32), "");
   EXPECT_EQ(fusion_fault(*backend, DType::kBF16), "");
 }
 
 // TF32 keeps ten bits of a factor.
 TEST(Cuda, Tf32ProductsAreClose) {
+  SKIP_WITHOUT_CUDA();
   const auto backend = cuda(/*exact=*/false), reference = make_reference_backend();
-  if (!backend) GTEST_SKIP() << "no CUDA card here";
   for (const Op& op : {Op(Linear{}), Op(LinearBwd{})})
     for (const OpCase& c : op_cases(op.index(), DType::kF32))
       EXPECT_EQ(difference(run_case(*backend, c).out, run_case(*reference, c).out, 4e-3), "")
@@ -126,8 +113,8 @@ TEST(Cuda, Tf32ProductsAreClose) {
 }
 
 TEST(Cuda, OutOfMemoryIsItsOwnKindOfError) {
+  SKIP_WITHOUT_CUDA();
   const auto backend = cuda(/*exact=*/false);
-  if (!backend) GTEST_SKIP() << "no CUDA card here";
   try {
     backend->allocate(size_t{1} << 44);
     FAIL() << "16 TiB were granted";

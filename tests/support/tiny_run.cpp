@@ -127,7 +127,7 @@ Recipe TinyRun::recipe() const {
 }
 
 RunOptions TinyRun::options(const std::string& out, int threads) const {
-  return {.out = dir_ / out, .device = {.threads = threads}, .quiet = true};
+  return {.out = dir_ / out, .device = {.device = "cpu", .threads = threads}, .quiet = true};
 }
 
 std::map<std::string, std::string> outcome(const std::string& run) {

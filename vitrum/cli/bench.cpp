@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <map>
 
 #include "vitrum/cli/verbs.h"
 #include "vitrum/core/json_text.h"
@@ -18,9 +19,10 @@ namespace vitrum {
 namespace {
 
 struct Options {
-  std::string model, mode = "infer";
+  std::string model, mode = "infer", recompute = "none";
   int64_t batch = 32, steps = 10, warmup = 2;
   std::optional<int64_t> image_size, num_classes;
+  bool trace = false;
 };
 
 double seconds(const std::function<void()>& work) {
@@ -62,6 +64,7 @@ class Workload {
   virtual ~Workload() = default;
   virtual void start() = 0;
   virtual void finish() = 0;
+  virtual void run_traced(const Program::Trace& after) = 0;  // one step, kernel by kernel
 };
 
 class Inference final : public Workload {
@@ -77,6 +80,7 @@ class Inference final : public Workload {
   }
   void start() override { program_.run(); }
   void finish() override { program_.download(logits_.data(), model_.logits); }
+  void run_traced(const Program::Trace& after) override { program_.run_traced(after); }
 
  private:
   Program compile(DType compute) {
@@ -94,19 +98,23 @@ class Inference final : public Workload {
 
 class Training final : public Workload {
  public:
-  Training(const ModelSpec& spec, int64_t batch, DType compute, Backend& backend)
-      : batch_(synthetic_batch(spec.config, batch)),
-        train_(spec, recipe(batch), compute, backend) {}
+  Training(const ModelSpec& spec, const Options& o, DType compute, Backend& backend)
+      : batch_(synthetic_batch(spec.config, o.batch)),
+        train_(spec, recipe(o.batch, o.recompute), compute, backend) {}
   void start() override {
     train_.backward(batch_, batch_.count, step_);
     train_.update(1e-4, step_++);
   }
   void finish() override { train_.results(); }
+  void run_traced(const Program::Trace& after) override { train_.run_traced(after); }
 
  private:
-  static Recipe recipe(int64_t batch) {
+  static Recipe recipe(int64_t batch, const std::string& recompute) {
     Recipe recipe;
     recipe.batch_size = batch;
+    recipe.recompute = recompute == "cheap"   ? Recompute::kCheap
+                       : recompute == "block" ? Recompute::kBlock
+                                              : Recompute::kNone;
     return recipe;
   }
 
@@ -133,7 +141,8 @@ class GemmProbe {
     std::vector<std::byte> noise(program_[x_].bytes());
     PhiloxStream random(1, kAugmentStream, 0);
     for (size_t i = 0; i + 4 <= noise.size(); i += 4) {
-      const uint32_t bits = (random.next_u32() & 0x807f807fu) | 0x3f003f00u;  // +-[0.5, 1) in either
+      const uint32_t bits =
+          (random.next_u32() & 0x807f807fu) | 0x3f003f00u;  // +-[0.5, 1) in either
       std::memcpy(&noise[i], &bits, 4);
     }
     program_.upload(x_, noise.data());
@@ -223,6 +232,35 @@ std::string to_text(const Result& r, const Options& o, const std::string& device
   return out;
 }
 
+// The kernels of one step by kind of op, with what each kind reaches: bytes are those of its
+// operands, so that a kernel which reads them twice shows as slow.
+std::string traced(Workload& work) {
+  struct Sum {
+    int64_t count = 0, bytes = 0, macs = 0;
+    double seconds = 0;
+  };
+  std::map<std::string, Sum> kinds;
+  double total = 0;
+  work.start(), work.finish();
+  work.run_traced([&](const Program::Step& step, double seconds) {
+    const std::string shape = step.out.empty() || !step.out[0] ? "" : step.out[0].shape.str();
+    Sum& sum = kinds[fmt::format("{} {}", step.op, shape)];
+    ++sum.count, sum.bytes += step.bytes, sum.macs += step.macs, sum.seconds += seconds;
+    total += seconds;
+  });
+  std::vector<std::pair<std::string, Sum>> rows(kinds.begin(), kinds.end());
+  std::sort(rows.begin(), rows.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  std::string out = fmt::format("\n{:<38}{:>6}{:>10}{:>7}{:>9}{:>9}\n", "op and first output",
+                                "times", "ms", "share", "TFLOP/s", "TB/s");
+  for (const auto& [name, sum] : rows)
+    out += fmt::format("{:<38}{:>6}{:>10.3f}{:>6.1f}%{:>9.2f}{:>9.3f}\n", name, sum.count,
+                       1e3 * sum.seconds, 100 * sum.seconds / total,
+                       2e-12 * static_cast<double>(sum.macs) / sum.seconds,
+                       1e-12 * static_cast<double>(sum.bytes) / sum.seconds);
+  return out + fmt::format("{:<44}{:>10.3f}\n", "one step, kernel by kernel", 1e3 * total);
+}
+
 int run(const Options& o, const CommonOptions& common) {
   ModelSpec spec = resolve_model(o.model);
   if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
@@ -231,12 +269,13 @@ int run(const Options& o, const CommonOptions& common) {
   const DType compute = compute_precision(common, *backend);
   std::unique_ptr<Workload> work;
   if (o.mode == "train")
-    work = std::make_unique<Training>(spec, o.batch, compute, *backend);
+    work = std::make_unique<Training>(spec, o, compute, *backend);
   else
     work = std::make_unique<Inference>(spec, o.batch, compute, *backend);
   const Result result = measure(*work, spec, o, compute, *backend);
   const auto text = common.json ? to_json : to_text;
   print_out(text(result, o, backend->name(), compute));
+  if (o.trace && !common.json) print_out(traced(*work));
   return 0;
 }
 
@@ -268,6 +307,14 @@ Verb bench_verb() {
             .max = 65536},
            {.name = "--steps", .target = &o->steps, .help = "steps to measure", .min = 1},
            {.name = "--warmup", .target = &o->warmup, .help = "steps before measuring", .min = 1},
+           {.name = "--recompute",
+            .target = &o->recompute,
+            .help = "what training computes again to save memory",
+            .value = "NAME",
+            .choices = {"none", "cheap", "block"}},
+           {.name = "--trace",
+            .target = &o->trace,
+            .help = "then run one step kernel by kernel and say where its time goes"},
            {.name = "--image-size",
             .target = &o->image_size,
             .help = "another input size, in pixels",

@@ -13,15 +13,7 @@ namespace {
 constexpr int kRows = 16;     // of queries (or keys) that a warp takes at a time
 constexpr int kMaxWarps = 8;  // a block
 constexpr int kPad = 8;       // elements behind a row: ldmatrix then meets no bank twice
-constexpr float kLog2E = 1.4426950408889634f;
-
-// A (rows, D) slice of a head in global memory: `stride` elements from row to row.
-struct Rows {
-  const bf16* data;
-  int64_t stride;
-};
-
-template <int kSteps>  // of 16 along the head
+template <int kSteps>         // of 16 along the head
 struct Head {
   static constexpr int kWidth = 16 * kSteps, kStride = kWidth + kPad;
 
@@ -116,15 +108,6 @@ struct Layout {
   int tokens16;
   size_t bits_bytes, bytes;
 };
-
-__device__ float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-__device__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
 
 // ---- forward ----
 
@@ -260,36 +243,6 @@ __global__ void __launch_bounds__(kWarp* kMaxWarps, kSteps <= 5 ? 2 : 1)
 
 // ---- backward ----
 
-// A head's operands, each (tokens, size).
-struct BackwardViews {
-  Rows q, k, v, y, dy;
-  bf16* dqkv;  // of q; those of k and v lie y_stride() further each
-};
-
-// delta_t = dy_t . y_t and lse_t in shared memory; behind the last token such that weights are 0.
-template <int kSteps>
-__device__ void row_terms(const BackwardViews& at, const AttentionShape& shape, const float* lse,
-                          int tokens16, float* lse_log2, float* delta) {
-  constexpr int kLanes = kSteps <= 1 ? 2 : kSteps <= 2 ? 4 : kSteps <= 4 ? 8 : 16;  // a row
-  const int lane = threadIdx.x % kLanes, column = lane * 8;
-  for (int base = 0; base < tokens16; base += blockDim.x / kLanes) {
-    const int row = base + threadIdx.x / kLanes;
-    float sum = 0;
-    if (row < shape.tokens && column < shape.size) {
-      const Eight a = load8(at.dy.data + row * at.dy.stride + column),
-                  b = load8(at.y.data + row * at.y.stride + column);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum = fmaf(a.v[i], b.v[i], sum);
-    }
-#pragma unroll
-    for (int i = kLanes / 2; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
-    if (lane == 0 && row < tokens16) {
-      delta[row] = sum;
-      lse_log2[row] = row < shape.tokens ? lse[row] * kLog2E : INFINITY;
-    }
-  }
-}
-
 // dq of 16 queries: for every 16 keys the weights, their gradient, and its product with the keys.
 template <int kSteps>
 struct QueryTile {
@@ -364,18 +317,7 @@ __global__ void __launch_bounds__(kWarp* kMaxWarps, kSteps <= 4 ? 2 : 1)
   float* delta = lse + layout.tokens16;
   const DropBits drop{args.drop.rng ? reinterpret_cast<uint8_t*>(delta + layout.tokens16) : nullptr,
                       static_cast<int>(draws_per_row(shape.tokens)), args.drop.scale};
-  const int64_t qkv_at = image * int64_t{shape.tokens} * shape.qkv_stride() + head * shape.size;
-  const int64_t y_at = image * int64_t{shape.tokens} * shape.y_stride() + head * shape.size;
-  const auto part = [&](int which) {
-    return Rows{static_cast<const bf16*>(args.qkv) + qkv_at + which * shape.y_stride(),
-                shape.qkv_stride()};
-  };
-  const BackwardViews at{part(0),
-                         part(1),
-                         part(2),
-                         {static_cast<const bf16*>(args.y) + y_at, shape.y_stride()},
-                         {static_cast<const bf16*>(args.dy) + y_at, shape.y_stride()},
-                         static_cast<bf16*>(args.out) + qkv_at};
+  const BackwardViews at = backward_views(args, image, head);
   const auto fill = [&](Rows a, Rows b, int first) {
     const int count = min(layout.rows, layout.tokens16 - first);
     __syncthreads();
@@ -384,7 +326,8 @@ __global__ void __launch_bounds__(kWarp* kMaxWarps, kSteps <= 4 ? 2 : 1)
     wait_for_copies();
     __syncthreads();
   };
-  row_terms<kSteps>(at, shape, args.lse + int64_t{blockIdx.x} * shape.tokens, layout.tokens16, lse,
+  constexpr int kLanes = kSteps <= 1 ? 2 : kSteps <= 2 ? 4 : kSteps <= 4 ? 8 : 16;
+  row_terms<kLanes>(at, shape, args.lse + int64_t{blockIdx.x} * shape.tokens, layout.tokens16, lse,
                     delta);
   drop.draw(args.drop, blockIdx.x, shape.tokens);
 
@@ -468,9 +411,7 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images, b
   const Layout layout = plan<kSteps>(cuda, shape, backward, args.drop.rng != nullptr);
   if (layout.rows == 0) return nullptr;  // dropout bits of a very long sequence
   const auto kernel = backward ? backward_kernel<kSteps> : forward_kernel<kSteps>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(layout.bytes)),
-        "attention's shared memory");
+  allow_shared_memory(kernel, layout.bytes);
   const int64_t blocks = images * shape.heads;
   const int tiles = layout.tokens16 / kRows;
   // With few heads the queries of one are spread over blocks; with many, two rounds keep warps
@@ -511,8 +452,10 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
                            y.data,
                            lse.f32(),
                            drop_site(operand(io.in, 1), op.drop, op.site)};
-  if (for_tensor_cores(args.shape, qkv.dtype, qkv, y))
+  if (for_tensor_cores(args.shape, qkv.dtype, qkv, y)) {
+    if (KernelPtr kernel = warpgroup_attention(cuda, args, qkv.shape[0])) return kernel;
     if (KernelPtr kernel = launch(cuda, args, qkv.shape[0], false)) return kernel;
+  }
   return make_kernel([=, images = qkv.shape[0], stream = cuda.stream()] {
     launch_plain_attention(args, images, qkv.dtype, stream);
   });
@@ -527,8 +470,10 @@ KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
                            io.out[0].data,
                            lse.f32(),
                            drop_site(operand(io.in, 4), op.drop, op.site)};
-  if (for_tensor_cores(args.shape, qkv.dtype, qkv, y) && aligned16(dy) && aligned16(io.out[0]))
+  if (for_tensor_cores(args.shape, qkv.dtype, qkv, y) && aligned16(dy) && aligned16(io.out[0])) {
+    if (KernelPtr kernel = warpgroup_attention_bwd(cuda, args, qkv.shape[0])) return kernel;
     if (KernelPtr kernel = launch(cuda, args, qkv.shape[0], true)) return kernel;
+  }
   return make_kernel([=, images = qkv.shape[0], stream = cuda.stream()] {
     launch_plain_attention_bwd(args, images, qkv.dtype, stream);
   });

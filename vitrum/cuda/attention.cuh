@@ -18,6 +18,75 @@ struct AttentionArgs {
   DropSite drop;
 };
 
+constexpr float kLog2E = 1.4426950408889634f;
+
+// A (tokens, size) slice of a head in global memory: `stride` elements from row to row.
+struct Rows {
+  const bf16* data;
+  int64_t stride;
+};
+
+// A head's operands in the backward pass.
+struct BackwardViews {
+  Rows q, k, v, y, dy;
+  bf16* dqkv;  // of q; those of k and v lie y_stride() further each
+};
+
+__device__ __forceinline__ BackwardViews backward_views(const AttentionArgs& args, int64_t image,
+                                                        int head) {
+  const AttentionShape& shape = args.shape;
+  const int64_t qkv_at = image * shape.tokens * shape.qkv_stride() + head * shape.size;
+  const int64_t y_at = image * shape.tokens * shape.y_stride() + head * shape.size;
+  const auto part = [&](int which) {
+    return Rows{static_cast<const bf16*>(args.qkv) + qkv_at + which * shape.y_stride(),
+                shape.qkv_stride()};
+  };
+  return {part(0),
+          part(1),
+          part(2),
+          {static_cast<const bf16*>(args.y) + y_at, shape.y_stride()},
+          {static_cast<const bf16*>(args.dy) + y_at, shape.y_stride()},
+          static_cast<bf16*>(args.out) + qkv_at};
+}
+
+// delta_t = dy_t . y_t and lse_t of a head in shared memory, for `count` rows; behind the last
+// token such that weights become 0. kLanes threads share a row.
+template <int kLanes>
+__device__ void row_terms(const BackwardViews& at, const AttentionShape& shape, const float* lse,
+                          int count, float* lse_log2, float* delta) {
+  const int lane = threadIdx.x % kLanes, column = lane * 8;
+  for (int base = 0; base < count; base += blockDim.x / kLanes) {
+    const int row = base + threadIdx.x / kLanes;
+    float sum = 0;
+    if (row < shape.tokens && column < shape.size) {
+      const Eight a = load8(at.dy.data + row * at.dy.stride + column),
+                  b = load8(at.y.data + row * at.y.stride + column);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum = fmaf(a.v[i], b.v[i], sum);
+    }
+#pragma unroll
+    for (int i = kLanes / 2; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    if (lane == 0 && row < count) {
+      delta[row] = sum;
+      lse_log2[row] = row < shape.tokens ? lse[row] * kLog2E : INFINITY;
+    }
+  }
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+// On sm_90, heads of 64 whose keys and values fit into shared memory, without dropout; null
+// otherwise.
+KernelPtr warpgroup_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr warpgroup_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+
 // Heads that fill 16-byte loads and registers go to the tensor cores; anything else, and f32, here.
 void launch_plain_attention(const AttentionArgs& args, int64_t images, DType dtype,
                             cudaStream_t stream);

@@ -24,29 +24,49 @@ void check(cudaError_t status, const char* what) {
 
 // ---- uploads ----
 
+Staging::Staging(cudaStream_t stream) : stream_(stream) {
+  check(cudaStreamCreateWithFlags(&bus_, cudaStreamNonBlocking), "a stream");
+}
+
 Staging::~Staging() {
   const auto release = [](Slot& slot) {
-    if (slot.done) cudaEventDestroy(slot.done);
-    if (slot.host) cudaFreeHost(slot.host);
+    if (slot.done) cudaEventDestroy(slot.done), cudaEventDestroy(slot.arrived);
+    cudaFreeHost(slot.host);
+    cudaFree(slot.device);
   };
   std::for_each(std::begin(small_), std::end(small_), release);
   std::for_each(std::begin(large_), std::end(large_), release);
+  cudaStreamDestroy(bus_);
+}
+
+void Staging::grow(Slot& slot, size_t bytes, bool large) {
+  if (!slot.done) {
+    check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming), "an event");
+    check(cudaEventCreateWithFlags(&slot.arrived, cudaEventDisableTiming), "an event");
+  }
+  if (slot.bytes >= bytes) return;
+  cudaFreeHost(std::exchange(slot.host, nullptr));
+  cudaFree(std::exchange(slot.device, nullptr));
+  slot.bytes = bytes;
+  check(cudaMallocHost(&slot.host, bytes), "pinned memory for uploads");
+  if (large) check(cudaMalloc(&slot.device, bytes), "memory for uploads");
 }
 
 void Staging::send(void* to, const void* from, size_t bytes) {
   constexpr size_t kSmall = 64 << 10;
-  const bool small = bytes <= kSmall;
-  size_t& next = small ? next_small_ : next_large_;
-  Slot& slot = (small ? small_ : large_)[next++ % (small ? std::size(small_) : std::size(large_))];
+  const bool large = bytes > kSmall;
+  Slot& slot =
+      large ? large_[next_large_++ % std::size(large_)] : small_[next_small_++ % std::size(small_)];
   if (slot.done) check(cudaEventSynchronize(slot.done), "waiting for an upload");
-  if (!slot.done) check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming), "an event");
-  if (slot.bytes < bytes) {
-    cudaFreeHost(std::exchange(slot.host, nullptr));
-    slot.bytes = small ? kSmall : bytes;
-    check(cudaMallocHost(&slot.host, slot.bytes), "pinned memory for uploads");
-  }
+  grow(slot, large ? bytes : kSmall, large);
   std::memcpy(slot.host, from, bytes);
-  check(cudaMemcpyAsync(to, slot.host, bytes, cudaMemcpyHostToDevice, stream_), "upload");
+  if (large) {
+    check(cudaMemcpyAsync(slot.device, slot.host, bytes, cudaMemcpyHostToDevice, bus_), "upload");
+    check(cudaEventRecord(slot.arrived, bus_), "upload");
+    check(cudaStreamWaitEvent(stream_, slot.arrived, 0), "upload");
+  }
+  check(cudaMemcpyAsync(to, large ? slot.device : slot.host, bytes, cudaMemcpyDefault, stream_),
+        "upload");
   check(cudaEventRecord(slot.done, stream_), "upload");
 }
 
@@ -69,6 +89,7 @@ CudaBackend::CudaBackend(int device) : tf32_(tf32_wanted()) {
   check(cudaGetDeviceProperties(&card, device), "asking for the card's properties");
   name_ = fmt::format("cuda ({})", card.name);
   processors_ = card.multiProcessorCount;
+  capability_ = 10 * card.major + card.minor;
   shared_memory_ = card.sharedMemPerBlockOptin;
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
   check(cudaMallocHost(reinterpret_cast<void**>(&later_memory_), kLaterBytes), "pinned memory");
@@ -158,11 +179,19 @@ class CapturedSequence final : public Sequence {
     if (!graph_) capture();
     check(cudaGraphLaunch(graph_, stream_), "launching a program");
   }
-  void run_one(size_t i) override {
+  double run_one(size_t i) override {
+    cudaEvent_t start = nullptr, stop = nullptr;
+    check(cudaEventCreate(&start), "an event"), check(cudaEventCreate(&stop), "an event");
     check(cudaStreamSynchronize(stream_), "waiting for the card");
+    check(cudaEventRecord(start, stream_), "an event");
     kernels_[i]->launch();
     check(cudaGetLastError(), "launching a kernel");
+    check(cudaEventRecord(stop, stream_), "an event");
     check(cudaStreamSynchronize(stream_), "running a kernel");
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, start, stop), "an event");
+    cudaEventDestroy(start), cudaEventDestroy(stop);
+    return 1e-3 * static_cast<double>(milliseconds);
   }
 
  private:

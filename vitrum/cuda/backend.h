@@ -18,20 +18,23 @@ void check(cudaError_t status, const char* what);
 // Pinned host memory in a ring: a slot is used again once the copy out of it is done.
 class Staging {
  public:
-  explicit Staging(cudaStream_t stream) : stream_(stream) {}
+  explicit Staging(cudaStream_t stream);
   ~Staging();
   // Copies `from` aside and sends it to `to` in stream order; returns without waiting for the card.
+  // Large uploads cross the bus on a stream of their own, into card memory beside `to`, while the
+  // card still works on what it was given before.
   void send(void* to, const void* from, size_t bytes);
 
  private:
-  static constexpr size_t kSlots = 4;
   struct Slot {
-    void* host = nullptr;
+    void *host = nullptr, *device = nullptr;
     size_t bytes = 0;
-    cudaEvent_t done = nullptr;
+    cudaEvent_t arrived = nullptr, done = nullptr;
   };
-  cudaStream_t stream_;
-  Slot small_[4 * kSlots], large_[kSlots];
+  void grow(Slot& slot, size_t bytes, bool large);
+
+  cudaStream_t stream_, bus_ = nullptr;
+  Slot small_[16], large_[2];
   size_t next_small_ = 0, next_large_ = 0;
 };
 
@@ -54,6 +57,7 @@ class CudaBackend final : public Backend {
 
   cudaStream_t stream() const { return stream_; }
   int processors() const { return processors_; }
+  int capability() const { return capability_; }           // 90 is Hopper
   size_t shared_memory() const { return shared_memory_; }  // most a block may ask for
   bool tf32() const { return tf32_; }
   Gemms& gemms() { return *gemms_; }
@@ -74,7 +78,7 @@ class CudaBackend final : public Backend {
 
   std::string name_;
   cudaStream_t stream_ = nullptr;
-  int processors_ = 0;
+  int processors_ = 0, capability_ = 0;
   size_t shared_memory_ = 0;
   bool tf32_ = true;
   std::vector<Buffer> scratch_;

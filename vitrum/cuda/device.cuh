@@ -224,6 +224,18 @@ auto with_type(DType dtype, const Body& body) {
   return dtype == DType::kBF16 ? body(bf16{}) : body(float{});
 }
 
+// Lets a kernel have `bytes` of dynamic shared memory, and as many blocks a processor as that
+// allows: left alone, the driver may keep the memory for the cache.
+template <class Kernel>
+void allow_shared_memory(Kernel* kernel, size_t bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "asking for shared memory");
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared),
+        "asking for shared memory");
+}
+
 // The launch is recorded or run when the kernel is launched; mistakes show there.
 template <class... Params, class... Args>
 KernelPtr launch_kernel(CudaBackend& cuda, void (*kernel)(Params...), dim3 grid, dim3 block,

@@ -19,8 +19,8 @@ __device__ __forceinline__ void load_row(Raw8<T> (&row)[kVectors], const T* from
   }
 }
 
-// body(i) for the elements of a row that this lane owns: the same, in the same
-// order, as with load_row.
+// body(i) for the elements of a row that this lane owns: the same, in the same order, as with
+// load_row.
 template <class Body>
 __device__ __forceinline__ void for_lane(int width, int lane, const Body& body) {
   for (int first = lane * 8; first < width; first += kSpan)

@@ -69,26 +69,23 @@ __global__ void __launch_bounds__(BackwardShape<T, kVectors>::kWarps* kWarp,
   const auto width = static_cast<float>(g.width);
   Eight dw[kVectors] = {}, dbias[kVectors] = {};
   Raw8<T> next_dy[kVectors] = {}, next_x[kVectors] = {};
-  int64_t r = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
-  if (kAhead && r < g.rows) {
+  float next_mean = 0, next_rstd = 0;
+  const auto read_ahead = [&](int64_t r) {
+    if (r >= g.rows) return;
     load_row(next_dy, g.dy + r * g.width, g.width, lane);
     load_row(next_x, g.x + r * g.width, g.width, lane);
-  }
+    next_mean = g.mean[r], next_rstd = g.rstd[r];
+  };
+  int64_t r = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  if constexpr (kAhead) read_ahead(r);
   for (; r < g.rows; r += stride) {
     const int64_t at = r * g.width;
-    Raw8<T> dy[kVectors] = {}, x[kVectors] = {}, skip[kVectors] = {};
-    RowGradient row{g.mean[r], g.rstd[r]};
-    if constexpr (kAhead) {
+    if constexpr (!kAhead) read_ahead(r);
+    Raw8<T> dy[kVectors], x[kVectors], skip[kVectors] = {};
 #pragma unroll
-      for (int j = 0; j < kVectors; ++j) dy[j] = next_dy[j], x[j] = next_x[j];
-      if (r + stride < g.rows) {
-        load_row(next_dy, g.dy + at + stride * g.width, g.width, lane);
-        load_row(next_x, g.x + at + stride * g.width, g.width, lane);
-      }
-    } else {
-      load_row(dy, g.dy + at, g.width, lane);
-      load_row(x, g.x + at, g.width, lane);
-    }
+    for (int j = 0; j < kVectors; ++j) dy[j] = next_dy[j], x[j] = next_x[j];
+    RowGradient row{next_mean, next_rstd};
+    if constexpr (kAhead) read_ahead(r + stride);
     if (g.dskip) load_row(skip, g.dskip + at, g.width, lane);
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {

@@ -1,5 +1,6 @@
 // The only interface between a graph and a device.
 #pragma once
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -43,8 +44,12 @@ class Sequence {
   virtual void run() {
     for (auto& kernel : kernels_) kernel->launch();
   }
-  // One kernel at a time, for tracing: the device is idle before and after.
-  virtual void run_one(size_t i) { kernels_[i]->launch(); }
+  // One kernel at a time, for tracing: the device is idle before and after. Returns its seconds.
+  virtual double run_one(size_t i) {
+    const auto start = std::chrono::steady_clock::now();
+    kernels_[i]->launch();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
   size_t size() const { return kernels_.size(); }
 
  protected:

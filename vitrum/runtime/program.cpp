@@ -1,6 +1,6 @@
 #include "vitrum/runtime/program.h"
 
-#include <chrono>
+#include "vitrum/runtime/summary.h"
 
 namespace vitrum {
 
@@ -22,7 +22,12 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
     for (ValueId id : node.in) io.in.push_back(view(id));
     for (ValueId id : node.out) io.out.push_back(view(id));
     kernels.push_back(store.backend().lower(node.op, io));
-    steps_.push_back({node.name, name_of(node.op), io.out});
+    Step step{.name = node.name, .op = name_of(node.op), .macs = multiply_adds(g, node)};
+    for (const auto* views : {&io.in, &io.out})
+      for (const TensorView& v : *views)
+        if (v) step.bytes += static_cast<int64_t>(v.bytes());
+    step.out = std::move(io.out);
+    steps_.push_back(std::move(step));
   }
   sequence_ = store.backend().prepare(std::move(kernels));
 }
@@ -60,10 +65,8 @@ TensorView Program::bind(const Graph& g, ValueId id, Arena weights) {
 
 void Program::run_traced(const Trace& after) {
   for (size_t i = 0; i < steps_.size(); ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    sequence_->run_one(i);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    after(steps_[i].name, steps_[i].op, took.count(), steps_[i].out);
+    const double seconds = sequence_->run_one(i);
+    after(steps_[i], seconds);
   }
 }
 

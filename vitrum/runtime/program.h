@@ -27,9 +27,15 @@ class Program {
           const CompileOptions& options = {});
 
   void run() { sequence_->run(); }
-  // Kernel by kernel: `after(name, op name, seconds, outputs)` for each.
-  using Trace = std::function<void(const std::string&, std::string_view, double,
-                                   std::span<const TensorView>)>;
+  // Kernel by kernel, and what each did.
+  struct Step {
+    std::string name;     // of the layer
+    std::string_view op;  // of op.h
+    int64_t bytes = 0;    // of its operands, each once
+    int64_t macs = 0;     // multiply-adds of matrix products and attention
+    std::vector<TensorView> out;
+  };
+  using Trace = std::function<void(const Step&, double seconds)>;
   void run_traced(const Trace& after);
 
   TensorView operator[](Value v) const { return views_[static_cast<size_t>(v.id())]; }
@@ -45,12 +51,6 @@ class Program {
 
  private:
   TensorView bind(const Graph& g, ValueId id, Arena weights);
-
-  struct Step {
-    std::string name;
-    std::string_view op;
-    std::vector<TensorView> out;
-  };
 
   ParamStore& store_;
   Plan plan_;

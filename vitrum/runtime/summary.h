@@ -9,8 +9,8 @@
 
 namespace vitrum {
 
-// Multiply-adds of one run of the node: matrix products and attention; what is linear in its
-// tensors counts nothing.
+// Multiply-adds of one run of the node, forward or backward: matrix products and attention; what is
+// linear in its tensors counts nothing.
 int64_t multiply_adds(const Graph& g, const Node& node);
 int64_t multiply_adds(const Graph& g);  // of all nodes
 

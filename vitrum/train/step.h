@@ -39,6 +39,12 @@ class TrainStep {
   // idles.
   std::vector<StepResult> results();
 
+  // One backward and one update, kernel by kernel, on whatever was given last.
+  void run_traced(const Program::Trace& after) {
+    backward_.run_traced(after);
+    update_.run_traced(after);
+  }
+
   TrainTotals totals();  // since clear_totals()
   void clear_totals();
 

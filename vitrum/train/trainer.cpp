@@ -140,12 +140,12 @@ bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
     const bool saves = recipe_.checkpoint_every > 0 && at_.step + 1 < end &&
                        (at_.step + 1) % recipe_.checkpoint_every == 0;
     train_step();
-    const bool stops = interrupt.signal() != 0;
-    if (saves || stops || at_.step == end || given_.size() >= patience) take_results(hooks);
+    if (saves || interrupt.signal() != 0 || at_.step == end || given_.size() >= patience)
+      take_results(hooks);
     at_.seconds += seconds_since(start);
     progress.update(at_.step - first, progress.due() ? fmt::format("loss={:.4f}", last_loss_) : "");
     if (saves) save();
-    if (stops) return false;
+    if (interrupt.signal() != 0) return take_results(hooks), false;
   }
   progress.clear();
   return true;

@@ -1,0 +1,133 @@
+// Whole models on a CUDA card: the same training as on the CPU, the same bits however it is run.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/support/cuda.h"
+#include "tests/support/tiny_run.h"
+#include "tests/support/training_graph.h"
+#include "vitrum/core/philox.h"
+#include "vitrum/train/step.h"
+
+namespace vitrum::test {
+namespace {
+
+ModelSpec small_model() {
+  ModelSpec model{.architecture = "vit_tiny_cifar"};
+  model.config = {.image_h = 32,
+                  .image_w = 32,
+                  .patch_h = 4,
+                  .patch_w = 4,
+                  .width = 128,
+                  .depth = 3,
+                  .heads = 2,
+                  .mlp_width = 256,
+                  .classes = 10,
+                  .layer_scale = 0.1f,
+                  .drop_pos = 0.1f,
+                  .drop_attn = 0.1f,
+                  .drop_act = 0.1f,
+                  .drop_path = 0.2f};
+  model.preprocess.mean = model.preprocess.std = {0.5f, 0.5f, 0.5f};
+  return model;
+}
+
+Batch noise_batch(const ViTConfig& c, int64_t count) {
+  Batch batch;
+  batch.count = count;
+  batch.storage = allocate_host(static_cast<size_t>(count * c.channels * c.image_h * c.image_w));
+  PhiloxStream random(3, 1, 0);
+  for (uint8_t& pixel : batch.pixels()) pixel = static_cast<uint8_t>(random.next_u32());
+  for (int64_t i = 0; i < count; ++i)
+    batch.labels.push_back(static_cast<int32_t>(random.below(10)));
+  return batch;
+}
+
+std::vector<StepResult> losses(Backend& backend, DType compute) {
+  Recipe recipe;
+  recipe.batch_size = 24, recipe.clip_norm = 1, recipe.ema = 0.9, recipe.label_smoothing = 0.1;
+  const ModelSpec model = small_model();
+  TrainStep step(model, recipe, compute, backend);
+  const Batch batch = noise_batch(model.config, recipe.batch_size);
+  for (int64_t i = 0; i < 6; ++i) step.backward(batch, batch.count, i), step.update(1e-3, i);
+  return step.results();
+}
+
+void expect_close(const std::vector<StepResult>& got, const std::vector<StepResult>& expected,
+                  double tolerance) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_NEAR(got[i].loss, expected[i].loss, tolerance * expected[i].loss) << "step " << i;
+    EXPECT_NEAR(got[i].norm, expected[i].norm, 10 * tolerance * expected[i].norm) << "step " << i;
+  }
+}
+
+TEST(CudaModel, TrainsAsOnTheCpu) {
+  SKIP_WITHOUT_CUDA();
+  const auto card = cuda(/*exact=*/true), cpu = make_backend({.device = "cpu"});
+  expect_close(losses(*card, DType::kF32), losses(*cpu, DType::kF32), 1e-4);
+  expect_close(losses(*card, DType::kBF16), losses(*cpu, DType::kBF16), 1e-2);
+}
+
+// The gradients of one step, through run() or kernel by kernel.
+std::vector<float> gradients(Backend& backend, Recompute recompute, bool captured) {
+  const ViTConfig config = small_model().config;
+  TrainingGraph graph(config, 16, {.recompute = recompute});
+  ParamStore store(graph.g, backend);
+  store.initialize(5);
+  Program program = graph.compile(store, {.compute = DType::kBF16});
+  PhiloxStream random(4, 1, 0);
+  std::vector<float> image(static_cast<size_t>(graph.image.shape().numel()));
+  for (float& x : image) x = static_cast<float>(random.normal());
+  const std::vector<int32_t> target(16, 3);
+  const std::vector<float> weight(16, 1.f / 16);
+  const RandomState rng{1, 2, 3, 0};
+  program.upload(graph.image, image.data());
+  program.upload(graph.target, target.data());
+  program.upload(graph.weight, weight.data());
+  program.upload(graph.rng, &rng);
+  if (captured)
+    program.run();
+  else
+    program.run_traced([](const Program::Step&, double) {});
+  std::vector<float> all;
+  for (size_t i = 0; i < store.specs().size(); ++i) {
+    const std::vector<float> one = store.read(i, Arena::kGrad);
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  return all;
+}
+
+TEST(CudaModel, CapturedAndRecomputedAreTheSameBits) {
+  SKIP_WITHOUT_CUDA();
+  const auto card = cuda(/*exact=*/false);
+  const std::vector<float> plain = gradients(*card, Recompute::kNone, /*captured=*/false);
+  EXPECT_TRUE(gradients(*card, Recompute::kNone, true) == plain);
+  EXPECT_TRUE(gradients(*card, Recompute::kCheap, true) == plain);
+  EXPECT_TRUE(gradients(*card, Recompute::kBlock, true) == plain);
+  EXPECT_TRUE(gradients(*cuda(false), Recompute::kNone, true) == plain);
+}
+
+TEST(CudaModel, ResumedRunIsTheUninterruptedRun) {
+  SKIP_WITHOUT_CUDA();
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  recipe.accumulate = 2, recipe.batch_size = 8, recipe.ema = 0.9, recipe.checkpoint_every = 1;
+  recipe.precision = Precision::kBF16;
+  const auto options = [&](const std::string& out, bool resume) {
+    RunOptions o = tiny.options(out);
+    o.device.device = "cuda", o.resume = resume;
+    return o;
+  };
+  Trainer(recipe, options("whole", false)).run();
+  Trainer(recipe, options("cut", false)).run({.step = [](int64_t step, double) {
+    if (step == 7) raise(SIGINT);
+  }});
+  Trainer rest(recipe_of_run(tiny / "cut"), options("cut", true));
+  EXPECT_EQ(rest.position().step, 7);
+  rest.run();
+  const auto expected = outcome(tiny / "whole"), got = outcome(tiny / "cut");
+  for (const auto& [name, text] : expected) EXPECT_TRUE(got.at(name) == text) << name << " differs";
+}
+
+}  // namespace
+}  // namespace vitrum::test

@@ -1,0 +1,447 @@
+// Attention with warpgroup products (sm_90), for heads of 64 values without dropout: what ViT-Ti to
+// ViT-L have. A block has one head; a warpgroup takes 64 queries (backward also 64 keys) at a time.
+#include <algorithm>
+
+#include "vitrum/cuda/activate.cuh"
+#include "vitrum/cuda/attention.cuh"
+#include "vitrum/cuda/wgmma.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+constexpr int kHead = 64, kTile = 64,
+              kGroup = 128;  // values, rows of a tile, threads of a warpgroup
+constexpr int kTileBytes = kTile * kSwizzledRow;
+constexpr int kScoreSteps = kHead / 16;
+
+// Rows [first, first + count) of a head, copied by `threads` threads; zeros behind the last token.
+__device__ __forceinline__ void fill(std::byte* to, Rows from, int first, int count, int tokens,
+                                     int thread, int threads) {
+  for (int i = thread; i < count * 8; i += threads) {
+    const int row = i / 8, piece = i % 8;
+    std::byte* target = swizzled(to, row, piece);
+    if (first + row < tokens)
+      copy16_async(target, from.data + (first + row) * from.stride + piece * 8);
+    else
+      *reinterpret_cast<uint4*>(target) = make_uint4(0, 0, 0, 0);
+  }
+}
+__device__ __forceinline__ void finish_fill() {
+  wait_for_copies();
+  publish_shared();
+}
+
+// s (64, N) = a (64 rows) b (N rows)^T over the whole head.
+template <int kCount>
+__device__ __forceinline__ void start_scores(float (&s)[kCount], const std::byte* a,
+                                             const std::byte* b) {
+#pragma unroll
+  for (int step = 0; step < kScoreSteps; ++step)
+    multiply_shared(s, describe(a + 32 * step), describe(b + 32 * step), step > 0);
+}
+
+// Sums of 16 columns from 8 i on as the left operand of the next product.
+__device__ __forceinline__ FragmentA operand_of(const float* s) {
+  return {{pack2(s[0], s[1]), pack2(s[2], s[3]), pack2(s[4], s[5]), pack2(s[6], s[7])}};
+}
+
+// The 16 x 64 sums of this warp, times a factor for either half of its rows.
+__device__ __forceinline__ void store_rows(bf16* to, int64_t stride, const float (&d)[32],
+                                           float low, float high, int row, int tokens) {
+  const int column = 2 * (threadIdx.x % 4);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (row + 8 * half >= tokens) continue;
+    bf16* target = to + (row + 8 * half) * stride + column;
+    const float factor = half ? high : low;
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+      *reinterpret_cast<uint32_t*>(target + 8 * n) =
+          pack2(d[4 * n + 2 * half] * factor, d[4 * n + 2 * half + 1] * factor);
+  }
+}
+
+template <int kCount>
+__device__ __forceinline__ void clear(float (&d)[kCount]) {
+#pragma unroll
+  for (float& x : d) x = 0;
+}
+
+__device__ __forceinline__ std::byte* aligned_memory() {
+  extern __shared__ std::byte memory[];
+  const uint32_t address = shared_address(memory);
+  return memory + ((1024 - address % 1024) % 1024);
+}
+
+// ---- forward: all scores of 64 queries with N keys at once ----
+
+template <int N>
+struct RunningSoftmax {
+  float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+
+  // Scores become weights (not yet divided by their sum); earlier output is rescaled.
+  __device__ __forceinline__ void apply(float (&s)[N / 2], float (&o)[32], float scale, int first,
+                                        int tokens, bool only) {
+    const int t = threadIdx.x % 4;
+    if (first + N > tokens)
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i)
+        if (first + i / 4 * 8 + 2 * t + i % 2 >= tokens) s[i] = -INFINITY;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float highest = top[half];
+#pragma unroll
+      for (int i = 0; i < N / 2; i += 4)
+        highest = fmaxf(highest, fmaxf(s[i + 2 * half], s[i + 2 * half + 1]));
+      highest = quad_max(highest);
+      const float shift = highest * scale;
+      float added = 0;
+#pragma unroll
+      for (int i = 0; i < N / 2; i += 4)
+#pragma unroll
+        for (int k = 2 * half; k < 2 * half + 2; ++k) {
+          s[i + k] = exp2_approx(fmaf(s[i + k], scale, -shift));
+          added += s[i + k];
+        }
+      if (!only) {
+        const float correction = exp2_approx((top[half] - highest) * scale);
+        sum[half] *= correction;
+#pragma unroll
+        for (int n = 0; n < 8; ++n)
+          o[4 * n + 2 * half] *= correction, o[4 * n + 2 * half + 1] *= correction;
+      }
+      sum[half] += added, top[half] = highest;
+    }
+  }
+};
+
+template <int N>
+__device__ void forward(const AttentionArgs& args) {
+  const AttentionShape shape = args.shape;
+  const int chunks = (shape.tokens + N - 1) / N, tiles = (shape.tokens + kTile - 1) / kTile;
+  const int groups = blockDim.x / kGroup, group = threadIdx.x / kGroup,
+            thread = threadIdx.x % kGroup;
+  std::byte* k = aligned_memory();
+  std::byte* v = k + chunks * N * kSwizzledRow;
+  std::byte* q = v + chunks * N * kSwizzledRow + group * kTileBytes;
+  const int64_t image = blockIdx.x / shape.heads;
+  const int head = blockIdx.x % shape.heads;
+  const auto* qkv = static_cast<const bf16*>(args.qkv) + image * shape.tokens * shape.qkv_stride() +
+                    head * shape.size;
+  const auto part = [&](int which) {
+    return Rows{qkv + which * shape.y_stride(), shape.qkv_stride()};
+  };
+  const int start = blockIdx.y * groups + group, stride = gridDim.y * groups;
+  fill(k, part(1), 0, chunks * N, shape.tokens, threadIdx.x, blockDim.x);
+  fill(v, part(2), 0, chunks * N, shape.tokens, threadIdx.x, blockDim.x);
+  if (start < tiles) fill(q, part(0), start * kTile, kTile, shape.tokens, thread, kGroup);
+  finish_fill();
+  __syncthreads();
+
+  const float scale = rsqrtf(static_cast<float>(kHead));
+  const int g = thread % kWarp / 4, warp_row = thread / kWarp * 16 + g;
+  for (int tile = start; tile < tiles; tile += stride) {
+    RunningSoftmax<N> softmax;
+    float o[32];
+    clear(o);
+    const int row = tile * kTile + warp_row;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      float s[N / 2];
+      begin_products();
+      start_scores(s, q, k + chunk * N * kSwizzledRow);
+      commit_products();
+      wait_for_products<0>();
+      settle(s);
+      if (chunk + 1 == chunks && tile + stride < tiles) {  // the next queries travel meanwhile
+        sync_warpgroup(group);
+        fill(q, part(0), (tile + stride) * kTile, kTile, shape.tokens, thread, kGroup);
+      }
+      softmax.apply(s, o, scale * kLog2E, chunk * N, shape.tokens, chunks == 1);
+      FragmentA p[N / 16];
+#pragma unroll
+      for (int i = 0; i < N / 16; ++i) p[i] = operand_of(s + 8 * i);
+      begin_products();
+#pragma unroll
+      for (int i = 0; i < N / 16; ++i)
+        multiply_rows(o, p[i], describe(v + (chunk * N + 16 * i) * kSwizzledRow));
+      commit_products();
+      wait_for_products<0>();
+      settle(o);
+    }
+    const float sum[2] = {quad_sum(softmax.sum[0]), quad_sum(softmax.sum[1])};
+    if (args.out)
+      store_rows(static_cast<bf16*>(args.out) + image * shape.tokens * shape.y_stride() +
+                     head * shape.size,
+                 shape.y_stride(), o, 1 / sum[0], 1 / sum[1], row, shape.tokens);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (args.lse && thread % 4 == 0 && row + 8 * half < shape.tokens)
+        args.lse[int64_t{blockIdx.x} * shape.tokens + row + 8 * half] =
+            softmax.top[half] * scale + logf(sum[half]);
+    if (tile + stride < tiles) {
+      finish_fill();
+      sync_warpgroup(group);
+    }
+  }
+}
+
+// ---- backward: 64 (at the end 16) columns at a time; see attention.cu for the two passes ----
+
+// Calls step<N>(first) for chunks of 64 that cover `rows`, then of 16. A ViT's sequence is one
+// token more than a multiple of 64, and a step costs much the same for fewer columns: there the
+// last step takes 80.
+template <class Step>
+__device__ __forceinline__ void in_chunks(int rows, const Step& step) {
+  int first = 0;
+  for (; first + 64 <= rows && rows - first != 80; first += 64) step.template operator()<64>(first);
+  if (rows - first == 80) step.template operator()<80>(first), first += 80;
+  for (; first < rows; first += 16) step.template operator()<16>(first);
+}
+
+// Gradients of 64 queries by N keys from `first` on, whose rows begin at `k` and `v`.
+template <int N>
+__device__ __forceinline__ void query_step(float (&dq)[32], const std::byte* q, const std::byte* dy,
+                                           const std::byte* k, const std::byte* v, int first,
+                                           int tokens, float scale, const float (&lse)[2],
+                                           const float (&delta)[2]) {
+  float s[N / 2], d[N / 2];
+  begin_products();
+  start_scores(s, q, k);
+  start_scores(d, dy, v);
+  commit_products();
+  wait_for_products<0>();
+  settle(s), settle(d), settle(dq);
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+    const int half = i % 4 / 2;
+    float p = exp2_approx(fmaf(s[i], scale, -lse[half]));
+    if (first + N > tokens && first + i / 4 * 8 + 2 * t + i % 2 >= tokens) p = 0;
+    d[i] = p * (d[i] - delta[half]);
+  }
+  FragmentA ds[N / 16];
+#pragma unroll
+  for (int i = 0; i < N / 16; ++i) ds[i] = operand_of(d + 8 * i);
+  begin_products();
+#pragma unroll
+  for (int i = 0; i < N / 16; ++i) multiply_rows(dq, ds[i], describe(k + 16 * i * kSwizzledRow));
+  commit_products();  // under way while the next scores are computed
+}
+
+// Gradients of 64 keys by N queries from `first` on.
+template <int N>
+__device__ __forceinline__ void key_step(float (&dk)[32], float (&dv)[32], const std::byte* k,
+                                         const std::byte* v, const std::byte* q,
+                                         const std::byte* dy, float scale, const float* lse,
+                                         const float* delta) {
+  float s[N / 2], d[N / 2];
+  begin_products();
+  start_scores(s, k, q);
+  start_scores(d, v, dy);
+  commit_products();
+  wait_for_products<0>();
+  settle(s), settle(d), settle(dk), settle(dv);
+  const int t = threadIdx.x % 4;
+  FragmentA p[N / 16], ds[N / 16];
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j) {
+    const float2 l = *reinterpret_cast<const float2*>(lse + 8 * j + 2 * t),
+                 e = *reinterpret_cast<const float2*>(delta + 8 * j + 2 * t);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* own = s + 4 * j + 2 * half;
+      float* grad = d + 4 * j + 2 * half;
+      own[0] = exp2_approx(fmaf(own[0], scale, -l.x));
+      own[1] = exp2_approx(fmaf(own[1], scale, -l.y));
+      p[j / 2].r[j % 2 * 2 + half] = pack2(own[0], own[1]);
+      ds[j / 2].r[j % 2 * 2 + half] = pack2(own[0] * (grad[0] - e.x), own[1] * (grad[1] - e.y));
+    }
+  }
+  begin_products();
+#pragma unroll
+  for (int i = 0; i < N / 16; ++i) {
+    multiply_rows(dv, p[i], describe(dy + 16 * i * kSwizzledRow));
+    multiply_rows(dk, ds[i], describe(q + 16 * i * kSwizzledRow));
+  }
+  commit_products();
+  wait_for_products<0>();
+  settle(dk), settle(dv);
+}
+
+template <int kAny>  // a template, so that it exists only where it is called
+__device__ void backward(const AttentionArgs& args) {
+  const AttentionShape shape = args.shape;
+  const int rows = (shape.tokens + 15) / 16 * 16, tiles = (shape.tokens + kTile - 1) / kTile;
+  const int groups = blockDim.x / kGroup, group = threadIdx.x / kGroup,
+            thread = threadIdx.x % kGroup;
+  std::byte* left = aligned_memory();
+  std::byte* right = left + (rows + 15) / 16 * 16 * kSwizzledRow;
+  std::byte* tiles_at = right + (rows + 15) / 16 * 16 * kSwizzledRow;
+  std::byte* first_tile = tiles_at + 2 * group * kTileBytes;
+  std::byte* second_tile = first_tile + kTileBytes;
+  auto* lse = reinterpret_cast<float*>(tiles_at + 2 * groups * kTileBytes);
+  float* delta = lse + tiles * kTile;
+  const BackwardViews at =
+      backward_views(args, blockIdx.x / shape.heads, static_cast<int>(blockIdx.x % shape.heads));
+  const int start = blockIdx.y * groups + group, stride = gridDim.y * groups;
+  const float scale = rsqrtf(static_cast<float>(kHead)), scale_log2 = scale * kLog2E;
+  const int warp_row = thread / kWarp * 16 + thread % kWarp / 4;
+  const auto fill_all = [&](Rows a, Rows b) {
+    fill(left, a, 0, rows, shape.tokens, threadIdx.x, blockDim.x);
+    fill(right, b, 0, rows, shape.tokens, threadIdx.x, blockDim.x);
+  };
+  const auto fill_tile = [&](Rows a, Rows b, int tile) {
+    fill(first_tile, a, tile * kTile, kTile, shape.tokens, thread, kGroup);
+    fill(second_tile, b, tile * kTile, kTile, shape.tokens, thread, kGroup);
+  };
+  // Everything a warpgroup does with one tile lies between two of these.
+  const auto tile_ready = [&] {
+    finish_fill();
+    sync_warpgroup(group);
+  };
+
+  fill_all(at.k, at.v);
+  row_terms<8>(at, shape, args.lse + int64_t{blockIdx.x} * shape.tokens, tiles * kTile, lse, delta);
+  if (start < tiles) fill_tile(at.q, at.dy, start);
+  finish_fill();
+  __syncthreads();
+  for (int tile = start; tile < tiles; tile += stride) {
+    float dq[32];
+    clear(dq);
+    const int row = tile * kTile + warp_row;
+    const float own_lse[2] = {lse[row], lse[row + 8]}, own_delta[2] = {delta[row], delta[row + 8]};
+    in_chunks(rows, [&]<int N>(int first) {
+      query_step<N>(dq, first_tile, second_tile, left + first * kSwizzledRow,
+                    right + first * kSwizzledRow, first, shape.tokens, scale_log2, own_lse,
+                    own_delta);
+    });
+    wait_for_products<0>();
+    settle(dq);
+    sync_warpgroup(group);
+    if (tile + stride < tiles) fill_tile(at.q, at.dy, tile + stride);
+    store_rows(at.dqkv, shape.qkv_stride(), dq, scale, scale, row, shape.tokens);
+    if (tile + stride < tiles) tile_ready();
+  }
+
+  __syncthreads();
+  fill_all(at.q, at.dy);
+  if (start < tiles) fill_tile(at.k, at.v, start);
+  finish_fill();
+  __syncthreads();
+  for (int tile = start; tile < tiles; tile += stride) {
+    float dk[32], dv[32];
+    clear(dk), clear(dv);
+    const int row = tile * kTile + warp_row;
+    in_chunks(rows, [&]<int N>(int first) {
+      key_step<N>(dk, dv, first_tile, second_tile, left + first * kSwizzledRow,
+                  right + first * kSwizzledRow, scale_log2, lse + first, delta + first);
+    });
+    sync_warpgroup(group);
+    if (tile + stride < tiles) fill_tile(at.k, at.v, tile + stride);
+    store_rows(at.dqkv + shape.y_stride(), shape.qkv_stride(), dk, scale, scale, row, shape.tokens);
+    store_rows(at.dqkv + 2 * shape.y_stride(), shape.qkv_stride(), dv, 1, 1, row, shape.tokens);
+    if (tile + stride < tiles) tile_ready();
+  }
+}
+
+// ---- lowering ----
+
+// Only sm_90a has the instructions; a library built for other cards leaves the kernels empty.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ const bool kBuilt = true;
+#else
+__device__ const bool kBuilt = false;
+#endif
+
+template <int N>
+__global__ void __launch_bounds__(3 * kGroup) forward_kernel([[maybe_unused]] AttentionArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  forward<N>(args);
+#endif
+}
+
+// Two warpgroups a processor with the registers they want were as fast as three without.
+__global__ void __launch_bounds__(2 * kGroup) backward_kernel([[maybe_unused]] AttentionArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  backward<0>(args);
+#endif
+}
+
+bool built() {
+  bool answer = false;
+  return cudaMemcpyFromSymbol(&answer, kBuilt, sizeof answer) == cudaSuccess && answer;
+}
+
+// How many warpgroups a block has, and over how many blocks a head is spread: as many warpgroups on
+// a processor as registers allow (`most`), one a block where shared memory lets as many blocks in.
+struct Spread {
+  int groups;
+  unsigned blocks_a_head;
+  size_t bytes;
+};
+
+bool spread(const CudaBackend& cuda, int most, int64_t heads, int tiles, size_t shared,
+            size_t per_group, Spread& out) {
+  const size_t room = cuda.shared_memory();
+  out.groups = 0;
+  for (int groups = 1; groups <= most && out.groups == 0; ++groups)
+    if (const size_t bytes = shared + static_cast<size_t>(groups) * per_group;
+        bytes <= room &&
+        (groups == most || static_cast<size_t>(most) * bytes <= static_cast<size_t>(groups) * room))
+      out.groups = groups, out.bytes = bytes;
+  if (out.groups == 0) return false;
+  out.groups = std::min(out.groups, tiles);
+  const bool few = heads < cuda.processors();
+  if (few) out.groups = 1;
+  out.bytes = shared + static_cast<size_t>(out.groups) * per_group;
+  out.blocks_a_head = few ? static_cast<unsigned>(tiles) : 1;
+  return true;
+}
+
+bool suits(const CudaBackend& cuda, const AttentionArgs& args) {
+  // Shorter sequences fill too little of a 64-row tile.
+  return cuda.capability() == 90 && args.shape.size == kHead && !args.drop.rng &&
+         args.shape.tokens > 96 && built();
+}
+
+constexpr size_t kSlack = 1024;  // to align the first matrix
+
+template <int N>
+KernelPtr forward_with(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  const int64_t heads = images * args.shape.heads;
+  const auto rows = static_cast<size_t>(divide_up(args.shape.tokens, N) * N);
+  Spread plan;
+  if (!spread(cuda, 3, heads, static_cast<int>(divide_up(args.shape.tokens, kTile)),
+              2 * rows * kSwizzledRow + kSlack, kTileBytes, plan))
+    return nullptr;
+  allow_shared_memory(forward_kernel<N>, plan.bytes);
+  return launch_kernel(cuda, forward_kernel<N>,
+                       dim3(static_cast<unsigned>(heads), plan.blocks_a_head),
+                       dim3(static_cast<unsigned>(plan.groups * kGroup)), plan.bytes, args);
+}
+
+}  // namespace
+
+KernelPtr warpgroup_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  if (!suits(cuda, args)) return nullptr;
+  const auto padded = [&](int n) { return divide_up(args.shape.tokens, n) * n; };
+  return padded(208) <= padded(144) ? forward_with<208>(cuda, args, images)
+                                    : forward_with<144>(cuda, args, images);
+}
+
+KernelPtr warpgroup_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  if (!suits(cuda, args)) return nullptr;
+  const int64_t heads = images * args.shape.heads, tiles = divide_up(args.shape.tokens, kTile);
+  const auto rows = static_cast<size_t>(divide_up(args.shape.tokens, 16) * 16);
+  const size_t shared =
+      2 * rows * kSwizzledRow + kSlack + 2 * sizeof(float) * static_cast<size_t>(tiles * kTile);
+  Spread plan;
+  if (!spread(cuda, 2, heads, static_cast<int>(tiles), shared, 2 * kTileBytes, plan))
+    return nullptr;
+  allow_shared_memory(backward_kernel, plan.bytes);
+  return launch_kernel(cuda, backward_kernel,
+                       dim3(static_cast<unsigned>(heads), plan.blocks_a_head),
+                       dim3(static_cast<unsigned>(plan.groups * kGroup)), plan.bytes, args);
+}
+
+}  // namespace vitrum::cuda
