@@ -1,11 +1,12 @@
 // Files that somebody made to hurt whoever opens them, and files damaged by chance: every one must
 // end in one clear line, soon and in little memory. Also the builders that they are made with.
 #pragma once
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tests/support/archives.h"
 
 namespace vitrum::test {
 
@@ -28,27 +29,7 @@ HostileFiles hostile_webps();
 // The same case from bytes at hand.
 HostileFile hostile(std::string name, std::string part, std::string bytes);
 
-template <class T>
-std::string little_endian(T n) {
-  return {reinterpret_cast<const char*>(&n), sizeof n};
-}
-
 std::string safetensors_of(std::string_view header, size_t data_bytes);
-
-struct ZipMember {
-  std::string name, data;  // data as it stands in the file
-  bool deflated = false;
-  uint64_t size = 0;       // claimed where deflated
-  std::string local_name;  // in its own header, where that differs
-  uint16_t flags = 0, method = 0;
-  int64_t shift = 0;  // added to the directory's claim of where the member is
-};
-std::string zip_of(const std::vector<ZipMember>& members);
-std::string deflate(std::string_view bytes);
-
-// A PyTorch file of this pickle (without protocol and stop) and a storage "0".
-std::string pytorch_of(std::string_view pickle, std::string_view storage = "");
-std::string npy_of(std::string_view header, std::string_view data, int version = 1);
 
 std::string png_chunk(std::string_view type, std::string_view data);
 std::string png_of(uint32_t width, uint32_t height, int depth, int color, std::string_view more);
