@@ -5,6 +5,8 @@ set -euo pipefail
 build=$1 seconds=$2
 shift 2
 here=$(cd "$(dirname "$0")" && pwd)
+# The index is fuzzed through real files.
+[[ ! -d /dev/shm ]] || export TMPDIR=/dev/shm
 targets=("$@")
 ((${#targets[@]} > 0)) || targets=($(ls "$here/corpus"))
 for target in "${targets[@]}"; do

@@ -18,7 +18,8 @@ class MemorySource final : public TensorSource {
   MemorySource(DType dtype, const std::vector<T>& values, size_t shift = 0) : shift_(shift) {
     const size_t bytes = values.size() * sizeof(T);
     data_.resize((bytes + shift + 7) / 8);
-    std::memcpy(reinterpret_cast<std::byte*>(data_.data()) + shift, values.data(), bytes);
+    if (bytes > 0)
+      std::memcpy(reinterpret_cast<std::byte*>(data_.data()) + shift, values.data(), bytes);
     tensors_.push_back({"t", dtype, {static_cast<int64_t>(values.size())}, 0, bytes});
     index_names();
   }

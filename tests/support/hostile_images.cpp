@@ -216,6 +216,13 @@ HostileFiles hostile_webps() {
       hostile("16384 x 16384 lossless", "16384 x 16384 pixels are more",
               riff("VP8L" + little_endian<uint32_t>(6) + "\x2f" +
                    little_endian<uint32_t>(0x0fffffff) + std::string(1, '\0'))),
+      hostile(
+          "16139 x 9766 of nothing", "broken WebP",
+          riff("VP8 " + little_endian<uint32_t>(200) +
+               std::string("\x90\2\0\x9d\x01\x2a\x0b\x3f\x26\x26", 10) + std::string(190, '\x5a'))),
+      hostile("16000 x 11000 lossless of nothing", "broken WebP",
+              riff("VP8L" + little_endian<uint32_t>(40) + "\x2f" +
+                   little_endian<uint32_t>(15999 | 10999 << 14) + std::string(35, '\x5a'))),
       hostile("canvas of 2^24 x 2^24", "broken WebP", extended_webp(0, lossy.substr(12))),
       hostile("animation", "WebP", extended_webp(2, "")),
       hostile("chunk of 4 GB", "broken WebP", riff("VP8 " + little_endian(UINT32_MAX) + "abcd")),

@@ -9,17 +9,18 @@
 namespace vitrum {
 namespace {
 
-// Without branches, so that the loop becomes vector code. The exponent moves from bias 15 to 127; a
-// subnormal is built as 2^-14 * (1 + fraction) and loses the 1 again, which is exact.
+// Masks instead of branches, so that the loop becomes vector code. The exponent moves from bias 15
+// to 127 (infinity and NaN: to the end); a subnormal is built as 2^-14 * (1 + fraction) and loses
+// the 1 again, which is exact.
 float from_f16(uint16_t bits) {
-  constexpr uint32_t kSmallest = 113u << 23;  // 2^-14, the smallest normal f16
-  const uint32_t magnitude = (bits & 0x7fffu) << 13, exponent = magnitude & 0x0f800000u;
-  const uint32_t normal = magnitude + (112u << 23);
-  const uint32_t special = magnitude + (224u << 23);  // infinity and NaN
-  const float subnormal =
-      std::bit_cast<float>(magnitude + kSmallest) - std::bit_cast<float>(kSmallest);
-  uint32_t result = exponent == 0x0f800000u ? special : normal;
-  result = exponent == 0 ? std::bit_cast<uint32_t>(subnormal) : result;
+  constexpr uint32_t kRebias = 112u << 23, kSmallest = 113u << 23;
+  const uint32_t magnitude = (bits & 0x7fffu) << 13;
+  const uint32_t is_special = 0u - static_cast<uint32_t>(magnitude >= (31u << 23)),
+                 is_subnormal = 0u - static_cast<uint32_t>(magnitude < (1u << 23));
+  const uint32_t normal = magnitude + kRebias + (kRebias & is_special);
+  const float small = std::bit_cast<float>(magnitude + kSmallest) - std::bit_cast<float>(kSmallest);
+  const uint32_t result =
+      (normal & ~is_subnormal) | (std::bit_cast<uint32_t>(small) & is_subnormal);
   return std::bit_cast<float>(result | static_cast<uint32_t>(bits & 0x8000u) << 16);
 }
 
