@@ -58,8 +58,9 @@ def as_read(tensor):
 def torch_files(folder):
     """(name, object to save, expected tensors, options of torch.save)"""
     state = small_state()
-    scheduler = {"milestones": collections.Counter([3]), "metric": np.float64(0.5), "device": torch.device("cpu")}
-    args = argparse.Namespace(lr=1e-3, output_dir=pathlib.PurePosixPath("x").as_posix(), dtype=torch.float32,
+    scheduler = {"milestones": collections.Counter([3]), "metric": np.float64(0.5), "curve": np.arange(3),
+                 "device": torch.device("cpu")}
+    args = argparse.Namespace(lr=1e-3, output_dir=pathlib.PosixPath("x"), dtype=torch.float32,
                               size=torch.Size([2, 3]))
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(3))])
     yield "plain.pth", state, state, {}

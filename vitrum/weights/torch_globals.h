@@ -75,8 +75,13 @@ inline constexpr std::array kTorchGlobals = std::to_array<TorchGlobal>({
     {"__builtin__.dict", TorchRole::kInert},
     {"__builtin__.set", TorchRole::kInert},
     {"pathlib.PosixPath", TorchRole::kInert},
+    {"pathlib._local.PosixPath", TorchRole::kInert},
+    {"yacs.config.CfgNode", TorchRole::kInert},
     {"_codecs.encode", TorchRole::kInert},
     {"numpy.dtype", TorchRole::kInert},
+    {"numpy.ndarray", TorchRole::kInert},
+    {"numpy.core.multiarray._reconstruct", TorchRole::kInert},
+    {"numpy._core.multiarray._reconstruct", TorchRole::kInert},
     {"numpy.core.multiarray.scalar", TorchRole::kInert},
     {"numpy._core.multiarray.scalar", TorchRole::kInert},
 });
