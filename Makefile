@@ -4,6 +4,7 @@
 #   make asan ubsan   tests under a sanitizer         make format       clang-format over all sources
 #   make style        is everything formatted?        make install      into PREFIX (/usr/local)
 #   make deps         install missing packages        make clean        remove build/
+#   make CUDA=1       with the CUDA backend, where no card is visible too
 #   make fuzz         each fuzzer for FUZZ_SECONDS (needs clang)
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -12,11 +13,12 @@ FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 BUILD := build/release
 
-ifdef CUDA
-$(error CUDA=1 is reserved for the CUDA backend, which this version does not have)
-endif
+# CUDA=1 builds the CUDA backend, CUDA=0 leaves it out; without either it is built where a card is. CUDA_ARCHS names
+# the cards, as in CUDA_ARCHS='80-real;89-real;90a-real;100-real;120-virtual'.
+cuda_flags := $(if $(filter 1,$(CUDA)),-DVITRUM_CUDA=ON) $(if $(filter 0,$(CUDA)),-DVITRUM_CUDA=OFF) \
+  $(if $(CUDA_ARCHS),'-DVITRUM_CUDA_ARCHITECTURES=$(CUDA_ARCHS)')
 
-.PHONY: all quickstart test slow-test asan ubsan dev fuzz style format install deps clean
+.PHONY: force all quickstart test slow-test asan ubsan dev fuzz style format install deps clean
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/build.ninja
@@ -62,6 +64,6 @@ clean:
 	rm -rf build
 
 # Ninja reruns CMake by itself; only the first configuration and changed presets come through here.
-build/%/build.ninja: CMakePresets.json packages.txt | deps
-	cmake --preset $*
+build/%/build.ninja: CMakePresets.json packages.txt $(if $(strip $(cuda_flags)),force) | deps
+	cmake --preset $* $(cuda_flags)
 	@touch $@

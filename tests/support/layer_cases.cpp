@@ -139,7 +139,7 @@ void make(Maker& m, const Linear&) {
     std::vector<HostTensor> out = {m.blank(c.x.with_last(c.out), m.compute)};
     if (c.act == Act::kGelu || c.act == Act::kGeluTanh) out.push_back(out[0]);
     m.add(Linear{c.act, c.drop, 7}, label_of(c.act, c.drop),
-          {m.normal(c.x, m.compute), weight(c), c.bias ? m.normal({c.out}, kF32) : m.none(),
+          {m.normal(c.x, m.compute), weight(c), c.bias ? m.normal({c.out}, m.compute) : m.none(),
            m.rng_if(c.drop)},
           out)
         .aux_at_end = true;

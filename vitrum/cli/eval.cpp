@@ -78,7 +78,7 @@ int run(const Options& o, const CommonOptions& common) {
   trace(parameters, spec, 1);
   ParamStore store(parameters, *backend);
   load_weights(o.model, spec, store);
-  const DType compute = compute_precision(common);
+  const DType compute = compute_precision(common, *backend);
   if (common.verbose)
     info(common, fmt::format("evaluating on {} in {}", backend->name(), name_of(compute)));
 

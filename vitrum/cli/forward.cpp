@@ -36,7 +36,7 @@ int run(const Options& o, const CommonOptions& common) {
   fuse(g);
   ParamStore store(g, *backend);
   load_weights(o.model, spec, store);
-  Program program(g, std::span(&logits, 1), store, {.compute = compute_precision(common)});
+  Program program(g, std::span(&logits, 1), store, {.compute = compute_precision(common, *backend)});
   program.upload(image, input.values.data());
   const auto start = std::chrono::steady_clock::now();
   program.run();

@@ -49,6 +49,10 @@ DType compute_precision(const CommonOptions& common) {
   return common.precision == "bf16" ? DType::kBF16 : DType::kF32;
 }
 
+DType compute_precision(const CommonOptions& common, const Backend& backend) {
+  return common.precision == "auto" ? backend.usual_precision() : compute_precision(common);
+}
+
 std::string with_commas(int64_t n) {
   const std::string digits = std::to_string(n);
   std::string out;

@@ -68,7 +68,9 @@ void print_error(std::string_view text);
 void info(const CommonOptions& common, std::string_view text);
 
 std::unique_ptr<Backend> open_backend(const CommonOptions& common);
-DType compute_precision(const CommonOptions& common);  // as --precision says; auto is f32
+// As --precision says; auto is what suits the device, f32 where no model runs.
+DType compute_precision(const CommonOptions& common);
+DType compute_precision(const CommonOptions& common, const Backend& backend);
 
 std::string with_commas(int64_t n);      // 86,567,656
 std::string human_bytes(int64_t bytes);  // 327.6 MiB

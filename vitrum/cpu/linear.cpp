@@ -30,7 +30,8 @@ class LinearKernel final : public Kernel {
         saved_(io.out.size() > 1 ? io.out[1] : TensorView{}),
         packed_{w_.shape[1], w_.shape[0]},
         row_blocks_{x_.shape.rows(), kRowBlock},
-        groups_{packed_.panels(), panels_per_group(packed_.panels())} {
+        groups_{packed_.panels(), panels_per_group(packed_.panels())},
+        wide_bias_(bias_.dtype == DType::kBF16 ? static_cast<size_t>(bias_.shape.numel()) : 0) {
     const int64_t k = packed_.depth, group = groups_.size * kPanel;
     cpu.reserve_shared(packed_.bytes());
     // Per thread: widened rows of x, a block of the product, dropout factors.
@@ -44,7 +45,7 @@ class LinearKernel final : public Kernel {
     const DropSite drop =
         op_.drop > 0 ? drop_site(random_state(rng_), op_.drop, op_.site) : DropSite{};
     const LinearEpilogueArgs epilogue{
-        floats(y_),     floats(saved_), bias_.f32(), op_.act, op_.drop > 0 ? &drop : nullptr,
+        floats(y_),     floats(saved_), bias(), op_.act, op_.drop > 0 ? &drop : nullptr,
         packed_.columns};
     const int64_t groups = groups_.count();
     cpu_.pool().run(row_blocks_.count() * groups, [&](int64_t task, int thread) {
@@ -53,6 +54,12 @@ class LinearKernel final : public Kernel {
   }
 
  private:
+  const float* bias() {
+    if (wide_bias_.empty()) return bias_.f32();
+    cpu_.simd().gemm->widen(bias_.bf16(), packed_.columns, wide_bias_.data());
+    return wide_bias_.data();
+  }
+
   // A few panels a task keep their rows of y in the cache until the epilogue, and give small
   // batches enough tasks.
   static int64_t panels_per_group(int64_t panels) { return panels >= 16 ? 8 : panels >= 8 ? 4 : 2; }
@@ -84,6 +91,7 @@ class LinearKernel final : public Kernel {
   TensorView x_, w_, bias_, rng_, y_, saved_;
   PackedB packed_;
   Chunks row_blocks_, groups_;
+  std::vector<float> wide_bias_;
 };
 
 // dx (M, K) = dpre w, dw (N, K) += dpre^T x, dbias += column sums of dpre, where dpre (M, N) is dy

@@ -25,6 +25,10 @@ void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32) {
     else if (weight[id] || (info.role == Role::kTemp && !info.exact && !kept(id)))
       info.dtype = compute;
   }
+  for (const Node& node : g.nodes)  // a bias has the precision of the sum it goes into
+    if (std::holds_alternative<Linear>(node.op) && node.in[2] != kAbsent)
+      g.values[static_cast<size_t>(node.in[2])].dtype =
+          g.values[static_cast<size_t>(node.out[0])].dtype;
 }
 
 void drop_dead(Graph& g, std::span<const Value> outputs) {

@@ -22,7 +22,7 @@ enum class Recompute : uint8_t { kNone, kCheap, kBlock };
 void differentiate(Graph& g, Value loss, Recompute policy);
 
 // Activations and the weights of linear layers become bf16 (compute = kBF16), or every float
-// becomes f64. `keep_f32` values (logits) keep their precision.
+// becomes f64. `keep_f32` values (logits) keep their precision, and so does a bias added to them.
 void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32);
 
 // Removes nodes whose results nobody reads, and marks unread outputs absent. `outputs` are read by

@@ -59,8 +59,16 @@ class Backend {
   virtual Buffer allocate(size_t bytes) = 0;  // zeroed
   virtual void upload(TensorView to, const void* from) = 0;
   virtual void download(void* to, TensorView from) = 0;
+  // Reads `from` as it is at this point of the work given to the device, without waiting for it:
+  // `to` holds the bytes after wait(). For a few scalars a step.
+  virtual void download_later(void* to, TensorView from) { download(to, from); }
+  virtual void wait() {}  // until the device has done all it was given
+  // Most memory of its own the device has held for us at once; 0 where it uses the process's.
+  virtual int64_t peak_bytes() const { return 0; }
   // Memory the host can read and write directly, so that inputs need no upload.
   virtual bool host_visible() const = 0;
+  // What `--precision auto` means here: the fastest precision that trains as well as f32.
+  virtual DType usual_precision() const { return DType::kF32; }
   virtual std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) = 0;
   virtual std::unique_ptr<Sequence> prepare(std::vector<std::unique_ptr<Kernel>> kernels) {
     return std::make_unique<Sequence>(std::move(kernels));

@@ -1,18 +1,95 @@
 #include "vitrum/runtime/backends.h"
 
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/core/parallel.h"
+#include "vitrum/cuda/plugin.h"
 #include "vitrum/reference/reference.h"
 #if VITRUM_HAS_CPU_BACKEND
 #include "vitrum/cpu/cpu.h"
 #endif
 
 namespace vitrum {
+namespace {
+
+// The CUDA backend lives in a library of its own, opened when a card is asked for or might be used:
+// the rest runs on machines that have never heard of CUDA. It stays open until the process ends.
+class CudaLibrary {
+ public:
+  CudaLibrary() {
+    for (const std::string& path : places())
+      if (!handle_) handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!handle_) {
+      problem_ = "the CUDA backend is not installed (make CUDA=1 builds it)";
+      return;
+    }
+    const auto version = symbol<cuda::AbiVersion>(cuda::kAbiSymbol);
+    if (!version || version() != cuda::kAbiVersion) {
+      problem_ = fmt::format("{} belongs to another version of vitrum; build it again",
+                             cuda::kLibraryName);
+      return;
+    }
+    char detail[256] = "";
+    usable_ = symbol<cuda::Probe>(cuda::kProbeSymbol)(detail, sizeof detail);
+    (usable_ ? card_ : problem_) = detail;
+  }
+
+  bool usable() const { return usable_; }
+  const std::string& card() const { return card_; }
+  const std::string& problem() const { return problem_; }
+  std::unique_ptr<Backend> create(int device) const {
+    return std::unique_ptr<Backend>(symbol<cuda::Create>(cuda::kCreateSymbol)(device));
+  }
+
+ private:
+  static std::vector<std::string> places() {
+    if (const char* given = std::getenv("VITRUM_CUDA_LIBRARY")) return {given};
+    std::error_code ignored;
+    const auto dir = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+    return {(dir / cuda::kLibraryName).string(),
+            (dir.parent_path() / "lib" / "vitrum" / cuda::kLibraryName).string(),
+            cuda::kLibraryName};
+  }
+  template <class F>
+  F* symbol(const char* name) const {
+    return reinterpret_cast<F*>(dlsym(handle_, name));
+  }
+
+  void* handle_ = nullptr;
+  bool usable_ = false;
+  std::string card_, problem_;
+};
+
+const CudaLibrary& cuda_library() {
+  static const CudaLibrary library;
+  return library;
+}
+
+int card_number(const std::string& device) {
+  if (device == "cuda") return 0;
+  const std::string text = device.substr(5);
+  if (text.empty() || text.size() > 3 || text.find_first_not_of("0123456789") != std::string::npos)
+    fail_usage("device '{}': expected cuda or cuda:N", device);
+  return std::stoi(text);
+}
+
+}  // namespace
 
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options) {
   const std::string& device = options.device;
   if (device == "reference") return make_reference_backend();
+  if (device == "cuda" || device.starts_with("cuda:")) {
+    const int card = card_number(device);
+    if (!cuda_library().usable())
+      fail_usage("device '{}': {}; use --device cpu", device, cuda_library().problem());
+    return cuda_library().create(card);
+  }
+  if (device == "auto" && cuda_library().usable()) return cuda_library().create(0);
   if (device == "cpu" || device == "auto") {
 #if VITRUM_HAS_CPU_BACKEND
     return make_cpu_backend({.threads = options.threads});
@@ -20,8 +97,6 @@ std::unique_ptr<Backend> make_backend(const DeviceOptions& options) {
     return make_reference_backend();
 #endif
   }
-  if (device == "cuda" || device.starts_with("cuda:"))
-    fail_usage("device '{}': this build has no CUDA backend; use --device cpu", device);
   const std::vector<std::string> known = {"auto", "cpu", "reference", "cuda"};
   fail_usage("unknown device '{}'{}", device, did_you_mean(device, known));
 }
@@ -33,7 +108,8 @@ std::vector<BackendStatus> backend_statuses() {
 #else
   all.push_back({"cpu", false, "not built for this processor; the reference backend stands in"});
 #endif
-  all.push_back({"cuda", false, "this build has no CUDA backend"});
+  const CudaLibrary& cuda = cuda_library();
+  all.push_back({"cuda", cuda.usable(), cuda.usable() ? cuda.card() : cuda.problem()});
   all.push_back({"reference", true, "plain loops in double precision: exact, slow"});
   return all;
 }

@@ -35,6 +35,9 @@ class Program {
   TensorView operator[](Value v) const { return views_[static_cast<size_t>(v.id())]; }
   void upload(Value v, const void* from) { store_.backend().upload((*this)[v], from); }
   void download(void* to, Value v) const { store_.backend().download(to, (*this)[v]); }
+  void download_later(void* to, Value v) const {  // see Backend
+    store_.backend().download_later(to, (*this)[v]);
+  }
   double read_scalar(Value v) const;
 
   const Plan& plan() const { return plan_; }

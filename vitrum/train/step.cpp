@@ -99,7 +99,7 @@ TrainStep::UpdateValues TrainStep::record_update(const Recipe& recipe, DType com
   return {hyper, clip};
 }
 
-double TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step) {
+void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step) {
   const auto at = static_cast<uint64_t>(micro_step);
   const auto count = static_cast<std::ptrdiff_t>(batch.count);
   std::fill(weights_.begin(), weights_.begin() + count, 1.f / static_cast<float>(images));
@@ -111,17 +111,33 @@ double TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_ste
                            static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32)};
   backward_.upload(values_.rng, &random);
   backward_.run();
-  return backward_.read_scalar(values_.loss);
+  backward_.download_later(&reading_.emplace_back(), values_.loss);
+  ++shares_.back();
 }
 
-double TrainStep::update(double lr, int64_t step) {
+void TrainStep::update(double lr, int64_t step) {
   const auto t = static_cast<double>(step + 1);
   const std::array<float, 4> hyper = {
       static_cast<float>(lr), static_cast<float>(1 - std::pow(beta1_, t)),
       static_cast<float>(1 - std::pow(beta2_, t)), static_cast<float>(ema_decay(ema_, step))};
   update_.upload(hyper_.hyper, hyper.data());
   update_.run();
-  return update_.read_scalar(hyper_.clip);
+  const TensorView norm{update_[hyper_.clip].data, {1}, DType::kF32};
+  store_.backend().download_later(&reading_.emplace_back(), norm);
+  shares_.push_back(0);
+}
+
+std::vector<StepResult> TrainStep::results() {
+  store_.backend().wait();
+  std::vector<StepResult> all(shares_.size() - 1);
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (; shares_[i] > 0; --shares_[i], reading_.pop_front())
+      all[i].loss += static_cast<double>(reading_.front());
+    all[i].norm = static_cast<double>(reading_.front());
+    reading_.pop_front();
+  }
+  shares_.erase(shares_.begin(), shares_.end() - 1);
+  return all;
 }
 
 TrainTotals TrainStep::totals() {

@@ -2,6 +2,7 @@
 // uses them up.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "vitrum/data/loader.h"
@@ -17,19 +18,26 @@ struct TrainTotals {
   int64_t correct = 0, images = 0;
 };
 
+struct StepResult {
+  double loss = 0;  // mean over the step's images
+  double norm = 0;  // of the gradients, before clipping
+};
+
 class TrainStep {
  public:
   // Parameters start as the recipe's seed says.
   TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend);
 
   // Adds the gradient of one batch. `images` is how many the whole optimiser step sees,
-  // `micro_step` how many batches came before in the run. Returns the batch's share of the step's
-  // mean loss.
-  double backward(const Batch& batch, int64_t images, int64_t micro_step);
+  // `micro_step` how many batches came before in the run.
+  void backward(const Batch& batch, int64_t images, int64_t micro_step);
 
-  // Clips, moves the weights, averages them and clears the gradients; `step` counts from 0. Returns
-  // the gradients' global norm before clipping.
-  double update(double lr, int64_t step);
+  // Clips, moves the weights, averages them and clears the gradients; `step` counts from 0.
+  void update(double lr, int64_t step);
+
+  // Of every step since the last call, in order. Waits for the device: the fewer calls, the less it
+  // idles.
+  std::vector<StepResult> results();
 
   TrainTotals totals();  // since clear_totals()
   void clear_totals();
@@ -57,6 +65,8 @@ class TrainStep {
   UpdateValues hyper_;
   Program update_;
   std::vector<float> weights_;
+  std::deque<float> reading_;  // for each step its batches' shares of the loss, then its norm
+  std::vector<int64_t> shares_ = {0};  // how many batches each step had, the one under way last
 };
 
 }  // namespace vitrum

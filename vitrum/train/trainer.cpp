@@ -23,9 +23,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-Recipe resolved(Recipe recipe) {
+Recipe resolved(Recipe recipe, const Backend& backend) {
   check_recipe(recipe);
-  if (recipe.precision == Precision::kAuto) recipe.precision = Precision::kF32;
+  if (recipe.precision == Precision::kAuto)
+    recipe.precision =
+        backend.usual_precision() == DType::kBF16 ? Precision::kBF16 : Precision::kF32;
   return recipe;
 }
 
@@ -71,9 +73,9 @@ bool all_finite(ParamStore& store) {
 }  // namespace
 
 Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
-    : recipe_(resolved(recipe)),
-      options_(options),
+    : options_(options),
       backend_(make_backend(options.device)),
+      recipe_(resolved(recipe, *backend_)),
       data_(recipe_),
       model_(model_for(recipe_, data_.train())),
       train_loader_(data_.train(),
@@ -131,15 +133,19 @@ bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
   Progress progress(fmt::format("epoch {}/{}", at_.epochs + 1, total_epochs()), end - first,
                     options_.quiet, at_.step - first);
   train_loader_.start(at_.epochs, (at_.step - first) * recipe_.accumulate);
+  // Reading a result makes a device wait for the host; memory we see needs no such care.
+  const size_t patience = backend_->host_visible() ? 1 : 32;
   while (at_.step < end) {
     const auto start = Clock::now();
+    const bool saves = recipe_.checkpoint_every > 0 && at_.step + 1 < end &&
+                       (at_.step + 1) % recipe_.checkpoint_every == 0;
     train_step();
+    const bool stops = interrupt.signal() != 0;
+    if (saves || stops || at_.step == end || given_.size() >= patience) take_results(hooks);
     at_.seconds += seconds_since(start);
     progress.update(at_.step - first, progress.due() ? fmt::format("loss={:.4f}", last_loss_) : "");
-    if (hooks.step) hooks.step(at_.step, last_loss_);
-    if (recipe_.checkpoint_every > 0 && at_.step % recipe_.checkpoint_every == 0 && at_.step < end)
-      save();
-    if (interrupt.signal() != 0) return false;
+    if (saves) save();
+    if (stops) return false;
   }
   progress.clear();
   return true;
@@ -149,26 +155,35 @@ void Trainer::train_step() {
   const int64_t per_step = recipe_.accumulate * recipe_.batch_size;
   const int64_t seen = (at_.step - at_.epochs * steps_per_epoch()) * per_step;
   const int64_t images = std::min(per_step, data_.train().size() - seen);
-  double loss = 0;
   for (int64_t k = 0; k < recipe_.accumulate && train_loader_.next(batch_); ++k)
-    loss += step_.backward(batch_, images, at_.step * recipe_.accumulate + k);
-  check_finite("loss", loss);
+    step_.backward(batch_, images, at_.step * recipe_.accumulate + k);
   const double lr = lr_at(schedule_, at_.step);
-  const double norm = step_.update(lr, at_.step);
-  check_finite("gradient norm", norm);
-  ++at_.step;
-  at_.loss_images += loss * static_cast<double>(images);
-  last_loss_ = loss;
-  const int64_t every = std::max<int64_t>(1, steps_per_epoch() / kPointsPerEpoch);
-  if (at_.step % every == 0) log_->step(at_.step, loss, lr, norm);
+  step_.update(lr, at_.step);
+  given_.push_back({++at_.step, images, lr});
 }
 
-void Trainer::check_finite(const char* what, double x) const {
+void Trainer::take_results(const TrainHooks& hooks) {
+  const int64_t every = std::max<int64_t>(1, steps_per_epoch() / kPointsPerEpoch);
+  const std::vector<StepResult> results = step_.results();
+  for (size_t i = 0; i < results.size(); ++i) {
+    const auto [step, images, lr] = given_[i];
+    const auto [loss, norm] = results[i];
+    check_finite("loss", loss, step);
+    check_finite("gradient norm", norm, step);
+    at_.loss_images += loss * static_cast<double>(images);
+    last_loss_ = loss;
+    if (step % every == 0) log_->step(step, loss, lr, norm);
+    if (hooks.step) hooks.step(step, loss);
+  }
+  given_.clear();
+}
+
+void Trainer::check_finite(const char* what, double x, int64_t step) const {
   if (std::isfinite(x)) return;
   const std::string kept =
       has_checkpoint(run_) ? fmt::format("; '{}' keeps the last good state", run_) : "";
   fail("the {} is {} at step {} (epoch {}){}; try a lower lr, a warm-up or clip_norm = 1", what, x,
-       at_.step + 1, at_.epochs + 1, kept);
+       step, at_.epochs + 1, kept);
 }
 
 bool Trainer::close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks) {
@@ -177,7 +192,7 @@ bool Trainer::close_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
   if (last || (at_.epochs + 1) % recipe_.eval_every == 0) {
     evaluation = evaluate(interrupt);
     if (interrupt.signal() != 0) return false;
-    check_finite("test loss", evaluation->loss);
+    check_finite("test loss", evaluation->loss, at_.step);
   }
   const EpochMetrics row = metrics(evaluation.get());
   log_->epoch(row, evaluation.get(), data_.test().classes());
@@ -232,7 +247,7 @@ void Trainer::save_model(const char* name) {
 
 void Trainer::save() {
   if (!all_finite(step_.store()))
-    check_finite("largest weight", std::numeric_limits<double>::infinity());
+    check_finite("largest weight", std::numeric_limits<double>::infinity(), at_.step);
   log_->flush();
   save_checkpoint(run_, step_.store(), at_);
 }

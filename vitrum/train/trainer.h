@@ -61,7 +61,8 @@ class Trainer {
   bool train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
   bool close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
   void train_step();
-  void check_finite(const char* what, double x) const;
+  void take_results(const TrainHooks& hooks);
+  void check_finite(const char* what, double x, int64_t step) const;
   std::unique_ptr<Evaluation> evaluate(const InterruptGuard& interrupt);
   EpochMetrics metrics(const Evaluation* evaluation);
   void save();
@@ -70,9 +71,15 @@ class Trainer {
   int64_t epoch_end() const;
   bool ema() const { return recipe_.ema > 0; }
 
-  Recipe recipe_;
+  // A step given to the device whose results were not read yet.
+  struct Given {
+    int64_t step, images;  // steps count from 1
+    double lr;
+  };
+
   RunOptions options_;
   std::unique_ptr<Backend> backend_;
+  Recipe recipe_;
   TrainData data_;
   ModelSpec model_;
   Loader train_loader_, test_loader_;
@@ -84,6 +91,7 @@ class Trainer {
   TrainPosition at_;
   std::unique_ptr<RunLog> log_;
   Batch batch_;
+  std::vector<Given> given_;
   double last_loss_ = 0;
 };
 

@@ -1,0 +1,141 @@
+// Every op of the CUDA backend against the reference, and what must not depend on how a program is
+// run. Built everywhere; each test skips itself where there is no card.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/support/case_maker.h"
+#include "tests/support/op_cases.h"
+#include "vitrum/core/error.h"
+#include "vitrum/reference/reference.h"
+#include "vitrum/runtime/backends.h"
+
+namespace vitrum::test {
+namespace {
+
+// Null, with the reason on record, where there is no card.
+std::unique_ptr<Backend> cuda(bool exact) {
+  setenv("VITRUM_TF32", exact ? "0" : "1", 1);
+  const auto beside = std::filesystem::path(VITRUM_BINARY).parent_path() / "libvitrum_cuda.so";
+  setenv("VITRUM_CUDA_LIBRARY", beside.c_str(), /*overwrite=*/0);
+  for (const BackendStatus& status : backend_statuses())
+    if (status.name == "cuda" && status.available) return make_backend({.device = "cuda"});
+  return nullptr;
+}
+
+using OpParam = std::tuple<size_t, DType>;
+
+std::string name_of_param(const ::testing::TestParamInfo<OpParam>& info) {
+  const auto& [op, dtype] = info.param;
+  return op_name(op) + "_" + std::string(name_of(dtype));
+}
+
+class CudaOp : public ::testing::TestWithParam<OpParam> {
+ protected:
+  void SetUp() override {
+    backend_ = cuda(/*exact=*/true);
+    if (!backend_) GTEST_SKIP() << "no CUDA card here";
+  }
+  static DType dtype() { return std::get<DType>(GetParam()); }
+  static std::vector<OpCase> cases() { return op_cases(std::get<size_t>(GetParam()), dtype()); }
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_P(CudaOp, AgreesWithTheReference) {
+  const auto reference = make_reference_backend();
+  const double tolerance = dtype() == DType::kF32 ? 5e-5 : 1.6e-2;
+  for (const OpCase& c : cases()) {
+    const RunResult result = run_case(*backend_, c);
+    EXPECT_EQ(result.fault, "");
+    EXPECT_EQ(difference(result.out, run_case(*reference, c).out, tolerance), "") << c.name;
+  }
+}
+
+TEST_P(CudaOp, SameBitsEveryTime) {
+  for (const OpCase& c : cases()) {
+    const RunResult once = run_case(*backend_, c);
+    EXPECT_EQ(bit_difference(run_case(*backend_, c).out, once.out), "") << c.name;
+  }
+}
+
+TEST_P(CudaOp, AbsentOutputsChangeNothing) {
+  for (const OpCase& c : cases()) ASSERT_EQ(optional_output_fault(*backend_, c), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, CudaOp,
+                         ::testing::Combine(::testing::Range(size_t{0}, kOps),
+                                            ::testing::Values(DType::kF32, DType::kBF16)),
+                         name_of_param);
+
+// Heads of every kernel, sequences that do not fit into shared memory, more heads than processors.
+TEST(Cuda, AttentionOfEverySize) {
+  const auto backend = cuda(/*exact=*/true), reference = make_reference_backend();
+  if (!backend) GTEST_SKIP() << "no CUDA card here";
+  struct Size {
+    int64_t images, tokens, heads, size;
+    float drop = 0;
+  };
+  for (const Size& s : {Size{2, 40, 2, 24},
+                        {2, 50, 3, 48},
+                        {2, 33, 2, 96},
+                        {1, 70, 2, 128},
+                        {1, 20, 2, 192},
+                        {1, 20, 1, 256},
+                        {300, 33, 1, 32, 0.1f},
+                        {90, 50, 3, 64},
+                        {1, 577, 2, 64},
+                        {1, 577, 1, 64, 0.2f},
+                        {1, 1100, 1, 64},
+                        {280, 17, 1, 8}}) {
+    Maker m(DType::kBF16, kOps);
+    const int64_t width = s.heads * s.size;
+    const Shape y{s.images, s.tokens, width}, rows{s.images, s.heads, s.tokens};
+    const HostTensor qkv = m.normal({s.images, s.tokens, 3 * width}, m.compute),
+                     rng = m.rng_if(s.drop);
+    const OpCase forward = m.add(Attention{s.heads, s.drop, 11}, "", {qkv, rng},
+                                 {m.blank(y, m.compute), m.blank(rows, kF32)});
+    const RunResult expected = run_case(*reference, forward), got = run_case(*backend, forward);
+    EXPECT_EQ(got.fault, "");
+    EXPECT_EQ(difference(got.out, expected.out, 1.6e-2), "") << forward.name;
+    const OpCase backward =
+        m.add(AttentionBwd{.heads = s.heads, .drop = s.drop, .site = 11}, "",
+              {m.normal(y, m.compute), qkv, expected.out[0], expected.out[1], rng},
+              {m.blank(qkv.shape, m.compute)});
+    const RunResult back = run_case(*backend, backward);
+    EXPECT_EQ(back.fault, "");
+    EXPECT_EQ(difference(back.out, run_case(*reference, backward).out, 2e-2), "") << backward.name;
+  }
+}
+
+TEST(Cuda, FusedEqualsPlain) {
+  const auto backend = cuda(/*exact=*/true);
+  if (!backend) GTEST_SKIP() << "no CUDA card here";
+  EXPECT_EQ(fusion_fault(*backend, DType::kF32), "");
+  EXPECT_EQ(fusion_fault(*backend, DType::kBF16), "");
+}
+
+// TF32 keeps ten bits of a factor.
+TEST(Cuda, Tf32ProductsAreClose) {
+  const auto backend = cuda(/*exact=*/false), reference = make_reference_backend();
+  if (!backend) GTEST_SKIP() << "no CUDA card here";
+  for (const Op& op : {Op(Linear{}), Op(LinearBwd{})})
+    for (const OpCase& c : op_cases(op.index(), DType::kF32))
+      EXPECT_EQ(difference(run_case(*backend, c).out, run_case(*reference, c).out, 4e-3), "")
+          << c.name;
+}
+
+TEST(Cuda, OutOfMemoryIsItsOwnKindOfError) {
+  const auto backend = cuda(/*exact=*/false);
+  if (!backend) GTEST_SKIP() << "no CUDA card here";
+  try {
+    backend->allocate(size_t{1} << 44);
+    FAIL() << "16 TiB were granted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kExhausted);
+    EXPECT_NE(std::string(e.what()).find("batch size"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace vitrum::test

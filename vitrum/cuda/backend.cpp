@@ -1,0 +1,237 @@
+#include "vitrum/cuda/backend.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "vitrum/core/error.h"
+#include "vitrum/cuda/plugin.h"
+
+namespace vitrum::cuda {
+
+void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // clears it, where it can be cleared
+  if (status == cudaErrorMemoryAllocation)
+    fail_exhausted(
+        "the GPU is out of memory ({}); use a smaller batch size, or recompute = \"block\" when "
+        "training",
+        what);
+  fail("CUDA: {} ({})", cudaGetErrorString(status), what);
+}
+
+// ---- uploads ----
+
+Staging::~Staging() {
+  const auto release = [](Slot& slot) {
+    if (slot.done) cudaEventDestroy(slot.done);
+    if (slot.host) cudaFreeHost(slot.host);
+  };
+  std::for_each(std::begin(small_), std::end(small_), release);
+  std::for_each(std::begin(large_), std::end(large_), release);
+}
+
+void Staging::send(void* to, const void* from, size_t bytes) {
+  constexpr size_t kSmall = 64 << 10;
+  const bool small = bytes <= kSmall;
+  size_t& next = small ? next_small_ : next_large_;
+  Slot& slot = (small ? small_ : large_)[next++ % (small ? std::size(small_) : std::size(large_))];
+  if (slot.done) check(cudaEventSynchronize(slot.done), "waiting for an upload");
+  if (!slot.done) check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming), "an event");
+  if (slot.bytes < bytes) {
+    cudaFreeHost(std::exchange(slot.host, nullptr));
+    slot.bytes = small ? kSmall : bytes;
+    check(cudaMallocHost(&slot.host, slot.bytes), "pinned memory for uploads");
+  }
+  std::memcpy(slot.host, from, bytes);
+  check(cudaMemcpyAsync(to, slot.host, bytes, cudaMemcpyHostToDevice, stream_), "upload");
+  check(cudaEventRecord(slot.done, stream_), "upload");
+}
+
+// ---- the backend ----
+
+namespace {
+
+constexpr size_t kLaterBytes = 1 << 20;
+
+bool tf32_wanted() {
+  const char* text = std::getenv("VITRUM_TF32");
+  return !text || std::strcmp(text, "0") != 0;
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(int device) : tf32_(tf32_wanted()) {
+  check(cudaSetDevice(device), "choosing the card");
+  cudaDeviceProp card;
+  check(cudaGetDeviceProperties(&card, device), "asking for the card's properties");
+  name_ = fmt::format("cuda ({})", card.name);
+  processors_ = card.multiProcessorCount;
+  shared_memory_ = card.sharedMemPerBlockOptin;
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+  check(cudaMallocHost(reinterpret_cast<void**>(&later_memory_), kLaterBytes), "pinned memory");
+  staging_ = std::make_unique<Staging>(stream_);
+  gemms_ = std::make_unique<Gemms>(stream_, tf32_, card.name);
+}
+
+CudaBackend::~CudaBackend() {
+  cudaStreamSynchronize(stream_);
+  gemms_.reset(), staging_.reset(), scratch_.clear();
+  cudaFreeHost(later_memory_);
+  cudaStreamDestroy(stream_);
+}
+
+// Buffers release themselves knowing nothing of their backend, so the count is the process's.
+static std::atomic<int64_t> bytes_in_use, peak_in_use;
+
+int64_t CudaBackend::peak_bytes() const { return peak_in_use; }
+
+Buffer CudaBackend::allocate(size_t bytes) {
+  if (bytes == 0) return {};
+  void* data = nullptr;
+  const std::string what =
+      fmt::format("allocating {:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
+  check(cudaMalloc(&data, bytes), what.c_str());
+  Buffer buffer(data, bytes, [](void* p, size_t size) {
+    cudaFree(p);
+    bytes_in_use -= static_cast<int64_t>(size);
+  });
+  const int64_t now = bytes_in_use += static_cast<int64_t>(bytes);
+  peak_in_use = std::max<int64_t>(peak_in_use, now);
+  check(cudaMemsetAsync(data, 0, bytes, stream_), "clearing memory");
+  return buffer;
+}
+
+void CudaBackend::upload(TensorView to, const void* from) {
+  if (to.bytes() > 0) staging_->send(to.data, from, to.bytes());
+}
+
+void CudaBackend::download(void* to, TensorView from) {
+  if (from.bytes() > 0)
+    check(cudaMemcpyAsync(to, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_),
+          "download");
+  check(cudaStreamSynchronize(stream_), "waiting for the card");
+}
+
+void CudaBackend::download_later(void* to, TensorView from) {
+  const size_t bytes = from.bytes();
+  if (later_used_ + bytes > kLaterBytes) wait();
+  if (bytes > kLaterBytes) return download(to, from);
+  check(cudaMemcpyAsync(later_memory_ + later_used_, from.data, bytes, cudaMemcpyDeviceToHost,
+                        stream_),
+        "download");
+  later_.push_back({to, later_used_, bytes});
+  later_used_ += (bytes + 15) / 16 * 16;
+}
+
+void CudaBackend::wait() {
+  check(cudaStreamSynchronize(stream_), "waiting for the card");
+  for (const Later& later : later_) std::memcpy(later.to, later_memory_ + later.slot, later.bytes);
+  later_.clear(), later_used_ = 0;
+}
+
+void* CudaBackend::scratch(size_t bytes) {
+  if (scratch_.empty() || scratch_.back().size() < bytes) scratch_.push_back(allocate(bytes));
+  return scratch_.back().data();
+}
+
+std::unique_ptr<Kernel> CudaBackend::lower(const Op& op, const Operands& io) {
+  return std::visit([&](const auto& o) { return cuda::lower(*this, o, io); }, op);
+}
+
+// ---- a program as one graph ----
+
+namespace {
+
+class CapturedSequence final : public Sequence {
+ public:
+  CapturedSequence(std::vector<std::unique_ptr<Kernel>> kernels, cudaStream_t stream)
+      : Sequence(std::move(kernels)), stream_(stream) {}
+  ~CapturedSequence() override {
+    if (graph_) cudaGraphExecDestroy(graph_);
+  }
+
+  // Captured at the first run, when all of the program's scratch is known.
+  void run() override {
+    if (!graph_) capture();
+    check(cudaGraphLaunch(graph_, stream_), "launching a program");
+  }
+  void run_one(size_t i) override {
+    check(cudaStreamSynchronize(stream_), "waiting for the card");
+    kernels_[i]->launch();
+    check(cudaGetLastError(), "launching a kernel");
+    check(cudaStreamSynchronize(stream_), "running a kernel");
+  }
+
+ private:
+  void capture() {
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing");
+    for (auto& kernel : kernels_) kernel->launch();
+    cudaGraph_t recorded = nullptr;
+    const cudaError_t launched = cudaGetLastError();
+    const cudaError_t ended = cudaStreamEndCapture(stream_, &recorded);
+    check(launched, "recording a kernel");
+    check(ended, "capturing a program");
+    const cudaError_t made = cudaGraphInstantiate(&graph_, recorded, 0);
+    cudaGraphDestroy(recorded);
+    check(made, "preparing a program");
+  }
+
+  cudaStream_t stream_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Sequence> CudaBackend::prepare(std::vector<std::unique_ptr<Kernel>> kernels) {
+  return std::make_unique<CapturedSequence>(std::move(kernels), stream_);
+}
+
+// ---- what the library exports ----
+
+namespace {
+
+// The first reason why no card can be used; null where one can.
+const char* missing() {
+  int version = 0, cards = 0;
+  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
+    return "no NVIDIA driver is installed";
+  if (const cudaError_t status = cudaGetDeviceCount(&cards); status != cudaSuccess)
+    return cudaGetErrorString(status);
+  return cards == 0 ? "no NVIDIA card is visible" : nullptr;
+}
+
+}  // namespace
+}  // namespace vitrum::cuda
+
+extern "C" {
+
+__attribute__((visibility("default"))) int vitrum_cuda_abi_version() {
+  return vitrum::cuda::kAbiVersion;
+}
+
+__attribute__((visibility("default"))) bool vitrum_cuda_probe(char* detail, size_t size) {
+  using namespace vitrum::cuda;
+  const char* reason = missing();
+  std::string text = reason ? reason : "";
+  cudaDeviceProp card;
+  if (!reason && cudaGetDeviceProperties(&card, 0) == cudaSuccess)
+    text = fmt::format("{}, {:.0f} GiB, compute capability {}.{}", card.name,
+                       static_cast<double>(card.totalGlobalMem) / 0x1p30, card.major, card.minor);
+  std::snprintf(detail, size, "%s", text.c_str());
+  return !reason;
+}
+
+__attribute__((visibility("default"))) vitrum::Backend* vitrum_cuda_create(int device) {
+  using namespace vitrum;
+  if (const char* reason = cuda::missing()) fail_usage("--device cuda: {}", reason);
+  int cards = 0;
+  cudaGetDeviceCount(&cards);
+  if (device >= cards)
+    fail_usage("--device cuda:{}: there {} {} card{}", device, cards == 1 ? "is" : "are", cards,
+               cards == 1 ? ", cuda:0" : "s");
+  return new cuda::CudaBackend(device);
+}
+}

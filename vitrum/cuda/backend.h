@@ -1,0 +1,122 @@
+// Internal to vitrum/cuda: what a lowering works with.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "vitrum/cuda/gemm.h"
+#include "vitrum/runtime/backend.h"
+
+namespace vitrum::cuda {
+
+// Throws what CUDA reports, saying what was being done; running out of memory is its own kind.
+void check(cudaError_t status, const char* what);
+
+// Pinned host memory in a ring: a slot is used again once the copy out of it is done.
+class Staging {
+ public:
+  explicit Staging(cudaStream_t stream) : stream_(stream) {}
+  ~Staging();
+  // Copies `from` aside and sends it to `to` in stream order; returns without waiting for the card.
+  void send(void* to, const void* from, size_t bytes);
+
+ private:
+  static constexpr size_t kSlots = 4;
+  struct Slot {
+    void* host = nullptr;
+    size_t bytes = 0;
+    cudaEvent_t done = nullptr;
+  };
+  cudaStream_t stream_;
+  Slot small_[4 * kSlots], large_[kSlots];
+  size_t next_small_ = 0, next_large_ = 0;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int device);
+  ~CudaBackend() override;
+
+  std::string name() const override { return name_; }
+  Buffer allocate(size_t bytes) override;
+  void upload(TensorView to, const void* from) override;
+  void download(void* to, TensorView from) override;
+  void download_later(void* to, TensorView from) override;
+  void wait() override;
+  int64_t peak_bytes() const override;
+  bool host_visible() const override { return false; }
+  DType usual_precision() const override { return DType::kBF16; }
+  std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) override;
+  std::unique_ptr<Sequence> prepare(std::vector<std::unique_ptr<Kernel>> kernels) override;
+
+  cudaStream_t stream() const { return stream_; }
+  int processors() const { return processors_; }
+  size_t shared_memory() const { return shared_memory_; }  // most a block may ask for
+  bool tf32() const { return tf32_; }
+  Gemms& gemms() { return *gemms_; }
+
+  // Working memory that every kernel of the backend shares, since only one runs at a time. Valid
+  // as long as the backend: a larger request leaves earlier blocks where they are.
+  void* scratch(size_t bytes);
+  template <class T>
+  T* scratch_of(int64_t count) {
+    return static_cast<T*>(scratch(static_cast<size_t>(count) * sizeof(T)));
+  }
+
+ private:
+  struct Later {
+    void* to;
+    size_t slot, bytes;
+  };
+
+  std::string name_;
+  cudaStream_t stream_ = nullptr;
+  int processors_ = 0;
+  size_t shared_memory_ = 0;
+  bool tf32_ = true;
+  std::vector<Buffer> scratch_;
+  std::unique_ptr<Staging> staging_;
+  std::unique_ptr<Gemms> gemms_;
+  std::byte* later_memory_ = nullptr;  // pinned
+  size_t later_used_ = 0;
+  std::vector<Later> later_;
+};
+
+// Operand `i` of a node; null where it is absent or the list is shorter.
+inline TensorView operand(const std::vector<TensorView>& views, size_t i) {
+  return i < views.size() ? views[i] : TensorView{};
+}
+
+using KernelPtr = std::unique_ptr<Kernel>;
+
+// One overload per op; an op without one does not compile.
+KernelPtr lower(CudaBackend& cuda, const Normalize& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Activation& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const LayerNorm& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Add& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const ChannelScale& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Dropout& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const DropPath& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Tokens& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Pool& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const CrossEntropy& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const TrainMetrics& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const LinearBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const ActivationBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const LayerNormBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const ChannelScaleBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const TokensBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const PoolBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const CrossEntropyBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const ClipScale& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const OptimizerStep& op, const Operands& io);
+
+}  // namespace vitrum::cuda

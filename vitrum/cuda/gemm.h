@@ -1,0 +1,48 @@
+// Matrix products through cuBLASLt, which is opened at run time. A product is prepared once (its
+// algorithm chosen, by timing where a choice can be remembered) and launched many times.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <string>
+
+#include "vitrum/core/dtype.h"
+
+namespace vitrum::cuda {
+
+// Row-major: d (m, n) = a (m, k) b (k, n) + bias (n), or d += a b. Either operand may be stored
+// transposed.
+struct GemmShape {
+  int64_t m = 0, n = 0, k = 0;
+  bool a_transposed = false, b_transposed = false;
+  DType in = DType::kBF16, out = DType::kBF16;  // of a and b; of d (and of bias)
+  bool bias = false, accumulate = false;
+};
+
+class Gemms;
+
+class Gemm {
+ public:
+  struct Plan;
+  Gemm() = default;
+  explicit Gemm(std::shared_ptr<Plan> plan) : plan_(std::move(plan)) {}
+  void launch(const void* a, const void* b, void* d, const void* bias = nullptr) const;
+
+ private:
+  std::shared_ptr<Plan> plan_;
+};
+
+// The handle, the workspace and the algorithms chosen so far.
+class Gemms {
+ public:
+  struct State;
+  Gemms(cudaStream_t stream, bool tf32, const std::string& card);
+  ~Gemms();
+  // `alignment` in bytes holds for every pointer that will be given.
+  Gemm prepare(const GemmShape& shape, size_t alignment);
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace vitrum::cuda

@@ -1,0 +1,56 @@
+// What the forward and the backward kernels of LayerNorm share: how a warp holds a row.
+#pragma once
+#include <type_traits>
+
+#include "vitrum/cuda/device.cuh"
+
+namespace vitrum::cuda {
+
+constexpr int kSpan = 8 * kWarp;  // elements a warp takes at a time
+constexpr int kRowWarps = 4;      // rows a block takes, where each warp has one only
+
+template <class T, int kVectors>
+__device__ __forceinline__ void load_row(Raw8<T> (&row)[kVectors], const T* from, int width,
+                                         int lane) {
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    const int i = j * kSpan + lane * 8;
+    if (i < width) row[j] = load_raw(from + i);
+  }
+}
+
+// body(i) for the elements of a row that this lane owns: the same, in the same
+// order, as with load_row.
+template <class Body>
+__device__ __forceinline__ void for_lane(int width, int lane, const Body& body) {
+  for (int first = lane * 8; first < width; first += kSpan)
+    for (int i = first; i < min(first + 8, width); ++i) body(i);
+}
+
+// Rows short enough for the registers; f32 takes twice as many.
+inline bool row_fits(int64_t width, DType dtype) {
+  return width % 8 == 0 && width <= (dtype == DType::kBF16 ? 2048 : 1024);
+}
+inline bool usable(const TensorView& view, DType dtype) {  // or absent
+  return !view || (view.dtype == dtype && aligned16(view));
+}
+inline bool aligned16(const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+// Calls body(T{}, std::integral_constant<int, vectors a lane>{}).
+template <class Body>
+void with_row(DType dtype, int width, const Body& body) {
+  const auto vectors = static_cast<int>(divide_up(width, kSpan));
+  const auto small = [&](auto type) {
+    if (vectors == 1) return body(type, std::integral_constant<int, 1>{});
+    if (vectors == 2) return body(type, std::integral_constant<int, 2>{});
+    if (vectors == 3) return body(type, std::integral_constant<int, 3>{});
+    return body(type, std::integral_constant<int, 4>{});
+  };
+  if (dtype != DType::kBF16) return small(float{});
+  if (vectors <= 4) return small(bf16{});
+  if (vectors == 5) return body(bf16{}, std::integral_constant<int, 5>{});
+  if (vectors == 6) return body(bf16{}, std::integral_constant<int, 6>{});
+  body(bf16{}, std::integral_constant<int, 8>{});
+}
+
+}  // namespace vitrum::cuda

@@ -1,0 +1,255 @@
+// The update: the norm of all gradients, then one pass over every arena.
+#include <vector>
+
+#include "vitrum/cuda/device.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// ---- the global norm ----
+
+// The sum over a block, in a fixed tree.
+__device__ double block_sum(double x) {
+  __shared__ double sums[kThreads];
+  sums[threadIdx.x] = x;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+  }
+  __syncthreads();
+  return sums[0];
+}
+
+__device__ __forceinline__ float square(float4 v) {
+  return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, v.w * v.w)));
+}
+
+// One sum a block, of every gridDim-th stretch. `fours`: how many vectors of four to read; the
+// elements behind them are read one by one.
+__global__ void __launch_bounds__(kThreads)
+    sum_squares(const float* x, int64_t fours, int64_t count, double* partials) {
+  constexpr int kInFlight = 8;
+  const int64_t start = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  const auto* vectors = reinterpret_cast<const float4*>(x);
+  double sum = 0;
+  int64_t i = start;
+  for (; i + (kInFlight - 1) * stride < fours; i += kInFlight * stride) {
+    float4 v[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) v[u] = vectors[i + u * stride];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) sum += static_cast<double>(square(v[u]));
+  }
+  for (; i < fours; i += stride) sum += static_cast<double>(square(vectors[i]));
+  for (i = fours * 4 + start; i < count; i += stride) {
+    const auto v = static_cast<double>(x[i]);
+    sum += v * v;
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    clip_scale(const double* partials, int parts, double max_norm, float* y) {
+  double sum = 0;
+  for (int i = threadIdx.x; i < parts; i += kThreads) sum += partials[i];
+  sum = block_sum(sum);
+  if (threadIdx.x != 0) return;
+  const double norm = sqrt(sum), factor = max_norm / (norm + 1e-6);
+  y[0] = static_cast<float>(norm);
+  y[1] = max_norm > 0 && factor < 1 ? static_cast<float>(factor) : 1.0f;
+}
+
+// ---- the step ----
+
+constexpr int64_t kChunk = 8192;  // elements a block updates
+
+struct Chunk {
+  int64_t first = 0;
+  int32_t count = 0;
+  float lr_scale = 1, decay = 0;
+};
+
+std::vector<Chunk> cut(const std::vector<Segment>& segments) {
+  std::vector<Chunk> chunks;
+  for (const Segment& s : segments)
+    for (int64_t at = 0; at < s.size; at += kChunk)
+      chunks.push_back({s.offset + at, static_cast<int32_t>(std::min(kChunk, s.size - at)),
+                        s.lr_scale, s.decay});
+  return chunks;
+}
+
+struct Arenas {
+  float *gradient, *param, *first, *second, *ema;  // from `first` on any may be absent
+  bf16* copy;
+  const float *hyper, *clip;
+  float beta1, rest1, beta2, rest2, eps;
+  bool aligned;  // all of them to 16 bytes
+};
+
+struct Rates {
+  float clip, root2, step, decay, shrink, ema, ema_rest;  // root2: 1 / sqrt(correction2)
+};
+
+// From the scalars in device memory, in f64 as on the CPU.
+template <OptimizerKind kKind>
+__device__ Rates rates(const Arenas& g, const Chunk& chunk) {
+  const double lr = static_cast<double>(g.hyper[0]) * static_cast<double>(chunk.lr_scale);
+  constexpr bool kAdam = kKind != OptimizerKind::kSgd;
+  Rates r;
+  r.clip = g.clip ? g.clip[1] : 1.0f;
+  r.root2 = kAdam ? static_cast<float>(1.0 / sqrt(static_cast<double>(g.hyper[2]))) : 0.0f;
+  r.step = static_cast<float>(kAdam ? lr / static_cast<double>(g.hyper[1]) : lr);
+  r.decay = chunk.decay;
+  r.shrink = static_cast<float>(1.0 - lr * static_cast<double>(chunk.decay));
+  r.ema = g.hyper[3];
+  r.ema_rest = static_cast<float>(1.0 - static_cast<double>(g.hyper[3]));
+  return r;
+}
+
+// One element of every arena; formulas and their order are PyTorch's.
+struct Element {
+  float d, p, m, v, ema;
+};
+template <OptimizerKind kKind>
+__device__ __forceinline__ void update(const Arenas& g, const Rates& k, Element& e) {
+  float d = e.d * k.clip;
+  if constexpr (kKind == OptimizerKind::kAdamW)
+    e.p = e.p * k.shrink;
+  else
+    d = fmaf(k.decay, e.p, d);
+  if constexpr (kKind == OptimizerKind::kSgd) {
+    if (g.first) d = e.m = fmaf(g.beta1, e.m, d);
+  } else {
+    e.m = fmaf(g.beta1, e.m, g.rest1 * d);
+    e.v = fmaf(g.beta2, e.v, g.rest2 * d * d);
+    d = __fdiv_rn(e.m, fmaf(__fsqrt_rn(e.v), k.root2, g.eps));
+  }
+  e.p = fmaf(-k.step, d, e.p);
+  e.ema = fmaf(k.ema, e.ema, k.ema_rest * e.p);
+}
+
+template <OptimizerKind kKind>
+__device__ __forceinline__ void step_one(const Arenas& g, const Rates& k, int64_t i) {
+  Element e{g.gradient[i], g.param[i], g.first ? g.first[i] : 0.0f, g.second ? g.second[i] : 0.0f,
+            g.ema ? g.ema[i] : 0.0f};
+  update<kKind>(g, k, e);
+  g.gradient[i] = 0, g.param[i] = e.p;
+  if (g.first) g.first[i] = e.m;
+  if (g.second) g.second[i] = e.v;
+  if (g.ema) g.ema[i] = e.ema;
+  if (g.copy) g.copy[i] = from_float<bf16>(e.p);
+}
+
+struct Fours {
+  float4 d, p, m, v, ema;
+};
+__device__ __forceinline__ float4 load4(const float* p, int64_t i) {
+  return p ? *reinterpret_cast<const float4*>(p + i) : make_float4(0, 0, 0, 0);
+}
+__device__ __forceinline__ void store4(float* p, int64_t i, float4 v) {
+  if (p) *reinterpret_cast<float4*>(p + i) = v;
+}
+__device__ __forceinline__ Fours load_fours(const Arenas& g, int64_t i) {
+  return {load4(g.gradient, i), load4(g.param, i), load4(g.first, i), load4(g.second, i),
+          load4(g.ema, i)};
+}
+template <OptimizerKind kKind>
+__device__ __forceinline__ void step_fours(const Arenas& g, const Rates& k, Fours x, int64_t i) {
+  const auto one = [&](float& d, float& p, float& m, float& v, float& ema) {
+    Element e{d, p, m, v, ema};
+    update<kKind>(g, k, e);
+    p = e.p, m = e.m, v = e.v, ema = e.ema;
+  };
+  one(x.d.x, x.p.x, x.m.x, x.v.x, x.ema.x);
+  one(x.d.y, x.p.y, x.m.y, x.v.y, x.ema.y);
+  one(x.d.z, x.p.z, x.m.z, x.v.z, x.ema.z);
+  one(x.d.w, x.p.w, x.m.w, x.v.w, x.ema.w);
+  store4(g.gradient, i, make_float4(0, 0, 0, 0));
+  store4(g.param, i, x.p), store4(g.first, i, x.m), store4(g.second, i, x.v);
+  store4(g.ema, i, x.ema);
+  if (g.copy)
+    *reinterpret_cast<uint2*>(g.copy + i) = make_uint2(pack2(x.p.x, x.p.y), pack2(x.p.z, x.p.w));
+}
+
+template <OptimizerKind kKind>
+__global__ void __launch_bounds__(kThreads) optimizer_step(Arenas g, const Chunk* chunks) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const Rates k = rates<kKind>(g, chunk);
+  const int fours = g.aligned && chunk.first % 4 == 0 ? chunk.count / 4 : 0;
+  constexpr int kInFlight = 2;
+  int i = threadIdx.x;
+  for (; i + (kInFlight - 1) * kThreads < fours; i += kInFlight * kThreads) {
+    Fours x[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) x[u] = load_fours(g, chunk.first + (i + u * kThreads) * 4);
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u)
+      step_fours<kKind>(g, k, x[u], chunk.first + (i + u * kThreads) * 4);
+  }
+  for (; i < fours; i += kThreads) {
+    const int64_t at = chunk.first + i * 4;
+    step_fours<kKind>(g, k, load_fours(g, at), at);
+  }
+  for (i = fours * 4 + threadIdx.x; i < chunk.count; i += kThreads)
+    step_one<kKind>(g, k, chunk.first + i);
+}
+
+Arenas arenas(const OptimizerStep& op, const Operands& io) {
+  const auto rest = [](double beta) { return static_cast<float>(1.0 - beta); };
+  Arenas g{};
+  g.gradient = io.out[0].f32(), g.param = io.out[1].f32();
+  g.first = operand(io.out, 2).f32(), g.second = operand(io.out, 3).f32();
+  g.ema = operand(io.out, 4).f32();
+  g.copy = reinterpret_cast<bf16*>(operand(io.out, 5).bf16());
+  g.hyper = io.in[0].f32(), g.clip = operand(io.in, 1).f32();
+  g.beta1 = static_cast<float>(op.beta1), g.rest1 = rest(op.beta1);
+  g.beta2 = static_cast<float>(op.beta2), g.rest2 = rest(op.beta2);
+  g.eps = op.eps;
+  g.aligned = true;
+  for (const TensorView& arena : io.out) g.aligned = g.aligned && aligned16(arena);
+  return g;
+}
+
+}  // namespace
+
+KernelPtr lower(CudaBackend& cuda, const ClipScale& op, const Operands& io) {
+  const TensorView x = io.in[0];
+  const int64_t count = x.shape.numel(), fours = aligned16(x) ? count / 4 : 0;
+  const auto blocks = static_cast<int>(
+      std::clamp<int64_t>(divide_up(count, kThreads * 4), 1, int64_t{cuda.processors()} * 8));
+  auto* partials = cuda.scratch_of<double>(blocks);
+  return make_kernel([=, x = x.f32(), y = io.out[0].f32(),
+                      max_norm = static_cast<double>(op.max_norm), stream = cuda.stream()] {
+    sum_squares<<<blocks, kThreads, 0, stream>>>(x, fours, count, partials);
+    clip_scale<<<1, kThreads, 0, stream>>>(partials, blocks, max_norm, y);
+  });
+}
+
+KernelPtr lower(CudaBackend& cuda, const OptimizerStep& op, const Operands& io) {
+  const std::vector<Chunk> chunks = cut(op.segments);
+  if (chunks.empty()) return make_kernel([] {});
+  const size_t bytes = chunks.size() * sizeof(Chunk);
+  Buffer table = cuda.allocate(bytes);
+  cuda.upload({table.data(), {static_cast<int64_t>(bytes)}, DType::kU8}, chunks.data());
+  return make_kernel([table = std::move(table), g = arenas(op, io), kind = op.kind,
+                      blocks = static_cast<unsigned>(chunks.size()), stream = cuda.stream()] {
+    const auto* list = reinterpret_cast<const Chunk*>(table.data());
+    switch (kind) {
+      case OptimizerKind::kSgd:
+        optimizer_step<OptimizerKind::kSgd><<<blocks, kThreads, 0, stream>>>(g, list);
+        break;
+      case OptimizerKind::kAdam:
+        optimizer_step<OptimizerKind::kAdam><<<blocks, kThreads, 0, stream>>>(g, list);
+        break;
+      case OptimizerKind::kAdamW:
+        optimizer_step<OptimizerKind::kAdamW><<<blocks, kThreads, 0, stream>>>(g, list);
+        break;
+    }
+  });
+}
+
+}  // namespace vitrum::cuda

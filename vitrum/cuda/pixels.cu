@@ -1,0 +1,129 @@
+// From pixels to patches: normalisation and the cut, straight from bytes in one pass.
+#include "vitrum/cuda/device.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Affine {
+  const float *scale, *shift;  // (C); null: pixels as they are
+  __device__ __forceinline__ float operator()(float x, int64_t channel) const {
+    return scale ? fmaf(x, scale[channel], shift[channel]) : x;
+  }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    normalize(Mixed x, Mixed y, Affine affine, int64_t plane, int64_t channels, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) y.store(i, affine(x.load(i), i / plane % channels));
+}
+
+// Sizes of an image and of its patches. Index is 32 bits wide wherever that is enough: the kernels
+// below divide a lot.
+template <class Index>
+struct Grid {
+  Index channels, height, width, patch_h, patch_w;
+  bool channel_last;
+
+  __device__ __forceinline__ Index across() const { return width / patch_w; }
+  __device__ __forceinline__ Index down() const { return height / patch_h; }
+  __device__ __forceinline__ Index patch() const { return channels * patch_h * patch_w; }
+};
+
+// One element of the result a thread.
+template <class Index>
+__global__ void __launch_bounds__(kThreads)
+    patchify_ones(Mixed image, Mixed y, Affine affine, Grid<Index> g, int64_t count) {
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (thread >= count) return;
+  const auto i = static_cast<Index>(thread);
+  const Index patch = i / g.patch(), place = i % g.patch(), area = g.patch_h * g.patch_w;
+  const Index channel = g.channel_last ? place % g.channels : place / area;
+  const Index pixel = g.channel_last ? place / g.channels : place % area;
+  const Index row = patch / g.across();  // of patches, all images below each other
+  const Index line = row % g.down() * g.patch_h + pixel / g.patch_w;
+  const Index column = patch % g.across() * g.patch_w + pixel % g.patch_w;
+  const Index from = ((row / g.down() * g.channels + channel) * g.height + line) * g.width + column;
+  y.store(thread, affine(image.load(from), channel));
+}
+
+__device__ __forceinline__ Eight load8(const uint8_t* p) {
+  const uint2 raw = *reinterpret_cast<const uint2*>(p);
+  Eight out;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    out.v[k] = static_cast<float>(raw.x >> (8 * k) & 0xffu);
+    out.v[k + 4] = static_cast<float>(raw.y >> (8 * k) & 0xffu);
+  }
+  return out;
+}
+using cuda::load8;
+
+// Eight neighbouring pixels of one line of one patch a thread; they stay neighbours, channels
+// first.
+template <class X, class Y>
+__global__ void __launch_bounds__(kThreads)
+    patchify_eights(const X* image, Y* y, Affine affine, Grid<uint32_t> g, int64_t eights) {
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (thread >= eights) return;
+  const auto i = static_cast<uint32_t>(thread);
+  const uint32_t per_line = g.width / 8, column = i % per_line * 8, line = i / per_line;
+  const uint32_t v = line % g.height, plane = line / g.height;
+  const uint32_t channel = plane % g.channels, b = plane / g.channels;
+  Eight x = load8(image + thread * 8);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) x.v[k] = affine(x.v[k], channel);
+  const uint32_t patch = (b * g.down() + v / g.patch_h) * g.across() + column / g.patch_w;
+  const uint32_t place = (channel * g.patch_h + v % g.patch_h) * g.patch_w + column % g.patch_w;
+  store8(y + static_cast<int64_t>(patch) * g.patch() + place, x);
+}
+
+template <class Index>
+Grid<Index> grid_of(const Patchify& op, const Shape& s) {
+  return {static_cast<Index>(s[1]),       static_cast<Index>(s[2]),
+          static_cast<Index>(s[3]),       static_cast<Index>(op.patch_h),
+          static_cast<Index>(op.patch_w), op.order == PatchOrder::kChannelLast};
+}
+
+template <class X>
+KernelPtr patchify_wide(CudaBackend& cuda, const Patchify& op, const TensorView& image,
+                        const TensorView& y, const Affine& affine) {
+  const int64_t eights = image.shape.numel() / 8;
+  return with_type(y.dtype, [&](auto type) {
+    using Y = decltype(type);
+    return launch_kernel(cuda, patchify_eights<X, Y>, blocks_for(eights, kThreads), kThreads, 0,
+                         static_cast<const X*>(image.data), static_cast<Y*>(y.data), affine,
+                         grid_of<uint32_t>(op, image.shape), eights);
+  });
+}
+
+}  // namespace
+
+KernelPtr lower(CudaBackend& cuda, const Normalize&, const Operands& io) {
+  const Shape& s = io.in[0].shape;  // (B, C, H, W)
+  return launch_kernel(cuda, normalize, blocks_for(s.numel(), kThreads), kThreads, 0,
+                       mixed(io.in[0]), mixed(io.out[0]), Affine{io.in[1].f32(), io.in[2].f32()},
+                       s[2] * s[3], s[1], s.numel());
+}
+
+KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io) {
+  const TensorView image = io.in[0], y = io.out[0];
+  const Affine affine{operand(io.in, 1).f32(), operand(io.in, 2).f32()};
+  const int64_t count = image.shape.numel();
+  const bool small = count <= UINT32_MAX;
+  if (small && op.order == PatchOrder::kChannelFirst && op.patch_w % 8 == 0 && aligned16(image) &&
+      aligned16(y)) {
+    if (image.dtype == DType::kU8) return patchify_wide<uint8_t>(cuda, op, image, y, affine);
+    if (image.dtype == DType::kBF16) return patchify_wide<bf16>(cuda, op, image, y, affine);
+    return patchify_wide<float>(cuda, op, image, y, affine);
+  }
+  const unsigned blocks = blocks_for(count, kThreads);
+  if (small)
+    return launch_kernel(cuda, patchify_ones<uint32_t>, blocks, kThreads, 0, mixed(image), mixed(y),
+                         affine, grid_of<uint32_t>(op, image.shape), count);
+  return launch_kernel(cuda, patchify_ones<int64_t>, blocks, kThreads, 0, mixed(image), mixed(y),
+                       affine, grid_of<int64_t>(op, image.shape), count);
+}
+
+}  // namespace vitrum::cuda

@@ -1,0 +1,22 @@
+// What the separately loaded CUDA library exports. The loader (runtime/backends.cpp) finds these two
+// functions by name; nothing else of CUDA is visible to it.
+#pragma once
+#include "vitrum/runtime/backend.h"
+
+namespace vitrum::cuda {
+
+// Raised whenever Backend, Op or what they are made of changes: both sides must agree.
+inline constexpr int kAbiVersion = 1;
+inline constexpr const char* kLibraryName = "libvitrum_cuda.so";
+inline constexpr const char* kAbiSymbol = "vitrum_cuda_abi_version";
+inline constexpr const char* kCreateSymbol = "vitrum_cuda_create";
+inline constexpr const char* kProbeSymbol = "vitrum_cuda_probe";
+
+using AbiVersion = int();
+// A backend on card `device`. Throws vitrum::Error with what is missing: driver, card or library.
+using Create = Backend*(int device);
+// Whether a card can be used, and in `detail` (of `size` bytes) which, or why not. Cheap: opens the
+// driver only.
+using Probe = bool(char* detail, size_t size);
+
+}  // namespace vitrum::cuda
