@@ -5,9 +5,12 @@
 #   make style        is everything formatted?        make install      into PREFIX (/usr/local)
 #   make deps         install missing packages        make clean        remove build/
 #   make CUDA=1       with the CUDA backend, where no card is visible too
+#   make fuzz         each fuzzer for FUZZ_SECONDS (needs clang)
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 LABELS ?= fast
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=
 BUILD := build/release
 
 # CUDA=1 builds the CUDA backend, CUDA=0 leaves it out; without either it is built where a card is. CUDA_ARCHS names
@@ -15,7 +18,7 @@ BUILD := build/release
 cuda_flags := $(if $(filter 1,$(CUDA)),-DVITRUM_CUDA=ON) $(if $(filter 0,$(CUDA)),-DVITRUM_CUDA=OFF) \
   $(if $(CUDA_ARCHS),'-DVITRUM_CUDA_ARCHITECTURES=$(CUDA_ARCHS)')
 
-.PHONY: force all quickstart test slow-test asan ubsan dev style format install deps clean
+.PHONY: force all quickstart test slow-test asan ubsan dev fuzz style format install deps clean
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/build.ninja
@@ -40,11 +43,16 @@ asan ubsan dev: %: build/%/build.ninja
 	ctest --test-dir build/$@ -L '^($(LABELS))$$' --no-tests=error --output-on-failure -j 2
 	@echo "make $@: all tests passed"
 
+# make fuzz FUZZ_TARGETS='pickle npz' runs only these
+fuzz: build/fuzz/build.ninja
+	cmake --build build/fuzz -j $(JOBS) --target fuzzers
+	fuzz/run.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
 style: $(BUILD)/build.ninja
 	ctest --test-dir $(BUILD) -L '^style$$' --no-tests=error --output-on-failure
 
 format:
-	find vitrum tests bench examples -name '*.h' -o -name '*.cpp' 2>/dev/null | xargs clang-format -i
+	find vitrum tests bench examples fuzz -name '*.h' -o -name '*.cpp' 2>/dev/null | xargs clang-format -i
 
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)

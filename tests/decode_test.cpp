@@ -65,8 +65,7 @@ TEST(Decode, RefusesTruncatedFiles) {
   for (size_t parts = 1; parts < 10; ++parts) {
     const Bytes half_jpeg(jpeg.begin(),
                           jpeg.begin() + static_cast<int64_t>(jpeg.size() * parts / 10));
-    EXPECT_THAT(input_error([&] { decode_image(half_jpeg, "j"); }),
-                HasSubstr("j: broken JPEG: "))
+    EXPECT_THAT(input_error([&] { decode_image(half_jpeg, "j"); }), HasSubstr("j: broken JPEG: "))
         << parts;
     const Bytes half_png(png.begin(), png.begin() + static_cast<int64_t>(png.size() * parts / 10));
     EXPECT_THAT(input_error([&] { decode_image(half_png, "p"); }),
