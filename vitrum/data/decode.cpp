@@ -9,6 +9,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/data/codecs.h"
+#include "vitrum/data/pixel_loops.h"
 
 namespace vitrum {
 namespace {
@@ -64,8 +65,7 @@ void store_row(const uint8_t* row, int components, Image& image, int y) {
     for (uint8_t* plane : {red, green, blue}) std::copy_n(row, width, plane);
     return;
   }
-  for (size_t x = 0; x < width; ++x)
-    red[x] = row[3 * x], green[x] = row[3 * x + 1], blue[x] = row[3 * x + 2];
+  split_rgb(row, width, red, green, blue);
 }
 
 }  // namespace vitrum
