@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <bit>
-#include <cstring>
 #include <set>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/models/registry.h"
+#include "vitrum/weights/convert_floats.h"
 #include "vitrum/weights/model_config.h"
 #include "vitrum/weights/safetensors.h"
 
@@ -28,31 +27,6 @@ Shape file_shape(const ParamSpec& param, const ViTConfig& c) {
   if (param.name != "patch_embed.proj.weight" || c.patch_order != PatchOrder::kChannelFirst)
     return param.shape;
   return {param.shape[0], c.channels, c.patch_h, c.patch_w};
-}
-
-float from_f16(uint16_t bits) {
-  const auto sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t exponent = (bits >> 10) & 31u, fraction = bits & 1023u;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));
-  if (exponent != 0)
-    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
-  const float magnitude = static_cast<float>(fraction) * 0x1p-24f;  // subnormal
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
-}
-
-std::vector<float> read_floats(const SafetensorsFile& file, const TensorInfo& tensor) {
-  const auto bytes = file.bytes(tensor);
-  std::vector<float> values(bytes.size() / size_of(tensor.dtype));
-  if (tensor.dtype == DType::kF32) {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, bytes.data() + 2 * i, 2);
-    values[i] = tensor.dtype == DType::kBF16 ? from_bf16(bits) : from_f16(bits);
-  }
-  return values;
 }
 
 std::vector<std::string> differences(const SafetensorsFile& file, const ViTConfig& config,
@@ -149,8 +123,9 @@ void load_weights(const fs::path& dir, const ModelSpec& spec, ParamStore& store)
     }
     fail_input("{} does not fit the model: {}", file.path(), fmt::join(wrong, "; "));
   }
+  std::vector<float> scratch;
   for (size_t i = 0; i < store.specs().size(); ++i)
-    store.write(i, read_floats(file, file.at(store.specs()[i].name)));
+    store.write(i, view_floats(file, file.at(store.specs()[i].name), scratch));
   store.refresh_compute();
 }
 
