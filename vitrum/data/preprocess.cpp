@@ -19,14 +19,13 @@ uint8_t luma(int red, int green, int blue) {
 }
 
 std::pair<int64_t, int64_t> resized_size(const Preprocess& p) {
-  if (p.resize_height > 0) return {p.resize_height, p.resize_width};
+  if (p.resize > 0) return {p.resize, p.resize};
   return {static_cast<int64_t>(p.height / p.crop_pct), static_cast<int64_t>(p.width / p.crop_pct)};
 }
 
-int64_t crop_start(int64_t resized, int64_t wanted, CropRounding rounding) {
-  const int64_t spare = resized - wanted;
-  return rounding == CropRounding::kDown ? spare / 2
-                                         : round_half_even(static_cast<double>(spare) / 2.0);
+int crop_start(int64_t slack, bool round_down) {
+  return static_cast<int>(round_down ? slack / 2
+                                     : round_half_even(static_cast<double>(slack) / 2.0));
 }
 
 void check(const Preprocess& p) {
@@ -90,9 +89,8 @@ void Preprocessor::apply(const Image& image, std::span<uint8_t> out) {
     fail_input("{} x {} pixels are too long and thin to be resized by the shortest edge",
                image.width, image.height);
   }
-  const Window window{static_cast<int>(crop_start(height, p.height, p.crop_rounding)),
-                      static_cast<int>(crop_start(width, p.width, p.crop_rounding)), p.height,
-                      p.width};
+  const Window window{crop_start(height - p.height, p.crop_floor),
+                      crop_start(width - p.width, p.crop_floor), p.height, p.width};
   resizer_.resize(with_channels(image), static_cast<int>(height), static_cast<int>(width),
                   p.interpolation, window, out.data());
 }

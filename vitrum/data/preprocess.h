@@ -15,19 +15,14 @@ enum class CropMode : uint8_t {
   kCenter,  // resize the shortest edge, keeping the aspect ratio (timm, torchvision)
 };
 
-// Where an odd number of pixels is cropped: timm and torchvision round half of it to even, Hugging
-// Face rounds it down.
-enum class CropRounding : uint8_t { kHalfEven, kDown };
-
-// The resize aims at (resize_height, resize_width), or where those are 0 at floor(size /
-// crop_pct); then the centre is cropped to (height, width).
+// The resize aims at `resize` or floor(size / crop_pct), then the centre is cropped.
 struct Preprocess {
   int channels = 3, height = 224, width = 224;
   Filter interpolation = Filter::kBilinear;
   double crop_pct = 1.0;  // in (0, 1]
   CropMode crop_mode = CropMode::kSquash;
-  CropRounding crop_rounding = CropRounding::kHalfEven;
-  int resize_height = 0, resize_width = 0;
+  int resize = 0;           // the edge to aim at instead, in pixels; 0: as crop_pct says
+  bool crop_floor = false;  // round the crop's corner down as transformers does, not to even
 };
 
 // Size to which kCenter or kSquash resizes a (height, width) image before the centre crop.

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "vitrum/weights/json_keys.h"
 #include "vitrum/weights/model_dir.h"
 
 namespace vitrum {
@@ -21,9 +22,6 @@ inline constexpr std::array<std::string_view, 2> kPatchOrderNames = {"channel_fi
 inline constexpr std::array<std::string_view, 5> kInitNames = {"timm", "minvit", "notes", "lesson",
                                                                "mnist"};
 
-struct Range {
-  int64_t low, high;
-};
 inline constexpr Range kSides{1, 1 << 14}, kWidths{1, 1 << 16}, kDepths{0, 1024},
     kClasses{0, 10'000'000};
 

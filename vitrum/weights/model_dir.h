@@ -19,6 +19,10 @@ struct Preprocessing {
   std::string interpolation = "bicubic";  // "nearest", "bilinear", ...
   double crop_pct = 1;                    // in (0, 1]: the crop's share of the resized image
   std::string crop_mode = "center";       // "center" keeps the aspect ratio, "squash" does not
+  // The shorter edge ("squash": both edges) before the crop, in pixels, where a framework states it
+  // so; 0: floor(size / crop_pct). crop_pct says the same as a share.
+  int64_t resize = 0;
+  bool crop_floor = false;  // the crop's corner is rounded down (transformers), not to even
   std::vector<float> mean, std;
   bool operator==(const Preprocessing&) const = default;
 };
