@@ -11,7 +11,7 @@ mapfile -t files < <(find vitrum tests bench examples \( -name '*.h' -o -name '*
 
 awk '
 BEGIN {
-  split("core 0 graph 1 runtime 2 models 3 weights 3 data 3 train 4 explain 4 serve 4 cli 5", pairs, " ")
+  split("core 0 graph 1 runtime 2 models 3 weights 3 data 3 infer 4 train 5 explain 5 serve 5 cli 6", pairs, " ")
   for (i = 1; i in pairs; i += 2) rank[pairs[i]] = pairs[i + 1]
   backend["reference"] = backend["cpu"] = backend["cuda"] = 1
   heavy = "^(nlohmann/|toml\\+\\+/)"
@@ -44,8 +44,8 @@ FNR == max_lines + 1 { complain("longer than " max_lines " lines") }
     complain("write the path from the source root, not \"" target "\"")
   } else if (target ~ heavy) {
     if (FILENAME ~ /\.h$/) complain(target " does not belong in a header")
-    else if (folder != "cli" && folder != "train" && folder != "weights")
-      complain(target " is only for cli, train and weights")
+    else if (folder != "cli" && folder != "train" && folder != "weights" && folder != "infer")
+      complain(target " is only for cli, train, infer and weights")
   }
 }
 END { exit bad }

@@ -10,7 +10,7 @@
 #include "vitrum/core/progress.h"
 #include "vitrum/core/utf8.h"
 #include "vitrum/data/dataset.h"
-#include "vitrum/train/evaluator.h"
+#include "vitrum/infer/evaluator.h"
 
 namespace vitrum {
 namespace {
