@@ -34,7 +34,7 @@ void read_field(const JsonKeys& keys, const char* key, Enum& field,
 }
 
 void read_own(const JsonKeys& keys, ModelSpec& spec) {
-  std::vector<std::string> known = {"architecture", "fixed_classes"};
+  std::vector<std::string> known = {"architecture", "fixed_classes", "resize", "crop_floor"};
   visit_fields(spec.config, [&](const char* key, auto& field, const auto& extra) {
     known.emplace_back(key);
     read_field(keys, key, field, extra);
@@ -42,6 +42,8 @@ void read_own(const JsonKeys& keys, ModelSpec& spec) {
   keys.only(known);
   spec.architecture = keys.text("architecture", spec.architecture);
   spec.fixed_classes = keys.boolean("fixed_classes", false);
+  spec.preprocess.resize = keys.integer("resize", 0, {0, kSides.high});
+  spec.preprocess.crop_floor = keys.boolean("crop_floor", false);
 }
 
 // ---- timm's keys ----
@@ -124,23 +126,7 @@ void read_preprocessing(const JsonKeys& keys, const ViTConfig& config, Preproces
   p.interpolation = kFilters[keys.choice("interpolation", 4, kFilters)];
   p.crop_pct = keys.number("crop_pct", 1, 0.01, 1);
   p.crop_mode = kCrops[keys.choice("crop_mode", 0, kCrops)];
-  p.mean = keys.floats("mean"), p.std = keys.floats("std");
-  const auto channels = static_cast<size_t>(config.channels);
-  for (const auto* list : {&p.mean, &p.std})
-    if (list->size() > 1 && list->size() != channels)
-      fail_input("{}: {} has {} numbers for {} channels", keys.where(),
-                 list == &p.mean ? "mean" : "std", list->size(), channels);
-  if (std::any_of(p.std.begin(), p.std.end(), [](float s) { return !(s > 0); }))
-    fail_input("{}: std must be above 0", keys.where());
-  const auto all = [](const std::vector<float>& list, float x) {
-    return std::all_of(list.begin(), list.end(), [&](float y) { return y == x; });
-  };
-  if (all(p.mean, 0) && all(p.std, 1)) {  // pixels as they are
-    p.mean.clear(), p.std.clear();
-  } else {
-    p.mean.resize(channels, p.mean.size() == 1 ? p.mean[0] : 0.f);
-    p.std.resize(channels, p.std.size() == 1 ? p.std[0] : 1.f);
-  }
+  set_normalization(p, keys.floats("mean"), keys.floats("std"), config.channels, keys.where());
 }
 
 // Names, or where timm gives descriptions for them (WordNet ids), those.
@@ -165,24 +151,60 @@ void check_size(const ViTConfig& c, const std::string& path) {
 
 }  // namespace
 
+void check_config(const ViTConfig& config, const std::string& path) {
+  check_size(config, path);
+  try {
+    validate(config);
+  } catch (const Error& e) {  // a usage error on the command line, bad input here
+    fail_input("{}: {}", path, e.what());
+  }
+}
+
+void set_normalization(Preprocessing& p, std::vector<float> mean, std::vector<float> std,
+                       int64_t count, const std::string& where) {
+  p.mean = std::move(mean), p.std = std::move(std);
+  const auto channels = static_cast<size_t>(count);
+  for (const auto* list : {&p.mean, &p.std})
+    if (list->size() > 1 && list->size() != channels)
+      fail_input("{}: {} has {} numbers for {} channels", where, list == &p.mean ? "mean" : "std",
+                 list->size(), channels);
+  if (std::any_of(p.std.begin(), p.std.end(), [](float s) { return !(s > 0); }))
+    fail_input("{}: std must be above 0", where);
+  const auto all = [](const std::vector<float>& list, float x) {
+    return std::all_of(list.begin(), list.end(), [&](float y) { return y == x; });
+  };
+  if (all(p.mean, 0) && all(p.std, 1)) {  // pixels as they are
+    p.mean.clear(), p.std.clear();
+  } else {
+    p.mean.resize(channels, p.mean.size() == 1 ? p.mean[0] : 0.f);
+    p.std.resize(channels, p.std.size() == 1 ? p.std[0] : 1.f);
+  }
+}
+
+std::string preset_name(const ViTConfig& c) {
+  for (const Preset& p : presets())
+    if (p.config.init == InitStyle::kTimm && p.config.width == c.width &&
+        p.config.depth == c.depth && p.config.heads == c.heads &&
+        p.config.mlp_width == c.mlp_width && p.config.patch_h == c.patch_h &&
+        p.config.patch_w == c.patch_w && p.config.image_h == c.image_h)
+      return p.name;
+  return {};
+}
+
 ModelSpec parse_model_config(const std::string& text, const std::string& path) {
   const JsonKeys top(text, path);
   ModelSpec spec;
   spec.architecture = top.text("architecture", "");
   if (spec.architecture.empty())
-    fail_input("{}: has no 'architecture'; expected a model in timm's layout", path);
+    fail_input("{}: has no 'architecture'; expected a model in timm's or transformers' layout",
+               path);
   // Older timm files have the keys of pretrained_cfg at the top.
   const JsonKeys pretrained = top.has("pretrained_cfg") ? top.object("pretrained_cfg") : top;
   if (top.has("vitrum"))
     read_own(top.object("vitrum"), spec);
   else
     read_timm(top, top.object("model_args"), pretrained, spec);
-  check_size(spec.config, path);
-  try {
-    validate(spec.config);
-  } catch (const Error& e) {  // a usage error on the command line, bad input here
-    fail_input("{}: {}", path, e.what());
-  }
+  check_config(spec.config, path);
   read_preprocessing(pretrained, spec.config, spec.preprocess);
   spec.labels = read_labels(top, pretrained);
   if (!spec.labels.empty() && static_cast<int64_t>(spec.labels.size()) > spec.config.classes)
