@@ -4,7 +4,6 @@
 #include <bit>
 #include <cassert>
 #include <cmath>
-#include <filesystem>
 #include <numeric>
 
 #include "vitrum/core/error.h"
@@ -12,10 +11,9 @@
 namespace vitrum {
 namespace {
 
-ModelSpec resolve(const std::string& model, const std::string&) {
-  ModelSpec spec = resolve_model(model);
-  std::error_code ignored;
-  if (!std::filesystem::exists(model, ignored))
+ModelSpec resolve(const std::string& model, const std::string& arch) {
+  ModelSpec spec = resolve_model(model, arch);
+  if (!has_weights(model))
     fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
                model);
   return spec;
@@ -56,16 +54,15 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
     : options_(options),
       spec_(resolve(model, options.arch)),
       backend_(make_backend({.device = options.device, .threads = options.threads})),
-      weights_(record(parameters_, spec_), *backend_),
+      weights_(model, spec_, record(parameters_, spec_), *backend_),
       preprocess_(preprocess_of(spec_)) {
-  load_weights(model, spec_, weights_);
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
 }
 
 ModelProgram& Predictor::program(int64_t batch) {
   std::unique_ptr<ModelProgram>& program = programs_[batch];
   if (!program)
-    program = std::make_unique<ModelProgram>(spec_, weights_, batch,
+    program = std::make_unique<ModelProgram>(spec_, weights_.store(), batch,
                                              CompileOptions{.compute = options_.precision});
   return *program;
 }

@@ -11,7 +11,7 @@
 #include "vitrum/data/decode.h"
 #include "vitrum/infer/model_program.h"
 #include "vitrum/runtime/backends.h"
-#include "vitrum/weights/model_dir.h"
+#include "vitrum/weights/frozen_weights.h"
 
 namespace vitrum {
 
@@ -46,6 +46,7 @@ class Predictor {
 
   const ModelSpec& model() const { return spec_; }
   const Backend& backend() const { return *backend_; }
+  const FrozenWeights& weights() const { return weights_; }
   int64_t max_batch() const { return options_.max_batch; }
   int64_t classes() const { return spec_.config.classes; }  // 0: the model has no head
   int64_t dimension() const { return spec_.config.width; }  // of the features
@@ -75,7 +76,7 @@ class Predictor {
   ModelSpec spec_;
   std::unique_ptr<Backend> backend_;
   Graph parameters_{Mode::kInference};
-  ParamStore weights_;
+  FrozenWeights weights_;
   Preprocess preprocess_;
   std::mutex running_;  // guards what follows, and the backend
   // By batch size: the largest and powers of two, so that 13 images are 8 + 4 + 1. Compiled when
