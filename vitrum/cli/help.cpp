@@ -79,6 +79,7 @@ std::string overview(std::span<const Verb> verbs) {
   std::string out =
       heading("Examples:") +
       "  vitrum train --recipe recipes/fashion-mnist.toml\n"
+      "  vitrum classify photos/ --model DIR\n"
       "  vitrum summary vit_base_patch16_224\n"
       "  vitrum doctor\n\n"
       "Usage: vitrum VERB [options]\nVision transformers: train, evaluate and inspect them.\n\n" +

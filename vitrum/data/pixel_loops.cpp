@@ -1,7 +1,6 @@
 #include "vitrum/data/pixel_loops.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -82,20 +81,27 @@ VITRUM_AVX2 void weigh_32(const uint8_t* rows, size_t stride, size_t taps,
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), bytes);
 }
 
-// Sixteen pixels of one colour out of three vectors of interleaved ones: `pick` has the byte of the
-// input for each byte of the output, counted through all three.
+// Sixteen pixels of one colour out of three vectors of interleaved ones: which byte of each vector
+// goes to each byte of the result; -1 leaves it 0.
+struct ColourMasks {
+  alignas(16) int8_t at[3][3][16];  // [colour][vector]
+};
+constexpr ColourMasks colour_masks() {
+  ColourMasks masks{};
+  for (int colour = 0; colour < 3; ++colour)
+    for (int part = 0; part < 3; ++part)
+      for (int i = 0; i < 16; ++i) {
+        const int byte = 3 * i + colour - 16 * part;
+        masks.at[colour][part][i] = static_cast<int8_t>(byte >= 0 && byte < 16 ? byte : -1);
+      }
+  return masks;
+}
+constexpr ColourMasks kColourMasks = colour_masks();
+
 VITRUM_AVX2 __m128i pick_colour(const __m128i (&in)[3], int colour) {
-  __m128i out = _mm_setzero_si128();
-  for (int part = 0; part < 3; ++part) {
-    alignas(16) std::array<int8_t, 16> pick;
-    for (int i = 0; i < 16; ++i) {
-      const int at = 3 * i + colour - 16 * part;
-      pick[static_cast<size_t>(i)] = static_cast<int8_t>(at >= 0 && at < 16 ? at : -1);
-    }
-    const __m128i mask = _mm_load_si128(reinterpret_cast<const __m128i*>(pick.data()));
-    out = _mm_or_si128(out, _mm_shuffle_epi8(in[part], mask));
-  }
-  return out;
+  const auto* masks = reinterpret_cast<const __m128i*>(kColourMasks.at[colour]);
+  const __m128i low = _mm_shuffle_epi8(in[0], masks[0]), middle = _mm_shuffle_epi8(in[1], masks[1]);
+  return _mm_or_si128(_mm_or_si128(low, middle), _mm_shuffle_epi8(in[2], masks[2]));
 }
 
 VITRUM_AVX2 size_t split_rgb_avx2(const uint8_t* rgb, size_t width, uint8_t* red, uint8_t* green,
