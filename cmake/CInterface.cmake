@@ -8,4 +8,4 @@ target_compile_definitions(vitrum_c PRIVATE VITRUM_VERSION="${PROJECT_VERSION}")
 target_link_libraries(vitrum_c PRIVATE $<BUILD_INTERFACE:vitrum>)
 target_link_options(vitrum_c PRIVATE -Wl,--version-script=${map} $<$<CONFIG:Release>:-s>)
 set_target_properties(vitrum_c PROPERTIES CXX_VISIBILITY_PRESET hidden LINK_DEPENDS ${map}
-  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  INSTALL_RPATH $ORIGIN VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})

@@ -81,7 +81,7 @@ Verb classify_verb() {
               "say what images show; one that cannot be read is reported, the rest goes on, and "
               "the exit code is 3",
           .examples = {"classify cat.jpg --model DIR", "classify photos/ --model DIR --top-k 1",
-                       "find . -name '*.png' | vitrum classify - --model DIR --json"},
+                       "classify - --model DIR --json < list.txt"},
           .options = std::move(options),
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }

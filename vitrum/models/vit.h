@@ -43,8 +43,8 @@ struct ViTConfig {
 // Throws a usage error that names the impossible combination.
 void validate(const ViTConfig& cfg);
 
-// (B, C, H, W) already normalised -> (B, classes): the head on the features. Without a head (classes
-// = 0): the features.
+// (B, C, H, W) already normalised -> (B, classes): the head on the features. Without a head
+// (classes = 0): the features.
 Value vit(Scope s, Value image, const ViTConfig& cfg);
 
 // (B, C, H, W) -> the pooled features (B, width), and (B, width) -> (B, classes).
