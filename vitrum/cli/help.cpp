@@ -79,6 +79,7 @@ std::string overview(std::span<const Verb> verbs) {
   std::string out =
       heading("Examples:") +
       "  vitrum train --recipe recipes/fashion-mnist.toml\n"
+      "  vitrum classify photos/ --model DIR\n"
       "  vitrum summary vit_base_patch16_224\n"
       "  vitrum doctor\n\n"
       "Usage: vitrum VERB [options]\nVision transformers: train, evaluate and inspect them.\n\n" +
@@ -93,8 +94,11 @@ std::string help_text(const Verb& verb) {
   for (const std::string& example : verb.examples)
     examples += fmt::format("  vitrum {}\n", example);
   for (const Option& option : verb.options) {
-    if (is_positional(option))
-      arguments += option.required ? option.name + ' ' : fmt::format("[{}] ", option.name);
+    if (is_positional(option)) {
+      const bool several = std::holds_alternative<std::vector<std::string>*>(option.target);
+      const std::string name = option.name + (several ? "..." : "");
+      arguments += option.required ? name + ' ' : fmt::format("[{}] ", name);
+    }
     own += describe(option);
   }
   CommonOptions defaults;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "vitrum/data/loader.h"
+#include "vitrum/infer/model_program.h"
 #include "vitrum/runtime/program.h"
-#include "vitrum/train/evaluator.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/weights/model_dir.h"
 
