@@ -20,8 +20,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-const std::vector<std::string> kVerbs = {"train", "eval",  "summary", "models",
-                                         "data",  "bench", "doctor",  "version"};
+const std::vector<std::string> kVerbs = {"train", "eval",   "summary", "models", "data",
+                                         "bench", "doctor", "version", "export"};
 
 struct Outcome {
   int code = -1;

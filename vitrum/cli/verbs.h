@@ -52,6 +52,7 @@ Verb bench_verb();
 Verb data_verb();
 Verb doctor_verb();
 Verb eval_verb();
+Verb export_verb();
 Verb forward_verb();
 Verb models_verb();
 Verb summary_verb();
