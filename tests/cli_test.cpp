@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 const std::vector<std::string> kVerbs = {"train", "eval",   "summary", "models", "data",
-                                         "bench", "doctor", "version", "export"};
+                                         "bench", "doctor", "version", "export", "download"};
 
 struct Outcome {
   int code = -1;

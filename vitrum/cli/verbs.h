@@ -51,6 +51,7 @@ struct Verb {
 Verb bench_verb();
 Verb data_verb();
 Verb doctor_verb();
+Verb download_verb();
 Verb eval_verb();
 Verb export_verb();
 Verb forward_verb();
@@ -70,6 +71,11 @@ void info(const CommonOptions& common, std::string_view text);
 
 std::unique_ptr<Backend> open_backend(const CommonOptions& common);
 DType compute_precision(const CommonOptions& common);  // as --precision says; auto is f32
+
+// The end of a download: prints what it is `use`d as on stdout, or JSON; returns the exit code.
+struct Downloaded;
+int report_download(const Downloaded& result, const std::string& to, const std::string& use,
+                    int signal, const CommonOptions& common);
 
 std::string with_commas(int64_t n);      // 86,567,656
 std::string human_bytes(int64_t bytes);  // 327.6 MiB
