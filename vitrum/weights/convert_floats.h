@@ -1,0 +1,18 @@
+// Tensors of a file as f32, the type that parameters are kept in.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "vitrum/weights/tensor_source.h"
+
+namespace vitrum {
+
+// Exact from f16 and bf16; f64 is rounded. Fails naming the tensor where it holds integers.
+void read_floats(const TensorSource& source, const TensorInfo& tensor, std::span<float> values);
+std::vector<float> read_floats(const TensorSource& source, const TensorInfo& tensor);
+
+// The same without a copy where the file holds aligned f32; `scratch` keeps the values otherwise.
+std::span<const float> view_floats(const TensorSource& source, const TensorInfo& tensor,
+                                   std::vector<float>& scratch);
+
+}  // namespace vitrum
