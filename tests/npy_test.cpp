@@ -44,7 +44,9 @@ TEST(Npy, RefusesWhatItCannotUse) {
   refuses(with("2, 3", "0, 3"), "cannot be used");
   refuses(with("2, 3", "-2,3"), "cannot be used");
   refuses(with("2, 3, ", "9999999999999, 9999999999999"), "cannot be used");
-  refuses(with("'shape'", "'shave'"), "no 'shape'");
+  refuses(with("'shape'", "'shave'"), "unexpected key \"shave\"");
+  refuses(with("'shape'", "'descr'"), "unexpected key");
+  refuses(with("(2, 3, )", "2       "), "broken near");
 }
 
 }  // namespace

@@ -14,14 +14,29 @@ namespace vitrum {
 namespace {
 
 struct Options {
-  std::string model, input, output;
+  std::string model, arch, input, output, pos_resample = "auto";
+  std::optional<int64_t> image_size, num_classes;
 };
 
-int run(const Options& o, const CommonOptions& common) {
-  const ModelSpec spec = resolve_model(o.model);
-  if (!is_model_dir(o.model))
+ModelSpec model_of(const Options& o) {
+  ModelSpec spec = resolve_model(o.model, o.arch);
+  if (!has_weights(o.model))
     fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
                o.model);
+  if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
+  if (o.num_classes) set_classes(spec, *o.num_classes);
+  validate(spec.config);
+  return spec;
+}
+
+void say(const CommonOptions& common, const std::string& model, const LoadReport& loaded) {
+  if (!common.verbose) return;
+  info(common, fmt::format("{}: {} names{}{}", model, loaded.dialect,
+                           loaded.adapted.empty() ? "" : "; ", fmt::join(loaded.adapted, "; ")));
+}
+
+int run(const Options& o, const CommonOptions& common) {
+  const ModelSpec spec = model_of(o);
   const NpyArray input = read_npy(o.input);
   const ViTConfig& c = spec.config;
   const Shape& shape = input.shape;
@@ -35,7 +50,8 @@ int run(const Options& o, const CommonOptions& common) {
   const Value logits = vit(Scope(g), image, c);
   fuse(g);
   ParamStore store(g, *backend);
-  load_weights(o.model, spec, store);
+  say(common, o.model,
+      load_weights(o.model, spec, store, {.pos_resample = parse_pos_resample(o.pos_resample)}));
   Program program(g, std::span(&logits, 1), store, {.compute = compute_precision(common)});
   program.upload(image, input.values.data());
   const auto start = std::chrono::steady_clock::now();
@@ -57,26 +73,42 @@ int run(const Options& o, const CommonOptions& common) {
 
 Verb forward_verb() {
   auto o = std::make_shared<Options>();
-  return {.name = "forward",
-          .summary = "run a model on a raw tensor, without preprocessing",
-          .examples = {"forward --model DIR --input x.npy --output logits.npy",
-                       "forward --model runs/1/best --input x.npy --output y.npy --json"},
-          .options = {{.name = "--model",
-                       .target = &o->model,
-                       .help = "model directory",
-                       .value = "DIR",
-                       .required = true},
-                      {.name = "--input",
-                       .target = &o->input,
-                       .help = "float32 .npy of shape (N, C, H, W), as the model sees it",
-                       .value = "FILE",
-                       .required = true},
-                      {.name = "--output",
-                       .target = &o->output,
-                       .help = "where the logits (N, classes) go, as .npy",
-                       .value = "FILE",
-                       .required = true}},
-          .run = [o](const CommonOptions& common) { return run(*o, common); }};
+  return {
+      .name = "forward",
+      .summary = "run a model on a raw tensor, without preprocessing",
+      .examples = {"forward --model DIR --input x.npy --output logits.npy",
+                   "forward --model vit_b_16.pth --arch vit_b_16 --input x.npy --output y.npy",
+                   "forward --model DIR --image-size 384 --input x.npy --output y.npy --json"},
+      .options = {{.name = "--model",
+                   .target = &o->model,
+                   .help = "model directory, or a weight file with --arch",
+                   .value = "DIR",
+                   .required = true},
+                  {"--arch", &o->arch, "preset that a weight file without a config is of", "NAME"},
+                  {.name = "--image-size",
+                   .target = &o->image_size,
+                   .help = "another input size: positions are resampled",
+                   .min = 1,
+                   .max = 1 << 14},
+                  {.name = "--num-classes",
+                   .target = &o->num_classes,
+                   .help = "another number of classes: the head is new; 0: features",
+                   .max = 10'000'000},
+                  {.name = "--pos-resample",
+                   .target = &o->pos_resample,
+                   .help = "how positions are resampled; auto: as the model's framework does",
+                   .choices = {"auto", "bilinear", "bicubic"}},
+                  {.name = "--input",
+                   .target = &o->input,
+                   .help = "float32 .npy of shape (N, C, H, W), as the model sees it",
+                   .value = "FILE",
+                   .required = true},
+                  {.name = "--output",
+                   .target = &o->output,
+                   .help = "where the logits (N, classes) go, as .npy",
+                   .value = "FILE",
+                   .required = true}},
+      .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 
 }  // namespace vitrum

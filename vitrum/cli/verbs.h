@@ -49,6 +49,7 @@ struct Verb {
 };
 
 Verb bench_verb();
+Verb convert_verb();
 Verb data_verb();
 Verb doctor_verb();
 Verb download_verb();

@@ -32,8 +32,8 @@ void copy_row(const uint8_t* row, int row_width, int left, bool mirror, std::spa
 }  // namespace
 
 std::pair<int64_t, int64_t> resize_target(const Preprocess& p, int height, int width) {
-  const auto scaled_height = static_cast<int64_t>(p.height / p.crop_pct);
-  const auto scaled_width = static_cast<int64_t>(p.width / p.crop_pct);
+  const auto scaled_height = p.resize ? p.resize : static_cast<int64_t>(p.height / p.crop_pct);
+  const auto scaled_width = p.resize ? p.resize : static_cast<int64_t>(p.width / p.crop_pct);
   if (p.crop_mode == CropMode::kSquash) return {scaled_height, scaled_width};
   if (scaled_height == scaled_width) {  // torchvision's Resize(int): the long edge is rounded down
     const int64_t edge = scaled_height;
@@ -57,6 +57,9 @@ Transform::Transform(const Preprocess& preprocess, const Augment& augment)
   }
   if (!(p.crop_pct >= 0.1 && p.crop_pct <= 1.0))
     fail_usage("crop_pct is {}; expected 0.1 to 1", p.crop_pct);
+  if (p.resize != 0 && (p.resize < std::max(p.height, p.width) || p.resize > kMaxEdge))
+    fail_usage("images are resized to {} pixels, which a crop of {} x {} does not fit", p.resize,
+               p.height, p.width);
   if (augment_.crop_padding < 0 || augment_.crop_padding > kMaxEdge) {
     fail_usage("crop_padding is {}; expected 0 to {}", augment_.crop_padding, kMaxEdge);
   }
@@ -93,8 +96,10 @@ void Transform::apply(const Image& image, PhiloxStream& random, std::span<uint8_
   const int height = preprocess_.height, width = preprocess_.width, padding = augment_.crop_padding;
   assert(out.size() == static_cast<size_t>(source.channels) * static_cast<size_t>(height) *
                            static_cast<size_t>(width));
-  const auto top = round_half_even((source.height - height) / 2.0);
-  const auto left = round_half_even((source.width - width) / 2.0);
+  const auto corner = [&](int slack) {
+    return preprocess_.crop_floor ? int64_t{slack} >> 1 : round_half_even(slack / 2.0);
+  };
+  const auto top = corner(source.height - height), left = corner(source.width - width);
   // All draws are made whether used or not, so that one switch does not change what another one
   // does.
   const auto window = static_cast<uint32_t>(2 * padding + 1);

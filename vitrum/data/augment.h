@@ -23,6 +23,8 @@ struct Preprocess {
   Filter interpolation = Filter::kBilinear;
   double crop_pct = 1.0;  // in (0, 1]
   CropMode crop_mode = CropMode::kSquash;
+  int resize = 0;           // the edge to aim at instead, in pixels; 0: as crop_pct says
+  bool crop_floor = false;  // round the crop's corner down as transformers does, not to even
 };
 
 // What only training adds, after Preprocess.

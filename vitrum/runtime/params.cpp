@@ -93,7 +93,7 @@ std::vector<float> ParamStore::read(size_t param, Arena which) {
   return out;
 }
 
-void ParamStore::write(size_t param, const std::vector<float>& values, Arena which) {
+void ParamStore::write(size_t param, std::span<const float> values, Arena which) {
   const TensorView to = view(param, which);
   assert(static_cast<int64_t>(values.size()) == to.shape.numel());
   if (to.dtype == DType::kF32) {

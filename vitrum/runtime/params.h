@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,7 @@ class ParamStore {
 
   // Host copies of one parameter, as f32 whatever the master is.
   std::vector<float> read(size_t param, Arena which = Arena::kMaster);
-  void write(size_t param, const std::vector<float>& values, Arena which = Arena::kMaster);
+  void write(size_t param, std::span<const float> values, Arena which = Arena::kMaster);
   void refresh_compute();  // master -> bf16 copy, where there is one
 
   Backend& backend() const { return backend_; }

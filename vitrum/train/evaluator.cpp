@@ -23,7 +23,9 @@ Preprocess preprocess_of(const ModelSpec& model) {
           .width = static_cast<int>(model.config.image_w),
           .interpolation = parse_filter(p.interpolation),
           .crop_pct = p.crop_pct,
-          .crop_mode = p.crop_mode == "squash" ? CropMode::kSquash : CropMode::kCenter};
+          .crop_mode = p.crop_mode == "squash" ? CropMode::kSquash : CropMode::kCenter,
+          .resize = static_cast<int>(p.resize),
+          .crop_floor = p.crop_floor};
 }
 
 namespace {

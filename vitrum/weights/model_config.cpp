@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <tuple>
 
@@ -15,176 +14,27 @@
 namespace vitrum {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr int kMaxDepth = 16;
 constexpr double kMaxParameters = 1e11, kMaxTokens = 1 << 20;
-
-// One object of a config file. A key that is missing or null gives the fallback; a wrong type or
-// range is an error that names file and key.
-class Keys {
- public:
-  Keys(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object_.is_object())
-      fail_input("{}: expected an object, found {}", where_, shown(object_));
-  }
-
-  bool has(const std::string& key) const { return find(key) != nullptr; }
-
-  int64_t integer(const std::string& key, int64_t fallback, Range range) const {
-    const Json* j = find(key);
-    if (!j) return fallback;
-    return whole(*j, key, range);
-  }
-
-  double number(const std::string& key, double fallback, double low, double high) const {
-    const Json* j = find(key);
-    if (!j) return fallback;
-    if (!j->is_number() || !(j->get<double>() >= low && j->get<double>() <= high))
-      wrong(key, *j, fmt::format("a number in [{}, {}]", low, high));
-    return j->get<double>();
-  }
-
-  bool boolean(const std::string& key, bool fallback) const {
-    const Json* j = find(key);
-    if (j && !j->is_boolean()) wrong(key, *j, "true or false");
-    return j ? j->get<bool>() : fallback;
-  }
-
-  std::string text(const std::string& key, const std::string& fallback) const {
-    const Json* j = find(key);
-    if (j && !j->is_string()) wrong(key, *j, "a text");
-    return j ? j->get<std::string>() : fallback;
-  }
-
-  size_t choice(const std::string& key, size_t fallback,
-                std::span<const std::string_view> names) const {
-    const Json* j = find(key);
-    if (!j) return fallback;
-    const std::string word = text(key, {});
-    const auto at = std::find(names.begin(), names.end(), word);
-    if (at == names.end()) wrong(key, *j, fmt::format("one of {}", fmt::join(names, ", ")));
-    return static_cast<size_t>(at - names.begin());
-  }
-
-  // [a, b], or one number for both.
-  std::pair<int64_t, int64_t> pair(const std::string& key, std::pair<int64_t, int64_t> fallback,
-                                   Range range) const {
-    const Json* j = find(key);
-    if (!j) return fallback;
-    if (!j->is_array()) return {whole(*j, key, range), whole(*j, key, range)};
-    if (j->size() != 2) wrong(key, *j, "one number or two");
-    return {whole((*j)[0], key, range), whole((*j)[1], key, range)};
-  }
-
-  std::vector<int64_t> integers(const std::string& key, Range range) const {
-    std::vector<int64_t> all;
-    for (const Json& j : list(key)) all.push_back(whole(j, key, range));
-    return all;
-  }
-
-  std::vector<float> floats(const std::string& key) const {
-    std::vector<float> all;
-    for (const Json& j : list(key)) {
-      if (!j.is_number() || !(std::abs(j.get<double>()) <= 1e6)) wrong(key, j, "numbers up to 1e6");
-      all.push_back(j.get<float>());
-    }
-    return all;
-  }
-
-  std::vector<std::string> texts(const std::string& key) const {
-    std::vector<std::string> all;
-    for (const Json& j : list(key)) {
-      if (!j.is_string()) wrong(key, j, "a list of texts");
-      all.push_back(j.get<std::string>());
-    }
-    return all;
-  }
-
-  Keys object(const std::string& key) const {
-    static const Json empty = Json::object();
-    const Json* j = find(key);
-    return {j ? *j : empty, where_ + (where_.ends_with(".json") ? ": " : ".") + key};
-  }
-
-  // Fails at a key that is not known, or at one that has another value than the only one we have.
-  void only(std::vector<std::string> known, const Json& fixed = Json::object()) const {
-    for (const auto& [key, value] : fixed.items()) known.push_back(key);
-    for (const auto& [key, value] : object_.items()) {
-      if (std::find(known.begin(), known.end(), key) == known.end())
-        fail_input("{}: unknown key '{}'{}", where_, key, did_you_mean(key, known));
-      if (fixed.contains(key) && !value.is_null() && value != fixed[key])
-        fail_input("{}: {} = {} is not supported", where_, key, shown(value));
-    }
-  }
-
-  const std::string& where() const { return where_; }
-
- private:
-  const Json* find(const std::string& key) const {
-    const auto at = object_.find(key);
-    return at == object_.end() || at->is_null() ? nullptr : &*at;
-  }
-  const Json& list(const std::string& key) const {
-    static const Json empty = Json::array();
-    const Json* j = find(key);
-    if (j && !j->is_array()) wrong(key, *j, "a list");
-    return j ? *j : empty;
-  }
-  int64_t whole(const Json& j, const std::string& key, Range range) const {
-    const bool fits =
-        j.is_number_unsigned() ? j.get<uint64_t>() <= uint64_t{INT64_MAX} : j.is_number_integer();
-    if (!fits || j.get<int64_t>() < range.low || j.get<int64_t>() > range.high)
-      wrong(key, j, fmt::format("a whole number from {} to {}", range.low, range.high));
-    return j.get<int64_t>();
-  }
-  static std::string shown(const Json& j) {
-    std::string text = j.dump(-1, ' ', false, Json::error_handler_t::replace);
-    return text.size() <= 40 ? text : text.substr(0, 37) + "...";
-  }
-  [[noreturn]] void wrong(const std::string& key, const Json& found,
-                          const std::string& expected) const {
-    fail_input("{}: {} must be {}, not {}", where_, key, expected, shown(found));
-  }
-
-  const Json& object_;
-  std::string where_;
-};
-
-Json parse(const std::string& text, const std::string& path) {
-  const auto limit_depth = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) fail_input("{}: nested deeper than {}", path, kMaxDepth);
-    return true;
-  };
-  try {
-    return Json::parse(text, limit_depth);
-  } catch (const Json::exception& e) {
-    const std::string what =
-        e.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
-    const size_t at = what.find("] ");
-    fail_input("{}: {}", path, at == std::string::npos ? what : what.substr(at + 2));
-  }
-}
 
 // ---- our own object: every field of the config ----
 
-void read_field(const Keys& keys, const char* key, int64_t& field, Range range) {
+void read_field(const JsonKeys& keys, const char* key, int64_t& field, Range range) {
   field = keys.integer(key, field, range);
 }
-void read_field(const Keys& keys, const char* key, bool& field, int) {
+void read_field(const JsonKeys& keys, const char* key, bool& field, int) {
   field = keys.boolean(key, field);
 }
-void read_field(const Keys& keys, const char* key, float& field, int) {
+void read_field(const JsonKeys& keys, const char* key, float& field, int) {
   field = static_cast<float>(keys.number(key, static_cast<double>(field), 0, 1));
 }
 template <class Enum, size_t N>
-void read_field(const Keys& keys, const char* key, Enum& field,
+void read_field(const JsonKeys& keys, const char* key, Enum& field,
                 const std::array<std::string_view, N>& names) {
   field = static_cast<Enum>(keys.choice(key, static_cast<size_t>(field), names));
 }
 
-void read_own(const Keys& keys, ModelSpec& spec) {
-  std::vector<std::string> known = {"architecture", "fixed_classes"};
+void read_own(const JsonKeys& keys, ModelSpec& spec) {
+  std::vector<std::string> known = {"architecture", "fixed_classes", "resize", "crop_floor"};
   visit_fields(spec.config, [&](const char* key, auto& field, const auto& extra) {
     known.emplace_back(key);
     read_field(keys, key, field, extra);
@@ -192,6 +42,8 @@ void read_own(const Keys& keys, ModelSpec& spec) {
   keys.only(known);
   spec.architecture = keys.text("architecture", spec.architecture);
   spec.fixed_classes = keys.boolean("fixed_classes", false);
+  spec.preprocess.resize = keys.integer("resize", 0, {0, kSides.high});
+  spec.preprocess.crop_floor = keys.boolean("crop_floor", false);
 }
 
 // ---- timm's keys ----
@@ -205,18 +57,16 @@ const std::vector<std::string> kModelArgs = {
     "proj_bias",      "init_values",    "class_token",   "act_layer",   "pos_drop_rate",
     "proj_drop_rate", "attn_drop_rate", "drop_path_rate"};
 
-void read_model_args(const Keys& args, ViTConfig& c) {
+// Those with a single value that we have, as JSON.
+const std::vector<JsonKeys::Fixed> kOnlyArgs = {
+    {"qk_norm", "false"},       {"scale_attn_norm", "false"}, {"scale_mlp_norm", "false"},
+    {"pos_embed", "\"learn\""}, {"no_embed_class", "false"},  {"reg_tokens", "0"},
+    {"pre_norm", "false"},      {"final_norm", "true"},       {"pool_include_prefix", "false"}};
+
+void read_model_args(const JsonKeys& args, ViTConfig& c) {
   std::vector<std::string> known = kModelArgs;
   known.insert(known.end(), kTrainingArgs.begin(), kTrainingArgs.end());
-  args.only(known, {{"qk_norm", false},
-                    {"scale_attn_norm", false},
-                    {"scale_mlp_norm", false},
-                    {"pos_embed", "learn"},
-                    {"no_embed_class", false},
-                    {"reg_tokens", 0},
-                    {"pre_norm", false},
-                    {"final_norm", true},
-                    {"pool_include_prefix", false}});
+  args.only(known, kOnlyArgs);
   const double ratio = static_cast<double>(c.mlp_width) / static_cast<double>(c.width);
   std::tie(c.image_h, c.image_w) = args.pair("img_size", {c.image_h, c.image_w}, kSides);
   std::tie(c.patch_h, c.patch_w) = args.pair("patch_size", {c.patch_h, c.patch_w}, kSides);
@@ -240,7 +90,8 @@ void read_model_args(const Keys& args, ViTConfig& c) {
 
 // timm's rule: an input size in pretrained_cfg sets the channels, and the image size where it is
 // fixed.
-void read_timm(const Keys& top, const Keys& args, const Keys& pretrained, ModelSpec& spec) {
+void read_timm(const JsonKeys& top, const JsonKeys& args, const JsonKeys& pretrained,
+               ModelSpec& spec) {
   ViTConfig& c = spec.config;
   const std::string name =
       spec.architecture.substr(0, spec.architecture.find('.'));  // less the tag of the weights
@@ -267,7 +118,7 @@ void read_timm(const Keys& top, const Keys& args, const Keys& pretrained, ModelS
       args.choice("global_pool", top.choice("global_pool", c.mean_pool, kPools), kPools) == 1;
 }
 
-void read_preprocessing(const Keys& keys, const ViTConfig& config, Preprocessing& p) {
+void read_preprocessing(const JsonKeys& keys, const ViTConfig& config, Preprocessing& p) {
   constexpr std::array<std::string_view, 6> kFilters = {"nearest", "box",     "bilinear",
                                                         "hamming", "bicubic", "lanczos"};
   constexpr std::array<std::string_view, 2> kCrops = {"center", "squash"};
@@ -275,30 +126,14 @@ void read_preprocessing(const Keys& keys, const ViTConfig& config, Preprocessing
   p.interpolation = kFilters[keys.choice("interpolation", 4, kFilters)];
   p.crop_pct = keys.number("crop_pct", 1, 0.01, 1);
   p.crop_mode = kCrops[keys.choice("crop_mode", 0, kCrops)];
-  p.mean = keys.floats("mean"), p.std = keys.floats("std");
-  const auto channels = static_cast<size_t>(config.channels);
-  for (const auto* list : {&p.mean, &p.std})
-    if (list->size() > 1 && list->size() != channels)
-      fail_input("{}: {} has {} numbers for {} channels", keys.where(),
-                 list == &p.mean ? "mean" : "std", list->size(), channels);
-  if (std::any_of(p.std.begin(), p.std.end(), [](float s) { return !(s > 0); }))
-    fail_input("{}: std must be above 0", keys.where());
-  const auto all = [](const std::vector<float>& list, float x) {
-    return std::all_of(list.begin(), list.end(), [&](float y) { return y == x; });
-  };
-  if (all(p.mean, 0) && all(p.std, 1)) {  // pixels as they are
-    p.mean.clear(), p.std.clear();
-  } else {
-    p.mean.resize(channels, p.mean.size() == 1 ? p.mean[0] : 0.f);
-    p.std.resize(channels, p.std.size() == 1 ? p.std[0] : 1.f);
-  }
+  set_normalization(p, keys.floats("mean"), keys.floats("std"), config.channels, keys.where());
 }
 
 // Names, or where timm gives descriptions for them (WordNet ids), those.
-std::vector<std::string> read_labels(const Keys& top, const Keys& pretrained) {
-  const Keys& at = top.has("label_names") ? top : pretrained;
+std::vector<std::string> read_labels(const JsonKeys& top, const JsonKeys& pretrained) {
+  const JsonKeys& at = top.has("label_names") ? top : pretrained;
   std::vector<std::string> labels = at.texts("label_names");
-  const Keys descriptions = at.object("label_descriptions");
+  const JsonKeys descriptions = at.object("label_descriptions");
   for (std::string& label : labels) label = descriptions.text(label, label);
   return labels;
 }
@@ -316,25 +151,60 @@ void check_size(const ViTConfig& c, const std::string& path) {
 
 }  // namespace
 
+void check_config(const ViTConfig& config, const std::string& path) {
+  check_size(config, path);
+  try {
+    validate(config);
+  } catch (const Error& e) {  // a usage error on the command line, bad input here
+    fail_input("{}: {}", path, e.what());
+  }
+}
+
+void set_normalization(Preprocessing& p, std::vector<float> mean, std::vector<float> std,
+                       int64_t count, const std::string& where) {
+  p.mean = std::move(mean), p.std = std::move(std);
+  const auto channels = static_cast<size_t>(count);
+  for (const auto* list : {&p.mean, &p.std})
+    if (list->size() > 1 && list->size() != channels)
+      fail_input("{}: {} has {} numbers for {} channels", where, list == &p.mean ? "mean" : "std",
+                 list->size(), channels);
+  if (std::any_of(p.std.begin(), p.std.end(), [](float s) { return !(s > 0); }))
+    fail_input("{}: std must be above 0", where);
+  const auto all = [](const std::vector<float>& list, float x) {
+    return std::all_of(list.begin(), list.end(), [&](float y) { return y == x; });
+  };
+  if (all(p.mean, 0) && all(p.std, 1)) {  // pixels as they are
+    p.mean.clear(), p.std.clear();
+  } else {
+    p.mean.resize(channels, p.mean.size() == 1 ? p.mean[0] : 0.f);
+    p.std.resize(channels, p.std.size() == 1 ? p.std[0] : 1.f);
+  }
+}
+
+std::string preset_name(const ViTConfig& c) {
+  for (const Preset& p : presets())
+    if (p.config.init == InitStyle::kTimm && p.config.width == c.width &&
+        p.config.depth == c.depth && p.config.heads == c.heads &&
+        p.config.mlp_width == c.mlp_width && p.config.patch_h == c.patch_h &&
+        p.config.patch_w == c.patch_w && p.config.image_h == c.image_h)
+      return p.name;
+  return {};
+}
+
 ModelSpec parse_model_config(const std::string& text, const std::string& path) {
-  const Json json = parse(text, path);
-  const Keys top(json, path);
+  const JsonKeys top(text, path);
   ModelSpec spec;
   spec.architecture = top.text("architecture", "");
   if (spec.architecture.empty())
-    fail_input("{}: has no 'architecture'; expected a model in timm's layout", path);
+    fail_input("{}: has no 'architecture'; expected a model in timm's or transformers' layout",
+               path);
   // Older timm files have the keys of pretrained_cfg at the top.
-  const Keys pretrained = top.has("pretrained_cfg") ? top.object("pretrained_cfg") : top;
+  const JsonKeys pretrained = top.has("pretrained_cfg") ? top.object("pretrained_cfg") : top;
   if (top.has("vitrum"))
     read_own(top.object("vitrum"), spec);
   else
     read_timm(top, top.object("model_args"), pretrained, spec);
-  check_size(spec.config, path);
-  try {
-    validate(spec.config);
-  } catch (const Error& e) {  // a usage error on the command line, bad input here
-    fail_input("{}: {}", path, e.what());
-  }
+  check_config(spec.config, path);
   read_preprocessing(pretrained, spec.config, spec.preprocess);
   spec.labels = read_labels(top, pretrained);
   if (!spec.labels.empty() && static_cast<int64_t>(spec.labels.size()) > spec.config.classes)

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "vitrum/weights/json_keys.h"
 #include "vitrum/weights/model_dir.h"
 
 namespace vitrum {
@@ -13,7 +14,31 @@ namespace vitrum {
 ModelSpec parse_model_config(const std::string& text, const std::string& path);
 std::string model_config_text(const ModelSpec& spec);
 
+// ---- transformers' layout ----
+
+struct ConfigText {
+  std::string text, path;
+};
+// Whether config.json is transformers' (it has a model_type) and not timm's.
+bool is_hf_config(const std::string& text, const std::string& path);
+// config.json and preprocessor_config.json ("{}": what transformers has for a ViT without one).
+ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocessor);
+std::string hf_config_text(const ModelSpec& spec, const std::string& dtype = "float32");
+std::string hf_preprocessor_text(const ModelSpec& spec);
+
+// Fails, naming the file, where a model cannot be or is too large to be meant.
+void check_config(const ViTConfig& config, const std::string& path);
+
 // ---- what reading and writing share ----
+
+// The double that prints as the float does: 1e-06, not 9.999999974752427e-07.
+double tidy(float x);
+// The preset with these sizes, or "" where there is none.
+std::string preset_name(const ViTConfig& config);
+// mean and std as the model uses them, one a channel; fails naming `where` on numbers that do not
+// fit.
+void set_normalization(Preprocessing& p, std::vector<float> mean, std::vector<float> std,
+                       int64_t channels, const std::string& where);
 
 inline constexpr std::array<std::string_view, 4> kActNames = {"none", "gelu", "gelu_tanh", "relu"};
 inline constexpr std::array<std::string_view, 2> kPatchOrderNames = {"channel_first",
@@ -21,9 +46,6 @@ inline constexpr std::array<std::string_view, 2> kPatchOrderNames = {"channel_fi
 inline constexpr std::array<std::string_view, 5> kInitNames = {"timm", "minvit", "notes", "lesson",
                                                                "mnist"};
 
-struct Range {
-  int64_t low, high;
-};
 inline constexpr Range kSides{1, 1 << 14}, kWidths{1, 1 << 16}, kDepths{0, 1024},
     kClasses{0, 10'000'000};
 

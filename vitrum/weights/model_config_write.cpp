@@ -10,14 +10,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The double that prints as the float does: 1e-06, not 9.999999974752427e-07.
-double tidy(float x) { return std::strtod(fmt::format("{}", x).c_str(), nullptr); }
-
-// Whether timm's VisionTransformer computes the same: its LayerNorm has eps 1e-6, and its switches
-// are fewer.
+// Whether timm's VisionTransformer computes the same: its switches are fewer. Its LayerNorm has eps
+// 1e-6; that of transformers' models, 1e-12, is taken for the same here and kept in our own object.
 bool timm_has(const ViTConfig& c) {
   return c.pre_norm && c.patch_order == PatchOrder::kChannelFirst && c.norm_bias && c.head_bias &&
-         c.proj_bias == c.mlp_bias && !c.sincos_positions && c.act != Act::kNone && c.eps == 1e-6f;
+         c.proj_bias == c.mlp_bias && !c.sincos_positions && c.act != Act::kNone && c.eps <= 1e-6f;
 }
 
 // timm insists on a name it knows, and takes every size from model_args.
@@ -95,6 +92,8 @@ Json field_value(Enum x, const std::array<std::string_view, N>& names) {
 
 Json own_object(const ModelSpec& spec) {
   Json own = {{"architecture", spec.architecture}, {"fixed_classes", spec.fixed_classes}};
+  if (spec.preprocess.resize > 0) own["resize"] = spec.preprocess.resize;
+  if (spec.preprocess.crop_floor) own["crop_floor"] = true;
   visit_fields(spec.config, [&](const char* key, const auto& field, const auto& extra) {
     own[key] = field_value(field, extra);
   });
@@ -102,6 +101,8 @@ Json own_object(const ModelSpec& spec) {
 }
 
 }  // namespace
+
+double tidy(float x) { return std::strtod(fmt::format("{}", x).c_str(), nullptr); }
 
 std::string model_config_text(const ModelSpec& spec) {
   const Json json = {{"architecture", timm_name(spec)},

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <bit>
-#include <cstring>
-#include <set>
+#include <algorithm>
+#include <numeric>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/models/registry.h"
+#include "vitrum/weights/checkpoint.h"
 #include "vitrum/weights/model_config.h"
 #include "vitrum/weights/safetensors.h"
 
@@ -17,68 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxConfig = 16 << 20;      // bytes
-constexpr size_t kMaxDifferencesShown = 12;  // the rest is counted
+constexpr size_t kMaxConfig = 16 << 20;  // bytes
 constexpr const char* kWeightsFile = "model.safetensors";
 constexpr const char* kConfigFile = "config.json";
-
-// A parameter's shape in files. The patch embedding is a convolution there, and one with the same
-// memory when patches are flattened channel first.
-Shape file_shape(const ParamSpec& param, const ViTConfig& c) {
-  if (param.name != "patch_embed.proj.weight" || c.patch_order != PatchOrder::kChannelFirst)
-    return param.shape;
-  return {param.shape[0], c.channels, c.patch_h, c.patch_w};
-}
-
-float from_f16(uint16_t bits) {
-  const auto sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t exponent = (bits >> 10) & 31u, fraction = bits & 1023u;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));
-  if (exponent != 0)
-    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
-  const float magnitude = static_cast<float>(fraction) * 0x1p-24f;  // subnormal
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
-}
-
-std::vector<float> read_floats(const SafetensorsFile& file, const TensorInfo& tensor) {
-  const auto bytes = file.bytes(tensor);
-  std::vector<float> values(bytes.size() / size_of(tensor.dtype));
-  if (tensor.dtype == DType::kF32) {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, bytes.data() + 2 * i, 2);
-    values[i] = tensor.dtype == DType::kBF16 ? from_bf16(bits) : from_f16(bits);
-  }
-  return values;
-}
-
-std::vector<std::string> differences(const SafetensorsFile& file, const ViTConfig& config,
-                                     const ParamStore& store) {
-  std::vector<std::string> all;
-  std::set<std::string_view> ours;
-  for (const ParamSpec& param : store.specs()) {
-    ours.insert(param.name);
-    const TensorInfo* tensor = file.find(param.name);
-    const Shape expected = file_shape(param, config);
-    if (!tensor) {
-      all.push_back(fmt::format("{} {} is missing", param.name, expected.str()));
-    } else if (tensor->shape != expected) {
-      all.push_back(
-          fmt::format("{} is {}, expected {}", param.name, tensor->shape.str(), expected.str()));
-    } else if (tensor->dtype != DType::kF32 && tensor->dtype != DType::kBF16 &&
-               tensor->dtype != DType::kF16) {
-      all.push_back(
-          fmt::format("{} is {}, expected f32, bf16 or f16", param.name, name_of(tensor->dtype)));
-    }
-  }
-  for (const TensorInfo& tensor : file.tensors())
-    if (!ours.contains(tensor.name))
-      all.push_back(fmt::format("{} {} is not part of the model", tensor.name, tensor.shape.str()));
-  return all;
-}
+constexpr const char* kPreprocessorFile = "preprocessor_config.json";
 
 ModelSpec preset_spec(const Preset& preset) {
   ModelSpec spec{.architecture = preset.name,
@@ -91,6 +33,24 @@ ModelSpec preset_spec(const Preset& preset) {
   return spec;
 }
 
+// By name or alias; the tag of timm's weights ("vit_base_patch16_224.augreg_in21k") does not
+// matter.
+const Preset& preset_for(const std::string& name) {
+  return find_preset(std::string_view(name).substr(0, name.find('.')));
+}
+
+ModelSpec read_model_config(const fs::path& dir) {
+  const std::string config = (dir / kConfigFile).string();
+  const std::string text = read_file(config, kMaxConfig);
+  if (!is_hf_config(text, config)) return parse_model_config(text, config);
+  const std::string preprocessor = (dir / kPreprocessorFile).string();
+  std::error_code ignored;
+  return parse_hf_config(
+      {text, config},
+      {fs::exists(preprocessor, ignored) ? read_file(preprocessor, kMaxConfig) : "{}",
+       preprocessor});
+}
+
 }  // namespace
 
 bool is_model_dir(const std::string& model) {
@@ -98,24 +58,48 @@ bool is_model_dir(const std::string& model) {
   return fs::exists(fs::path(model) / kConfigFile, ignored);
 }
 
-ModelSpec resolve_model(const std::string& model) {
+bool has_weights(const std::string& model) {
   std::error_code ignored;
-  const fs::path dir(model);
+  return fs::exists(model, ignored);
+}
+
+ModelSpec resolve_model(const std::string& model, const std::string& arch) {
   if (is_model_dir(model)) {
-    const std::string config = (dir / kConfigFile).string();
-    return parse_model_config(read_file(config, kMaxConfig), config);
+    if (!arch.empty())
+      fail_usage("{} has a {} of its own; --arch is for weight files without one", model,
+                 kConfigFile);
+    return read_model_config(model);
   }
-  if (fs::is_directory(dir, ignored))
-    fail_input("{} has no {}; a model directory holds {} and {}", model, kConfigFile, kConfigFile,
-               kWeightsFile);
-  if (fs::exists(dir, ignored))
-    fail_input("{} is a file; expected a model directory or a preset's name", model);
-  return preset_spec(find_preset(model));
+  if (!arch.empty()) {
+    if (!has_weights(model)) fail_input("{}: no such file", model);
+    return bare_file_spec(preset_spec(preset_for(arch)), Checkpoint(weights_path(model)));
+  }
+  std::error_code ignored;
+  if (fs::is_directory(model, ignored))
+    fail_input("{} has no {}; name the architecture with --arch", model, kConfigFile);
+  if (has_weights(model))
+    fail_input("{} is a file, which does not say what model it is; name it with --arch", model);
+  return preset_spec(preset_for(model));
 }
 
 void set_image_size(ModelSpec& spec, int64_t height, int64_t width) {
+  Preprocessing& p = spec.preprocess;
+  if (p.resize > 0) p.resize = (p.resize * std::max(height, width) + p.height - 1) / p.height;
   spec.config.image_h = spec.preprocess.height = height;
   spec.config.image_w = spec.preprocess.width = width;
+}
+
+void set_channels(ModelSpec& spec, int64_t channels) {
+  if (channels == spec.config.channels) return;
+  spec.config.channels = channels;
+  for (std::vector<float>* list : {&spec.preprocess.mean, &spec.preprocess.std}) {
+    if (list->empty()) continue;
+    const std::vector<float> old = *list;
+    const float sum = std::accumulate(old.begin(), old.end(), 0.f);
+    list->assign(static_cast<size_t>(channels), sum / static_cast<float>(old.size()));
+    if (channels > 1)
+      for (size_t i = 0; i < list->size(); ++i) (*list)[i] = old[i % old.size()];
+  }
 }
 
 void set_classes(ModelSpec& spec, int64_t classes) {
@@ -126,32 +110,17 @@ void set_classes(ModelSpec& spec, int64_t classes) {
 void save_model_dir(const fs::path& dir, const ModelSpec& spec, ParamStore& store, Arena which) {
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());
+  const Naming timm{&find_dialect("timm"), false, {}};
   std::vector<std::vector<float>> values;
   std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < store.specs().size(); ++i) {
     const ParamSpec& param = store.specs()[i];
+    const StoredTensor stored = stored_as(timm, param.name, param.shape, spec.config)->tensors[0];
     values.push_back(store.read(i, which));
-    tensors.push_back(
-        {param.name, {values.back().data(), file_shape(param, spec.config), DType::kF32}});
+    tensors.push_back({stored.name, {values.back().data(), stored.shape, DType::kF32}});
   }
   write_safetensors((dir / kWeightsFile).string(), tensors, {{"format", "pt"}});
   write_file_atomic((dir / kConfigFile).string(), model_config_text(spec));
-}
-
-void load_weights(const fs::path& dir, const ModelSpec& spec, ParamStore& store) {
-  const SafetensorsFile file((dir / kWeightsFile).string());
-  std::vector<std::string> wrong = differences(file, spec.config, store);
-  if (!wrong.empty()) {
-    const size_t count = wrong.size();
-    if (count > kMaxDifferencesShown) {
-      wrong.resize(kMaxDifferencesShown);
-      wrong.push_back(fmt::format("and {} more", count - kMaxDifferencesShown));
-    }
-    fail_input("{} does not fit the model: {}", file.path(), fmt::join(wrong, "; "));
-  }
-  for (size_t i = 0; i < store.specs().size(); ++i)
-    store.write(i, read_floats(file, file.at(store.specs()[i].name)));
-  store.refresh_compute();
 }
 
 }  // namespace vitrum

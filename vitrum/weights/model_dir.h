@@ -1,6 +1,6 @@
-// A model on disk: a directory with config.json and model.safetensors, in timm's layout. What timm
-// has a name for, timm loads unchanged (`local-dir:`); what it cannot express is kept in an object
-// of our own beside its keys.
+// A model on disk. What we write is a directory with config.json and model.safetensors in timm's
+// layout: what timm has a name for, timm loads unchanged (`local-dir:`); what it cannot express is
+// kept in an object of our own beside its keys. We read other frameworks' layouts as well.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -19,6 +19,11 @@ struct Preprocessing {
   std::string interpolation = "bicubic";  // "nearest", "bilinear", ...
   double crop_pct = 1;                    // in (0, 1]: the crop's share of the resized image
   std::string crop_mode = "center";       // "center" keeps the aspect ratio, "squash" does not
+  // The shorter edge ("squash": both edges) before the crop, in pixels, where a framework states it
+  // so; 0: floor(size / crop_pct). crop_pct says the same as a share.
+  int64_t resize = 0;
+  bool crop_floor = false;  // the crop's corner is rounded down (transformers), not to even
+  bool assumed = false;     // no file states it: what the framework has by default
   std::vector<float> mean, std;
   bool operator==(const Preprocessing&) const = default;
 };
@@ -32,13 +37,20 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
-// MODEL of the command line: a preset's name or alias, or a model directory. A directory's shapes
-// come from its own config.json. Throws what names the file and key, or offers the nearest preset.
-ModelSpec resolve_model(const std::string& model);
+// MODEL of the command line: a preset's name or alias; a model directory in timm's or transformers'
+// layout, whose shapes come from its own config.json; or, with `arch` naming the preset it is one
+// of, a single weight file. A bare file's number of classes, channels and (square) image size are
+// its tensors', its preprocessing what the framework that wrote it publishes. Throws what names the
+// file and key, or offers the nearest preset.
+ModelSpec resolve_model(const std::string& model, const std::string& arch = {});
 bool is_model_dir(const std::string& model);
+// Something on disk, not a preset's name.
+bool has_weights(const std::string& model);
 
-// Another input size or number of classes; labels that no longer fit are dropped.
+// Another input size, number of channels or number of classes; labels that no longer fit are
+// dropped.
 void set_image_size(ModelSpec& spec, int64_t height, int64_t width);
+void set_channels(ModelSpec& spec, int64_t channels);
 void set_classes(ModelSpec& spec, int64_t classes);
 
 // Weights first, config.json last, each atomic: a directory with both is a complete pair or the
@@ -46,8 +58,33 @@ void set_classes(ModelSpec& spec, int64_t classes);
 void save_model_dir(const std::filesystem::path& dir, const ModelSpec& spec, ParamStore& store,
                     Arena which = Arena::kMaster);
 
-// Fills every parameter exactly once from `dir`/model.safetensors (f32, bf16 or f16), or fails with
-// all differences.
-void load_weights(const std::filesystem::path& dir, const ModelSpec& spec, ParamStore& store);
+// ---- loading ----
+
+enum class PosResample : uint8_t { kAuto, kBilinear, kBicubic };  // kAuto: as its framework does
+PosResample parse_pos_resample(const std::string& name);          // "auto", "bilinear" or "bicubic"
+enum class HeadInit : uint8_t {
+  kKeep,    // the file's head where it fits, else as kNormal
+  kZero,    // a new one, all zero
+  kNormal,  // a new one: weights N(0, 0.02), bias 0, as timm starts it
+};
+
+// How a model that differs from the stored one is filled.
+struct LoadOptions {
+  PosResample pos_resample = PosResample::kAuto;
+  HeadInit head = HeadInit::kKeep;
+  uint64_t seed = 0;  // of a new head
+};
+
+struct LoadReport {
+  std::string dialect;               // "timm", "hf", "torchvision" or "npz"
+  std::vector<std::string> adapted;  // what was changed to fit, for people
+};
+
+// Fills every parameter exactly once from a model directory or weight file in any dialect (f32,
+// bf16 or f16), or fails with all differences. Where `spec` asks for another number of classes,
+// image size or number of channels than is stored, the head is new, positions are resampled and the
+// patch embedding is adapted.
+LoadReport load_weights(const std::filesystem::path& model, const ModelSpec& spec,
+                        ParamStore& store, const LoadOptions& options = {});
 
 }  // namespace vitrum

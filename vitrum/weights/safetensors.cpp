@@ -69,7 +69,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     }
     if (place_ != Place::kTensor || key_ != "dtype") return misplaced("a string");
     const auto dtype = safetensors_dtype(text);
-    if (!dtype) return stop("tensor {} has the unsupported dtype {}", tensor_name(), shown_name(text));
+    if (!dtype)
+      return stop("tensor {} has the unsupported dtype {}", tensor_name(), shown_name(text));
     tensors_.back().dtype = *dtype;
     return true;
   }

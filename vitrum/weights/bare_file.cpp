@@ -1,0 +1,54 @@
+// What a weight file without a config is, by the framework that wrote it.
+#include "vitrum/weights/checkpoint.h"
+
+namespace vitrum {
+namespace {
+
+const std::vector<float> kImageNetMean = {0.485f, 0.456f, 0.406f},
+                         kImageNetStd = {0.229f, 0.224f, 0.225f};
+
+void squash_bilinear(Preprocessing& p) {  // google/vit, in JAX and in transformers
+  p.interpolation = "bilinear", p.crop_mode = "squash";
+}
+
+void center_crop(Preprocessing& p, const char* interpolation, int64_t resize) {
+  p.interpolation = interpolation, p.crop_mode = "center", p.resize = resize;
+  p.crop_pct = static_cast<double>(p.height) / static_cast<double>(resize);
+}
+
+// torchvision's IMAGENET1K_V1 files are of 224 pixels (and none is a ViT-H); others are SWAG's,
+// fine-tuned at a larger size.
+void torchvision_transforms(const ModelSpec& spec, Preprocessing& p) {
+  constexpr int64_t kSize = 224, kResize = 256, kResizeL16 = 242;
+  const bool swag = p.height != kSize || spec.config.depth > 24;
+  const bool large16 = spec.config.depth == 24 && spec.config.patch_h == 16;
+  if (swag)
+    center_crop(p, "bicubic", p.height);
+  else
+    center_crop(p, "bilinear", large16 ? kResizeL16 : kResize);
+  if (spec.config.channels == 3) p.mean = kImageNetMean, p.std = kImageNetStd;
+}
+
+}  // namespace
+
+ModelSpec bare_file_spec(ModelSpec spec, const Checkpoint& file) {
+  const Dialect& dialect = file.dialect();
+  const ViTConfig sizes = file.stored_sizes(spec.config);
+  set_channels(spec, sizes.channels);
+  set_image_size(spec, sizes.image_h, sizes.image_w);
+  set_classes(spec, sizes.classes);
+  spec.config.head_bias = sizes.head_bias;
+  if (spec.config.init == InitStyle::kTimm)  // our own models state theirs
+    spec.config.eps = dialect.eps, spec.config.act = dialect.act;
+  Preprocessing& p = spec.preprocess;
+  p.assumed = true;
+  if (dialect.name == "torchvision")
+    torchvision_transforms(spec, p);
+  else if (dialect.name == "hf" || dialect.name == "npz")
+    squash_bilinear(p);
+  else if (spec.config.image_h == 224)  // timm's ViTs; those of 384 pixels are not cropped
+    p.crop_pct = 0.9;
+  return spec;
+}
+
+}  // namespace vitrum

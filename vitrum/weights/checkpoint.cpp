@@ -1,0 +1,168 @@
+#include "vitrum/weights/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "vitrum/core/error.h"
+#include "vitrum/weights/layout.h"
+#include "vitrum/weights/open_tensors.h"
+
+namespace vitrum {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxDifferencesShown = 12;  // the rest is counted
+constexpr std::array<const char*, 4> kWeightFiles = {
+    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+    "pytorch_model.bin.index.json"};
+
+// Collects what is wrong, and which tensors are accounted for.
+struct Differences {
+  std::vector<std::string> all;
+  std::set<std::string, std::less<>> known;
+
+  template <class... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    all.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+};
+
+void compare(const TensorSource& file, const StoredTensor& expected, DType dtype,
+             Differences& wrong) {
+  wrong.known.insert(expected.name);
+  const TensorInfo* found = file.find(expected.name);
+  if (!found)
+    wrong.add("{} {} is missing", expected.name, expected.shape.str());
+  else if (found->shape != expected.shape)
+    wrong.add("{} is {}, expected {}", expected.name, found->shape.str(), expected.shape.str());
+  else if (!is_float(found->dtype))
+    wrong.add("{} is {}, expected floating-point numbers", expected.name, name_of(found->dtype));
+  else if (found->dtype != dtype)
+    wrong.add("{} is {}, the tensor before it {}", expected.name, name_of(found->dtype),
+              name_of(dtype));
+}
+
+Matrix matrix_of(const Shape& shape, size_t tensors, size_t element) {
+  const int64_t rows = shape.rank() > 1 ? shape[0] : shape.numel();
+  const int64_t columns = rows > 0 ? shape.numel() / rows : 0;
+  return {rows / static_cast<int64_t>(tensors), columns, element};
+}
+
+int64_t square_root(int64_t n) {
+  const auto root = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(n))));
+  return root * root == n ? root : 0;
+}
+
+}  // namespace
+
+std::vector<ParamSpec> model_params(const ViTConfig& c) {
+  Graph g;
+  vit(Scope(g), g.input("image", {1, c.channels, c.image_h, c.image_w}), c);
+  return g.params;
+}
+
+std::string weights_path(const std::string& model) {
+  std::error_code ignored;
+  if (!fs::is_directory(model, ignored)) return model;
+  for (const char* name : kWeightFiles) {
+    const fs::path file = fs::path(model) / name;
+    if (fs::exists(file, ignored)) return file.string();
+  }
+  fail_input("{} holds no weights; expected one of {}", model, fmt::join(kWeightFiles, ", "));
+}
+
+Checkpoint::Checkpoint(const std::string& path)
+    : file_(open_tensors(path)), naming_(detect_naming(*file_)) {}
+
+ViTConfig Checkpoint::stored_sizes(ViTConfig c) const {
+  constexpr int64_t kLargest = int64_t{1} << 24;  // more is damage, and check() will say so
+  // The shape of a one-tensor parameter; the shape we ask with does not matter.
+  const auto shape_of = [&](const char* name) -> const Shape* {
+    const auto stored = stored_as(naming_, name, {1, 1}, c);
+    const TensorInfo* t = stored ? file_->find(stored->tensors[0].name) : nullptr;
+    return t && std::all_of(t->shape.begin(), t->shape.end(),
+                            [&](int64_t d) { return d > 0 && d < kLargest; })
+               ? &t->shape
+               : nullptr;
+  };
+  const Shape* bias = shape_of("head.bias");
+  const Shape* head = shape_of("head.weight");
+  c.head_bias = bias || !head;
+  c.classes = 0;
+  if (bias && bias->rank() == 1)
+    c.classes = (*bias)[0];
+  else if (head && head->rank() == 2)
+    c.classes = (*head)[naming_.dialect->name == "npz" ? 1 : 0];
+  if (const Shape* patch = shape_of("patch_embed.proj.weight"); patch && patch->rank() == 4)
+    c.channels = (*patch)[naming_.dialect->name == "npz" ? 2 : 1];
+  if (const Shape* positions = shape_of("pos_embed"); positions && positions->rank() == 3) {
+    const int64_t side = square_root((*positions)[1] - (c.class_token ? 1 : 0));
+    if (side > 0) c.image_h = side * c.patch_h, c.image_w = side * c.patch_w;
+  }
+  return c;
+}
+
+void Checkpoint::check(std::span<const ParamSpec> params, const ViTConfig& config,
+                       bool head) const {
+  Differences wrong;
+  for (const ParamSpec& param : params) {
+    const auto stored = stored_as(naming_, param.name, param.shape, config);
+    if (!stored) {
+      wrong.add("{} names have no place for {}", naming_.dialect->title, param.name);
+      continue;
+    }
+    const TensorInfo* first = file_->find(stored->tensors[0].name);
+    for (const StoredTensor& t : stored->tensors)
+      compare(*file_, t, first ? first->dtype : DType::kF32, wrong);
+  }
+  if (!head)
+    for (const char* name : {"head.weight", "head.bias"})
+      if (const auto stored = stored_as(naming_, name, {1, 1}, config))
+        wrong.known.insert(stored->tensors[0].name);
+  for (const TensorInfo& t : file_->tensors()) {
+    if (wrong.known.contains(t.name)) continue;
+    const Extra extra = extra_tensor(naming_, t.name);
+    if (extra == Extra::kIgnored || (extra == Extra::kBeforeHead && !head)) continue;
+    wrong.add("{} {} is {}", shown_name(t.name), t.shape.str(),
+              extra == Extra::kBeforeHead
+                  ? "a layer before the head that this model has not; ask for another number of "
+                    "classes to replace the head"
+                  : "not part of the model");
+  }
+  if (wrong.all.empty()) return;
+  const size_t count = wrong.all.size();
+  if (count > kMaxDifferencesShown) {
+    wrong.all.resize(kMaxDifferencesShown);
+    wrong.add("and {} more", count - kMaxDifferencesShown);
+  }
+  fail_input("{} does not fit the model: {}", path(), fmt::join(wrong.all, "; "));
+}
+
+DType Checkpoint::dtype(const ParamSpec& param, const ViTConfig& config) const {
+  return file_->at(stored_as(naming_, param.name, param.shape, config)->tensors[0].name).dtype;
+}
+
+std::span<const std::byte> Checkpoint::read(const ParamSpec& param, const ViTConfig& config,
+                                            std::vector<std::byte>& scratch) const {
+  const StoredParam stored = *stored_as(naming_, param.name, param.shape, config);
+  const TensorInfo& first = file_->at(stored.tensors[0].name);
+  if (stored.tensors.size() == 1 && same_memory(stored.layout)) return file_->bytes(first);
+  const Matrix each = matrix_of(param.shape, stored.tensors.size(), size_of(first.dtype));
+  scratch.resize(static_cast<size_t>(param.shape.numel()) * each.element);
+  std::span<std::byte> out = scratch;
+  for (const StoredTensor& t : stored.tensors) {
+    const auto bytes = file_->bytes(file_->at(t.name));
+    to_ours(stored.layout, each, config, bytes, out.first(bytes.size()));
+    out = out.subspan(bytes.size());
+  }
+  return scratch;
+}
+
+}  // namespace vitrum

@@ -1,0 +1,52 @@
+// A file of weights in any dialect, seen as a model's parameters under our names. Internal to
+// weights/.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "vitrum/graph/graph.h"
+#include "vitrum/weights/dialect.h"
+#include "vitrum/weights/model_dir.h"
+
+namespace vitrum {
+
+class Checkpoint {
+ public:
+  // Opens the file and finds its dialect. Whether its tensors are a model's is for check().
+  explicit Checkpoint(const std::string& path);
+
+  const std::string& path() const { return file_->path(); }
+  const Dialect& dialect() const { return *naming_.dialect; }
+
+  // Classes, channels and, where the patch grid is square, the image size as the tensors have them:
+  // what `config` cannot know about a bare file.
+  ViTConfig stored_sizes(ViTConfig config) const;
+
+  // Fails with all differences at once unless the file holds exactly these parameters, once each.
+  // `params` has shapes of `config`. Without `head`, a head and what leads to it may be there.
+  void check(std::span<const ParamSpec> params, const ViTConfig& config, bool head) const;
+
+  // A checked parameter: its dtype, and its bytes in our order. Those of the file itself where they
+  // are in that order already, else copied to `scratch`.
+  DType dtype(const ParamSpec& param, const ViTConfig& config) const;
+  std::span<const std::byte> read(const ParamSpec& param, const ViTConfig& config,
+                                  std::vector<std::byte>& scratch) const;
+
+ private:
+  std::unique_ptr<TensorSource> file_;
+  Naming naming_;
+};
+
+// The parameters of a model, in order.
+std::vector<ParamSpec> model_params(const ViTConfig& config);
+
+// A preset as a bare file has it: its own sizes, and what the framework that wrote it computes with
+// and publishes for preprocessing.
+ModelSpec bare_file_spec(ModelSpec preset, const Checkpoint& file);
+
+// The file that holds the weights: `model` itself, or one of a directory by its usual names.
+std::string weights_path(const std::string& model);
+
+}  // namespace vitrum

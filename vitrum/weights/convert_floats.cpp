@@ -1,0 +1,77 @@
+#include "vitrum/weights/convert_floats.h"
+
+#include <bit>
+#include <cassert>
+#include <cstring>
+
+#include "vitrum/core/error.h"
+
+namespace vitrum {
+namespace {
+
+// Without branches, so that the loop becomes vector code. The exponent moves from bias 15 to 127; a
+// subnormal is built as 2^-14 * (1 + fraction) and loses the 1 again, which is exact.
+float from_f16(uint16_t bits) {
+  constexpr uint32_t kSmallest = 113u << 23;  // 2^-14, the smallest normal f16
+  const uint32_t magnitude = (bits & 0x7fffu) << 13, exponent = magnitude & 0x0f800000u;
+  const uint32_t normal = magnitude + (112u << 23);
+  const uint32_t special = magnitude + (224u << 23);  // infinity and NaN
+  const float subnormal =
+      std::bit_cast<float>(magnitude + kSmallest) - std::bit_cast<float>(kSmallest);
+  uint32_t result = exponent == 0x0f800000u ? special : normal;
+  result = exponent == 0 ? std::bit_cast<uint32_t>(subnormal) : result;
+  return std::bit_cast<float>(result | static_cast<uint32_t>(bits & 0x8000u) << 16);
+}
+
+template <class From, class Convert>
+void convert(std::span<const std::byte> bytes, std::span<float> values, Convert to_float) {
+  const std::byte* in = bytes.data();
+  float* out = values.data();
+  for (size_t i = 0; i < values.size(); ++i) {
+    From x;
+    std::memcpy(&x, in + i * sizeof x, sizeof x);
+    out[i] = to_float(x);
+  }
+}
+
+}  // namespace
+
+void to_floats(std::span<const std::byte> bytes, DType dtype, std::span<float> values) {
+  assert(is_float(dtype) && bytes.size() == values.size() * size_of(dtype));
+  if (bytes.empty()) return;
+  switch (dtype) {
+    case DType::kF16: return convert<uint16_t>(bytes, values, from_f16);
+    case DType::kBF16: return convert<uint16_t>(bytes, values, from_bf16);
+    case DType::kF64:
+      return convert<double>(bytes, values, [](double x) { return static_cast<float>(x); });
+    default: std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
+}
+
+void read_floats(const TensorSource& source, const TensorInfo& tensor, std::span<float> values) {
+  assert(static_cast<int64_t>(values.size()) == tensor.shape.numel());
+  if (!is_float(tensor.dtype))
+    fail_input("'{}': tensor {} is {}, expected floating-point numbers", source.path(),
+               shown_name(tensor.name), name_of(tensor.dtype));
+  to_floats(source.bytes(tensor), tensor.dtype, values);
+}
+
+std::vector<float> read_floats(const TensorSource& source, const TensorInfo& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
+  read_floats(source, tensor, values);
+  return values;
+}
+
+std::span<const float> view_floats(const TensorSource& source, const TensorInfo& tensor,
+                                   std::vector<float>& scratch) {
+  if (tensor.dtype == DType::kF32) {
+    const auto bytes = source.bytes(tensor);
+    if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) == 0)
+      return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+  }
+  scratch.resize(static_cast<size_t>(tensor.shape.numel()));
+  read_floats(source, tensor, scratch);
+  return scratch;
+}
+
+}  // namespace vitrum

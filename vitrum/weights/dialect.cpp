@@ -1,0 +1,184 @@
+#include "vitrum/weights/dialect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "vitrum/core/error.h"
+
+namespace vitrum {
+namespace {
+
+// "blocks.12.norm1.bias" -> "blocks.{i}.norm1.bias" and "12".
+struct OurName {
+  std::string pattern, block;
+};
+OurName our_name(std::string_view name) {
+  constexpr std::string_view kBlocks = "blocks.";
+  if (!name.starts_with(kBlocks)) return {std::string(name), {}};
+  const size_t end = std::min(name.find('.', kBlocks.size()), name.size());
+  return {fmt::format("blocks.{{i}}{}", name.substr(end)),
+          std::string(name.substr(kBlocks.size(), end - kBlocks.size()))};
+}
+
+// What of `pattern` follows the rule's name; none where the rule is about something else.
+std::optional<std::string_view> rest(const NameRule& rule, std::string_view pattern) {
+  if (rule.ours.empty()) return pattern;
+  if (!pattern.starts_with(rule.ours)) return std::nullopt;
+  pattern.remove_prefix(rule.ours.size());
+  return pattern.empty() || pattern[0] == '.' ? std::optional(pattern) : std::nullopt;
+}
+
+std::string replaced(std::string text, std::string_view what, std::string_view by) {
+  const size_t at = text.find(what);
+  return at == text.npos ? text : text.replace(at, what.size(), by);
+}
+
+// "a.{x,y,z}.b" -> a.x.b, a.y.b, a.z.b
+std::vector<std::string> expanded(const std::string& name) {
+  const size_t open = name.find('{'), close = name.find('}');
+  if (open == name.npos || close == name.npos) return {name};
+  std::vector<std::string> all;
+  for (size_t from = open + 1; from <= close;) {
+    const size_t to = std::min(name.find(',', from), close);
+    all.push_back(name.substr(0, open) + name.substr(from, to - from) + name.substr(close + 1));
+    from = to + 1;
+  }
+  return all;
+}
+
+// The prefix less the base model's own part: "module.vit." -> "module.".
+std::string_view outer(std::string_view prefix) {
+  for (const std::string_view base : {"vit.", "deit."})
+    if (prefix.ends_with(base)) return prefix.substr(0, prefix.size() - base.size());
+  return prefix;
+}
+
+std::string with_prefix(const Naming& naming, std::string_view name) {
+  return name.starts_with('^') ? fmt::format("{}{}", outer(naming.prefix), name.substr(1))
+                               : naming.prefix + std::string(name);
+}
+
+struct Match {
+  std::vector<std::string> names;
+  Layout layout;
+};
+std::optional<Match> match(const Naming& naming, std::string_view name) {
+  const OurName ours = our_name(name);
+  for (const NameRule& rule : naming.dialect->rules) {
+    const auto tail = rest(rule, ours.pattern);
+    if (!tail) continue;
+    const bool other = naming.other_spelling && !rule.other.empty();
+    const std::string theirs =
+        with_prefix(naming, fmt::format("{}{}", other ? rule.other : rule.theirs, *tail));
+    return Match{expanded(replaced(theirs, "{i}", ours.block)), rule.layout};
+  }
+  return std::nullopt;
+}
+
+// `shape` is ours, of one of the tensors.
+Shape stored_shape(Layout layout, const Shape& shape, const ViTConfig& c) {
+  const int64_t dim = c.width / c.heads;
+  switch (layout) {
+    case Layout::kSame: break;
+    case Layout::kConv:
+      // Patches flattened channel last are no convolution's.
+      if (c.patch_order == PatchOrder::kChannelLast) break;
+      return {shape[0], c.channels, c.patch_h, c.patch_w};
+    case Layout::kConvHwio: return {c.patch_h, c.patch_w, c.channels, shape[0]};
+    case Layout::kKernel: return {shape[1], shape[0]};
+    case Layout::kHeadKernel: return {shape[1], c.heads, dim};
+    case Layout::kOutKernel: return {c.heads, dim, shape[0]};
+    case Layout::kHeadBias: return {c.heads, dim};
+  }
+  return shape;
+}
+
+Shape third(const Shape& shape) {
+  Shape s{shape[0] / 3};
+  for (int i = 1; i < shape.rank(); ++i) s.append(shape[i]);
+  return s;
+}
+
+// Names that tell dialects and spellings apart.
+constexpr std::array<std::string_view, 8> kProbes = {"patch_embed.proj.weight",
+                                                     "cls_token",
+                                                     "pos_embed",
+                                                     "blocks.0.norm1.weight",
+                                                     "blocks.0.attn.qkv.weight",
+                                                     "blocks.0.attn.proj.weight",
+                                                     "blocks.0.mlp.fc1.weight",
+                                                     "norm.weight"};
+
+constexpr int kMaxPrefixes = 8;  // of one dialect; a file has one or two
+
+int score(const TensorSource& file, const Naming& naming) {
+  int found = 0;
+  for (const std::string_view probe : kProbes) {
+    const auto m = match(naming, probe);
+    found += m && file.find(m->names[0]) != nullptr;
+  }
+  return found;
+}
+
+std::string first_names(const TensorSource& file) {
+  std::vector<std::string> names;
+  for (const TensorInfo& t : file.tensors())
+    if (names.size() < 3) names.push_back(shown_name(t.name));
+  return names.empty() ? "nothing" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+bool starts_with_any(std::string_view name, std::span<const std::string_view> starts) {
+  return std::any_of(starts.begin(), starts.end(),
+                     [&](std::string_view s) { return name.starts_with(s); });
+}
+
+}  // namespace
+
+std::optional<StoredParam> stored_as(const Naming& naming, std::string_view name,
+                                     const Shape& shape, const ViTConfig& config) {
+  auto m = match(naming, name);
+  if (!m) return std::nullopt;
+  StoredParam stored{{}, m->layout};
+  const Shape each = m->names.size() == 3 ? third(shape) : shape;
+  for (std::string& n : m->names)
+    stored.tensors.push_back({std::move(n), stored_shape(m->layout, each, config)});
+  return stored;
+}
+
+Naming detect_naming(const TensorSource& file) {
+  Naming best;
+  int best_score = 0;
+  for (const Dialect& dialect : dialects()) {
+    // Every model has this one, so what stands before it is the file's prefix.
+    const std::string mark = match({&dialect, false, {}}, kProbes[0])->names[0];
+    int candidates = 0;
+    for (const TensorInfo& t : file.tensors()) {
+      if (!t.name.ends_with(mark) || candidates == kMaxPrefixes) continue;
+      const std::string prefix = t.name.substr(0, t.name.size() - mark.size());
+      if (!prefix.empty() && prefix.back() != '.' && prefix.back() != '/') continue;
+      ++candidates;
+      for (const bool other : {false, true}) {
+        const Naming candidate{&dialect, other, prefix};
+        const int points = score(file, candidate);
+        if (points > best_score) best = candidate, best_score = points;
+      }
+    }
+  }
+  if (best_score == 0)
+    fail_input(
+        "'{}' holds no ViT under names we know (timm, Hugging Face, torchvision, Google); found {}",
+        file.path(), first_names(file));
+  return best;
+}
+
+Extra extra_tensor(const Naming& naming, std::string_view name) {
+  if (!name.starts_with(naming.prefix)) return Extra::kUnknown;
+  name.remove_prefix(naming.prefix.size());
+  if (starts_with_any(name, naming.dialect->ignored)) return Extra::kIgnored;
+  if (starts_with_any(name, naming.dialect->before_head)) return Extra::kBeforeHead;
+  return Extra::kUnknown;
+}
+
+}  // namespace vitrum

@@ -1,0 +1,77 @@
+// How frameworks name and lay out a ViT's parameters, as tables (dialect_tables.cpp). Our own names
+// are timm's.
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vitrum/models/vit.h"
+#include "vitrum/weights/positions.h"
+#include "vitrum/weights/tensor_source.h"
+
+namespace vitrum {
+
+// A parameter as the file holds it, next to ours (out, in).
+enum class Layout : uint8_t {
+  kSame,
+  kConv,        // (out, channels, patch_h, patch_w): the same memory
+  kConvHwio,    // (patch_h, patch_w, channels, out)
+  kKernel,      // (in, out)
+  kHeadKernel,  // (in, heads, dim)
+  kOutKernel,   // (heads, dim, out)
+  kHeadBias,    // (heads, dim): the same memory
+};
+
+// `ours` is a parameter, or the part before a dot of several, which then end alike in the file. {i}
+// is the block; {a,b,c} stands for three tensors, each a third of our rows; a leading ^ means
+// outside the base model: "vit.layernorm", but "classifier".
+struct NameRule {
+  std::string_view ours, theirs;
+  std::string_view other = {};  // the second spelling, where one is in use
+  Layout layout = Layout::kSame;
+};
+
+struct Dialect {
+  std::string_view name, title;
+  std::span<const NameRule> rules;
+  std::span<const std::string_view> ignored;      // what such names start with is not needed
+  std::span<const std::string_view> before_head;  // and this not without the head
+  PositionRule positions;
+  // What the framework computes with where a bare file cannot say.
+  float eps;
+  Act act;
+};
+
+std::span<const Dialect> dialects();
+const Dialect& find_dialect(std::string_view name);  // "timm", "hf", "torchvision", "npz"
+
+// A dialect as one file has it: its spelling, and what stands before every name ("module.", "vit.",
+// "opt/target/").
+struct Naming {
+  const Dialect* dialect = nullptr;
+  bool other_spelling = false;
+  std::string prefix;
+};
+
+struct StoredTensor {
+  std::string name;
+  Shape shape;
+};
+struct StoredParam {
+  std::vector<StoredTensor> tensors;  // one, or query, key and value
+  Layout layout = Layout::kSame;
+};
+
+// Where a file holds the parameter `name` of our shape; none where the dialect has no place for it.
+std::optional<StoredParam> stored_as(const Naming& naming, std::string_view name,
+                                     const Shape& shape, const ViTConfig& config);
+
+// The naming that most of a ViT's names are found under; fails naming what was found where none is.
+Naming detect_naming(const TensorSource& file);
+
+enum class Extra { kUnknown, kIgnored, kBeforeHead };
+Extra extra_tensor(const Naming& naming, std::string_view name);
+
+}  // namespace vitrum

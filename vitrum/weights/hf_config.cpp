@@ -1,0 +1,182 @@
+// config.json and preprocessor_config.json as transformers writes them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <tuple>
+
+#include "vitrum/core/error.h"
+#include "vitrum/weights/model_config.h"
+
+namespace vitrum {
+namespace {
+
+// Keys of relatives of the ViT that would change what the model computes.
+const std::vector<JsonKeys::Fixed> kOnly = {{"use_mean_pooling", "false"},
+                                            {"use_relative_position_bias", "false"},
+                                            {"use_shared_relative_position_bias", "false"},
+                                            {"use_absolute_position_embeddings", "true"},
+                                            {"use_swiglu_ffn", "false"},
+                                            {"layer_scale_init_value", "0"},
+                                            {"num_register_tokens", "0"},
+                                            {"position_embedding_type", "\"absolute\""}};
+
+struct ActName {
+  std::string_view name;
+  Act act;
+};
+constexpr std::array<ActName, 5> kActs = {{{"gelu", Act::kGelu},
+                                           {"gelu_new", Act::kGeluTanh},
+                                           {"gelu_pytorch_tanh", Act::kGeluTanh},
+                                           {"gelu_fast", Act::kGeluTanh},
+                                           {"relu", Act::kRelu}}};
+
+Act read_act(const JsonKeys& keys) {
+  std::vector<std::string_view> names;
+  for (const ActName& a : kActs) names.push_back(a.name);
+  return kActs[keys.choice("hidden_act", 0, names)].act;
+}
+
+// A model without a head says so by its class; the labels may be there all the same.
+bool has_head(const JsonKeys& keys) {
+  const std::vector<std::string> classes = keys.texts("architectures");
+  return classes.empty() || std::any_of(classes.begin(), classes.end(), [](const std::string& c) {
+           return c.ends_with("ForImageClassification");
+         });
+}
+
+bool placeholders(const std::vector<std::string>& labels) {
+  for (size_t i = 0; i < labels.size(); ++i)
+    if (labels[i] != fmt::format("LABEL_{}", i)) return false;
+  return true;
+}
+
+void read_classes(const JsonKeys& keys, ModelSpec& spec) {
+  spec.config.classes = 0;
+  if (!has_head(keys)) return;
+  std::vector<std::string> labels = keys.numbered_texts("id2label");
+  constexpr int64_t kDefault = 2;  // transformers'
+  spec.config.classes = labels.empty() ? keys.integer("num_labels", kDefault, {1, kClasses.high})
+                                       : static_cast<int64_t>(labels.size());
+  if (!placeholders(labels)) spec.labels = std::move(labels);
+}
+
+void read_model(const JsonKeys& keys, ViTConfig& c) {
+  keys.require(kOnly);
+  c.width = keys.integer("hidden_size", 768, kWidths);
+  c.depth = keys.integer("num_hidden_layers", 12, kDepths);
+  c.heads = keys.integer("num_attention_heads", 12, kWidths);
+  c.mlp_width = keys.integer("intermediate_size", 3072, {1, 1 << 20});
+  c.act = read_act(keys);
+  c.eps = static_cast<float>(keys.number("layer_norm_eps", 1e-12, 0, 1));
+  std::tie(c.image_h, c.image_w) = keys.pair("image_size", {224, 224}, kSides);
+  std::tie(c.patch_h, c.patch_w) = keys.pair("patch_size", {16, 16}, kSides);
+  c.channels = keys.integer("num_channels", 3, kSides);
+  c.qkv_bias = keys.boolean("qkv_bias", true);
+  if (keys.has("head_dim") && keys.integer("head_dim", 0, kWidths) * c.heads != c.width)
+    fail_input("{}: head_dim is not hidden_size / num_attention_heads", keys.where());
+  const auto rate = [&](const char* key) { return static_cast<float>(keys.number(key, 0, 0, 1)); };
+  c.drop_attn = rate("attention_probs_dropout_prob");
+  c.drop_pos = c.drop_proj = c.drop_mlp = rate("hidden_dropout_prob");
+}
+
+struct Size {
+  int64_t height = 0, width = 0;
+  bool shortest = false;  // height is the shorter edge, the aspect ratio is kept
+};
+
+// 224, {"height": 224, "width": 224} or {"shortest_edge": 224}.
+Size read_size(const JsonKeys& keys, const std::string& key, Size fallback,
+               bool number_is_shortest) {
+  if (!keys.has(key)) return fallback;
+  if (keys.is_number(key)) {
+    const int64_t n = keys.integer(key, 0, kSides);
+    return {n, n, number_is_shortest};
+  }
+  const JsonKeys size = keys.object(key);
+  if (size.has("shortest_edge") && !size.has("longest_edge")) {
+    const int64_t n = size.integer("shortest_edge", 0, kSides);
+    return {n, n, true};
+  }
+  if (!size.has("height") || !size.has("width"))
+    fail_input("{}: expected height and width, or shortest_edge alone", size.where());
+  return {size.integer("height", 0, kSides), size.integer("width", 0, kSides)};
+}
+
+// Pillow's numbers for its filters.
+constexpr std::array<std::string_view, 6> kFilters = {"nearest", "lanczos", "bilinear",
+                                                      "bicubic", "box",     "hamming"};
+
+// (x * factor - mean) / std of bytes x, as (x / 255 - mean') / std'.
+void read_normalization(const JsonKeys& keys, int64_t channels, Preprocessing& p) {
+  double factor =
+      keys.boolean("do_rescale", true) ? keys.number("rescale_factor", 1.0 / 255, 1e-9, 1e3) : 1.0;
+  factor *= 255;
+  if (std::abs(factor - 1) < 1e-9) factor = 1;
+  std::vector<float> mean = {0}, std = {1};
+  if (keys.boolean("do_normalize", true)) {
+    mean = keys.has("image_mean") ? keys.floats("image_mean") : std::vector<float>{0.5f};
+    std = keys.has("image_std") ? keys.floats("image_std") : std::vector<float>{0.5f};
+  }
+  for (auto* list : {&mean, &std})
+    for (float& x : *list) x = static_cast<float>(static_cast<double>(x) / factor);
+  set_normalization(p, std::move(mean), std::move(std), channels, keys.where());
+}
+
+// These resize the shorter edge where `size` is one number; the ViT's own makes it a square.
+bool keeps_aspect(const JsonKeys& keys) {
+  const std::string type =
+      keys.text("image_processor_type", keys.text("feature_extractor_type", {}));
+  return type.starts_with("CLIP") || type.starts_with("Bit") || type.starts_with("Siglip");
+}
+
+void read_preprocessor(const JsonKeys& keys, const ViTConfig& config, Preprocessing& p) {
+  const std::array<JsonKeys::Fixed, 2> only = {{{"do_resize", "true"}, {"do_pad", "false"}}};
+  keys.require(only);
+  if (keys.has("crop_pct")) fail_input("{}: crop_pct is not supported with a ViT", keys.where());
+  const bool crops = keys.boolean("do_center_crop", false);
+  const Size size = read_size(keys, "size", {config.image_h, config.image_w}, keeps_aspect(keys));
+  const Size crop = crops ? read_size(keys, "crop_size", size, false) : size;
+  if (!crops && size.shortest)
+    fail_input("{}: size.shortest_edge without do_center_crop gives images of any size",
+               keys.where());
+  if (crop.height != config.image_h || crop.width != config.image_w)
+    fail_input("{}: images become {} x {}, config.json's image_size is {} x {}", keys.where(),
+               crop.height, crop.width, config.image_h, config.image_w);
+  if (crops && (size.height != size.width || size.height < std::max(crop.height, crop.width)))
+    fail_input("{}: a crop of {} x {} from {} x {} is not supported", keys.where(), crop.height,
+               crop.width, size.height, size.width);
+  p.height = config.image_h, p.width = config.image_w;
+  p.interpolation = kFilters[static_cast<size_t>(keys.integer("resample", 2, {0, 5}))];
+  p.crop_mode = size.shortest ? "center" : "squash";
+  p.crop_floor = crops;
+  if (crops) p.resize = size.height;
+  if (crops) p.crop_pct = static_cast<double>(crop.height) / static_cast<double>(size.height);
+  read_normalization(keys, config.channels, p);
+}
+
+}  // namespace
+
+bool is_hf_config(const std::string& text, const std::string& path) {
+  const JsonKeys keys(text, path);
+  return keys.has("model_type") && !keys.has("architecture");
+}
+
+ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocessor) {
+  const JsonKeys keys(config.text, config.path);
+  const std::string type = keys.text("model_type", {});
+  if (type != "vit")
+    fail_input("{}: model_type '{}' is not supported; expected 'vit'", config.path, type);
+  ModelSpec spec;
+  read_model(keys, spec.config);
+  read_classes(keys, spec);
+  check_config(spec.config, config.path);
+  const std::string preset = preset_name(spec.config);
+  spec.architecture = preset.empty() ? "vit" : preset;
+  spec.preprocess.assumed = preprocessor.text == "{}";
+  read_preprocessor(JsonKeys(preprocessor.text, preprocessor.path), spec.config, spec.preprocess);
+  return spec;
+}
+
+}  // namespace vitrum

@@ -1,0 +1,180 @@
+// Filling a parameter store from a file, with what has to be changed to fit.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "vitrum/core/error.h"
+#include "vitrum/weights/checkpoint.h"
+#include "vitrum/weights/convert_floats.h"
+#include "vitrum/weights/model_dir.h"
+
+namespace vitrum {
+namespace {
+
+constexpr float kHeadDeviation = 0.02f;
+
+Grid grid_of(const ViTConfig& c) { return {c.image_h / c.patch_h, c.image_w / c.patch_w}; }
+
+bool is_head(const ParamSpec& p) { return p.name == "head.weight" || p.name == "head.bias"; }
+
+// The model that the file must hold: the wanted one, but for what can be adapted.
+ViTConfig expected_config(ViTConfig wanted, const ViTConfig& stored) {
+  wanted.image_h = stored.image_h, wanted.image_w = stored.image_w;
+  wanted.channels = stored.channels, wanted.classes = stored.classes;
+  wanted.head_bias = stored.head_bias;
+  return wanted;
+}
+
+ParamSpec stored_param(ParamSpec p, const ViTConfig& stored) {
+  if (p.name == "head.weight") p.shape = {stored.classes, p.shape[1]};
+  if (p.name == "head.bias") p.shape = {stored.classes};
+  if (p.name == "pos_embed") p.shape = {1, stored.tokens(), p.shape[2]};
+  if (p.name == "patch_embed.proj.weight")
+    p.shape = {p.shape[0], stored.channels * stored.patch_h * stored.patch_w};
+  return p;
+}
+
+PositionRule position_rule(PosResample asked, const Dialect& dialect) {
+  switch (asked) {
+    case PosResample::kAuto: break;
+    case PosResample::kBilinear: return PositionRule::kBilinear;
+    case PosResample::kBicubic: return PositionRule::kBicubic;
+  }
+  return dialect.positions;
+}
+
+const char* name_of(PositionRule rule) {
+  switch (rule) {
+    case PositionRule::kBicubicAntialias: return "bicubic, antialiased";
+    case PositionRule::kBicubic: return "bicubic";
+    case PositionRule::kBicubicAlignCorners: return "bicubic, corners aligned";
+    case PositionRule::kBilinear: return "bilinear";
+    case PositionRule::kZoom: return "bilinear, corners aligned";
+  }
+  return "";
+}
+
+// Another number of input channels, as timm does it: one is the sum of all, so a grey image gives
+// what it gave in RGB; otherwise they are repeated in turn and scaled, so that activations keep
+// their size.
+std::vector<float> adapt_channels(const std::vector<float>& weight, const ViTConfig& from,
+                                  const ViTConfig& to) {
+  const bool first = from.patch_order == PatchOrder::kChannelFirst;
+  const int64_t area = from.patch_h * from.patch_w;
+  const auto at = [&](int64_t out, int64_t channel, int64_t place, int64_t channels) {
+    return static_cast<size_t>(first ? (out * channels + channel) * area + place
+                                     : (out * area + place) * channels + channel);
+  };
+  const int64_t a = from.channels, b = to.channels;
+  const float scale = b == 1 ? 1.f : static_cast<float>(a) / static_cast<float>(b);
+  std::vector<float> adapted(static_cast<size_t>(from.width * b * area), 0.f);
+  for (int64_t out = 0; out < from.width; ++out)
+    for (int64_t c = 0; c < (b == 1 ? a : b); ++c)
+      for (int64_t place = 0; place < area; ++place)
+        adapted[at(out, b == 1 ? 0 : c, place, b)] += scale * weight[at(out, c % a, place, a)];
+  return adapted;
+}
+
+class Loader {
+ public:
+  Loader(const Checkpoint& file, const ViTConfig& stored, const ModelSpec& spec,
+         const LoadOptions& options)
+      : file_(file),
+        stored_(expected_config(spec.config, stored)),
+        wanted_(spec.config),
+        options_(options),
+        // Where no head is wanted, the file's is not used either.
+        new_head_(options.head != HeadInit::kKeep || stored_.classes != wanted_.classes ||
+                  stored_.head_bias != wanted_.head_bias || wanted_.classes == 0) {}
+
+  void check(const std::vector<ParamSpec>& params) const {
+    std::vector<ParamSpec> expected;
+    for (const ParamSpec& p : params)
+      if (!new_head_ || !is_head(p)) expected.push_back(stored_param(p, stored_));
+    file_.check(expected, stored_, !new_head_);
+  }
+
+  void fill(ParamStore& store) {
+    for (size_t i = 0; i < store.specs().size(); ++i) fill(store, i);
+    store.refresh_compute();
+  }
+
+  LoadReport report() const {
+    LoadReport r{std::string(file_.dialect().name), {}};
+    if (new_head_ && wanted_.classes > 0)
+      r.adapted.push_back(fmt::format("new head of {} classes", wanted_.classes));
+    if (resamples())
+      r.adapted.push_back(fmt::format("positions {}x{} -> {}x{} ({})", grid_of(stored_).rows,
+                                      grid_of(stored_).columns, grid_of(wanted_).rows,
+                                      grid_of(wanted_).columns, name_of(rule())));
+    if (stored_.channels != wanted_.channels)
+      r.adapted.push_back(
+          fmt::format("patch embedding of {} -> {} channels", stored_.channels, wanted_.channels));
+    return r;
+  }
+
+ private:
+  bool resamples() const {
+    return !wanted_.sincos_positions && grid_of(stored_) != grid_of(wanted_);
+  }
+  PositionRule rule() const { return position_rule(options_.pos_resample, file_.dialect()); }
+
+  void fill(ParamStore& store, size_t i) {
+    const ParamSpec& param = store.specs()[i];
+    if (new_head_ && is_head(param)) return store.write(i, head_values(param));
+    const ParamSpec from = stored_param(param, stored_);
+    const auto bytes = file_.read(from, stored_, scratch_);
+    const DType dtype = file_.dtype(from, stored_);
+    const bool resampled = param.name == "pos_embed" && resamples();
+    const bool channels =
+        param.name == "patch_embed.proj.weight" && stored_.channels != wanted_.channels;
+    const bool as_is = !resampled && !channels;
+    if (as_is && dtype == DType::kF32 && store.dtype(Arena::kMaster) == DType::kF32)
+      return store.backend().upload(store.view(i, Arena::kMaster), bytes.data());
+    std::vector<float> values(bytes.size() / size_of(dtype));
+    to_floats(bytes, dtype, values);
+    if (resampled)
+      store.write(i, resample_positions(values, stored_.class_token ? 1 : 0, stored_.width,
+                                        grid_of(stored_), grid_of(wanted_), rule()));
+    else
+      store.write(i, channels ? adapt_channels(values, stored_, wanted_) : values);
+  }
+
+  std::vector<float> head_values(const ParamSpec& param) const {
+    std::vector<float> values(static_cast<size_t>(param.shape.numel()), 0.f);
+    if (param.name == "head.weight" && options_.head != HeadInit::kZero)
+      Init::normal(kHeadDeviation).fill(values, param.name, options_.seed);
+    return values;
+  }
+
+  const Checkpoint& file_;
+  const ViTConfig stored_, wanted_;
+  const LoadOptions options_;
+  const bool new_head_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace
+
+PosResample parse_pos_resample(const std::string& name) {
+  if (name == "auto") return PosResample::kAuto;
+  if (name == "bilinear") return PosResample::kBilinear;
+  if (name == "bicubic") return PosResample::kBicubic;
+  fail_usage("pos_resample is '{}'; expected auto, bilinear or bicubic", name);
+}
+
+LoadReport load_weights(const std::filesystem::path& model, const ModelSpec& spec,
+                        ParamStore& store, const LoadOptions& options) {
+  const Checkpoint file(weights_path(model.string()));
+  const bool described = is_model_dir(model.string());
+  // A bare file is what `spec` says, but for what its tensors say themselves.
+  const ViTConfig stored =
+      described ? resolve_model(model.string()).config : file.stored_sizes(spec.config);
+  Loader loader(file, stored, spec, options);
+  loader.check(store.specs());
+  loader.fill(store);
+  return loader.report();
+}
+
+}  // namespace vitrum

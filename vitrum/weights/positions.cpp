@@ -1,0 +1,110 @@
+#include "vitrum/weights/positions.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+namespace vitrum {
+namespace {
+
+// One output position along an axis: weights of the inputs from `first` on.
+struct Taps {
+  int64_t first;
+  std::vector<double> weights;
+};
+
+// Keys' cubic convolution.
+double cubic(double x, double a) {
+  x = std::abs(x);
+  if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+  if (x < 2) return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
+  return 0;
+}
+double triangle(double x) { return std::max(0.0, 1 - std::abs(x)); }
+
+// Interpolation at `at`, in units of inputs; what lies beyond the edge is the edge.
+template <class Kernel>
+Taps interpolate(double at, int64_t in, int reach, const Kernel& kernel) {
+  const auto base = static_cast<int64_t>(std::floor(at)) - reach + 1;
+  const int64_t low = std::clamp<int64_t>(base, 0, in - 1),
+                high = std::clamp<int64_t>(base + 2 * reach - 1, 0, in - 1);
+  Taps taps{low, std::vector<double>(static_cast<size_t>(high - low + 1), 0.0)};
+  for (int64_t i = base; i < base + 2 * reach; ++i)
+    taps.weights[static_cast<size_t>(std::clamp(i, low, high) - low)] +=
+        kernel(at - static_cast<double>(i));
+  return taps;
+}
+
+// As Pillow resizes: the kernel is stretched when shrinking, cut at the edge and normalised.
+Taps antialiased(double centre, int64_t in, double scale) {
+  const double stretch = std::max(scale, 1.0), support = 2 * stretch;
+  const auto low = std::max<int64_t>(0, static_cast<int64_t>(centre - support + 0.5)),
+             high = std::min<int64_t>(in, static_cast<int64_t>(centre + support + 0.5));
+  Taps taps{low, {}};
+  double sum = 0;
+  for (int64_t i = low; i < high; ++i) {
+    taps.weights.push_back(cubic((static_cast<double>(i) + 0.5 - centre) / stretch, -0.5));
+    sum += taps.weights.back();
+  }
+  for (double& w : taps.weights) w /= sum;
+  return taps;
+}
+
+std::vector<Taps> axis(int64_t in, int64_t out, PositionRule rule) {
+  const double scale = static_cast<double>(in) / static_cast<double>(out);
+  const double corner_scale =
+      out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
+  const auto smooth = [](double x) { return cubic(x, -0.75); };
+  std::vector<Taps> all;
+  for (int64_t i = 0; i < out; ++i) {
+    const double centre = (static_cast<double>(i) + 0.5) * scale,
+                 aligned = static_cast<double>(i) * corner_scale;
+    switch (rule) {
+      case PositionRule::kBicubicAntialias: all.push_back(antialiased(centre, in, scale)); break;
+      case PositionRule::kBicubic: all.push_back(interpolate(centre - 0.5, in, 2, smooth)); break;
+      case PositionRule::kBicubicAlignCorners:
+        all.push_back(interpolate(aligned, in, 2, smooth));
+        break;
+      case PositionRule::kBilinear:
+        all.push_back(interpolate(std::max(centre - 0.5, 0.0), in, 1, triangle));
+        break;
+      case PositionRule::kZoom: all.push_back(interpolate(aligned, in, 1, triangle)); break;
+    }
+  }
+  return all;
+}
+
+// (outer, taps of one axis, inner) contiguous: the axis becomes taps.size() long.
+std::vector<double> apply(const std::vector<double>& in, int64_t outer, int64_t length,
+                          int64_t inner, const std::vector<Taps>& taps) {
+  std::vector<double> out(static_cast<size_t>(outer * inner) * taps.size(), 0.0);
+  double* to = out.data();
+  for (int64_t o = 0; o < outer; ++o)
+    for (const Taps& t : taps) {
+      for (size_t k = 0; k < t.weights.size(); ++k) {
+        const double* from = in.data() + (o * length + t.first + static_cast<int64_t>(k)) * inner;
+        for (int64_t c = 0; c < inner; ++c) to[c] += t.weights[k] * from[c];
+      }
+      to += inner;
+    }
+  return out;
+}
+
+}  // namespace
+
+std::vector<float> resample_positions(std::span<const float> positions, int64_t prefix,
+                                      int64_t width, Grid from, Grid to, PositionRule rule) {
+  assert(static_cast<int64_t>(positions.size()) == (prefix + from.rows * from.columns) * width);
+  const auto kept = positions.first(static_cast<size_t>(prefix * width));
+  const auto patches = positions.subspan(kept.size());
+  const std::vector<double> wide = apply({patches.begin(), patches.end()}, from.rows, from.columns,
+                                         width, axis(from.columns, to.columns, rule));
+  const std::vector<double> all =
+      apply(wide, 1, from.rows, to.columns * width, axis(from.rows, to.rows, rule));
+  std::vector<float> out(kept.begin(), kept.end());
+  out.reserve(kept.size() + all.size());
+  for (const double x : all) out.push_back(static_cast<float>(x));
+  return out;
+}
+
+}  // namespace vitrum
