@@ -12,14 +12,14 @@ namespace vitrum {
 namespace {
 
 struct Options {
-  std::string model, output;
+  std::string model, arch, output, pos_resample = "auto";
   std::optional<int64_t> image_size;
   bool normalize = false, external = false;
 };
 
 OnnxSummary export_model(const Options& o) {
-  ModelSpec spec = resolve_model(o.model);
-  if (!is_model_dir(o.model))
+  ModelSpec spec = resolve_model(o.model, o.arch);
+  if (!has_weights(o.model))
     fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
                o.model);
   if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
@@ -31,7 +31,7 @@ OnnxSummary export_model(const Options& o) {
   const Value result = vit(Scope(g), image, c);
   const auto backend = make_backend({.device = "reference"});  // nothing is computed
   ParamStore store(g, *backend);
-  load_weights(o.model, spec, store);
+  load_weights(o.model, spec, store, {.pos_resample = parse_pos_resample(o.pos_resample)});
   return write_onnx(o.output, g, result, store, spec, {.external_data = o.external});
 }
 
@@ -60,19 +60,24 @@ Verb export_verb() {
                    "export --model DIR --output model.onnx --external --json"},
       .options = {{.name = "--model",
                    .target = &o->model,
-                   .help = "model directory",
-                   .value = "DIR",
+                   .help = "model directory or weight file",
+                   .value = "MODEL",
                    .required = true},
                   {.name = "--output",
                    .target = &o->output,
                    .help = "the ONNX file to write",
                    .value = "FILE",
                    .required = true},
+                  {"--arch", &o->arch, "the preset that a single weight file belongs to", "NAME"},
                   {.name = "--image-size",
                    .target = &o->image_size,
                    .help = "height and width of the images, where not the model's own",
                    .min = 1,
                    .max = 1 << 14},
+                  {.name = "--pos-resample",
+                   .target = &o->pos_resample,
+                   .help = "how positions are resampled; auto: as the model's framework does",
+                   .choices = {"auto", "bilinear", "bicubic"}},
                   {"--normalize", &o->normalize,
                    "take uint8 pixels and subtract the mean and divide by the deviation inside"},
                   {"--external", &o->external,

@@ -71,6 +71,7 @@ std::string preprocessing_json(const ModelSpec& spec, bool in_graph) {
   json.field("interpolation", p.interpolation)
       .field("crop_pct", p.crop_pct)
       .field("crop_mode", p.crop_mode);
+  if (p.resize > 0) json.field("resize", p.resize);
   const auto per_channel = [&](const char* key, const std::vector<float>& list, float fallback) {
     json.key(key).begin_array();
     for (size_t c = 0; c < static_cast<size_t>(spec.config.channels); ++c)
