@@ -6,6 +6,7 @@ find_package(ZLIB REQUIRED)
 find_package(JPEG REQUIRED)
 find_package(PNG REQUIRED)
 find_package(Protobuf REQUIRED)
+find_package(CURL REQUIRED)  # its headers; the library is opened when a download needs it
 find_package(nlohmann_json REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(webp REQUIRED IMPORTED_TARGET libwebp)
@@ -23,4 +24,5 @@ endif()
 
 set(VITRUM_LIBRARIES
   Threads::Threads ZLIB::ZLIB JPEG::JPEG PNG::PNG PkgConfig::webp PkgConfig::tomlplusplus
+  ${CMAKE_DL_LIBS}
   $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)

@@ -1,24 +1,17 @@
-# vitrum/train/event.proto becomes "vitrum/train/event.pb.h" below the build directory.
-set(proto vitrum/train/event.proto)
-if(EXISTS ${PROJECT_SOURCE_DIR}/${proto})
-  set(generated ${PROJECT_BINARY_DIR}/generated)
-  set(event ${generated}/vitrum/train/event.pb)
-  file(MAKE_DIRECTORY ${generated})
+# vitrum/train/event.proto becomes "vitrum/train/event.pb.h" below the build directory; all of them need protobuf's
+# lite runtime only.
+set(VITRUM_PROTOBUF protobuf-lite)
+set(generated ${PROJECT_BINARY_DIR}/generated)
+file(MAKE_DIRECTORY ${generated})
+foreach(proto vitrum/train/event vitrum/export/onnx)
+  set(source ${PROJECT_SOURCE_DIR}/${proto}.proto)
   add_custom_command(
-    OUTPUT ${event}.cc ${event}.h
-    COMMAND protobuf::protoc --proto_path=${PROJECT_SOURCE_DIR} --cpp_out=${generated}
-            ${PROJECT_SOURCE_DIR}/${proto}
-    DEPENDS ${PROJECT_SOURCE_DIR}/${proto}
+    OUTPUT ${generated}/${proto}.pb.cc ${generated}/${proto}.pb.h
+    COMMAND protobuf::protoc --proto_path=${PROJECT_SOURCE_DIR} --cpp_out=${generated} ${source}
+    DEPENDS ${source}
     VERBATIM)
-  set_source_files_properties(${event}.cc PROPERTIES COMPILE_OPTIONS -w)
-  target_sources(vitrum PRIVATE ${event}.cc ${event}.h)
-  target_include_directories(vitrum SYSTEM PUBLIC $<BUILD_INTERFACE:${generated}>)
-
-  file(STRINGS ${proto} lite REGEX "optimize_for *= *LITE_RUNTIME")
-  if(lite)
-    set(VITRUM_PROTOBUF protobuf-lite)
-  else()
-    set(VITRUM_PROTOBUF protobuf)
-  endif()
-  target_link_libraries(vitrum PRIVATE protobuf::lib${VITRUM_PROTOBUF})
-endif()
+  set_source_files_properties(${generated}/${proto}.pb.cc PROPERTIES COMPILE_OPTIONS -w)
+  target_sources(vitrum PRIVATE ${generated}/${proto}.pb.cc ${generated}/${proto}.pb.h)
+endforeach()
+target_include_directories(vitrum SYSTEM PUBLIC $<BUILD_INTERFACE:${generated}>)
+target_link_libraries(vitrum PRIVATE protobuf::lib${VITRUM_PROTOBUF})

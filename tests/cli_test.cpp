@@ -20,8 +20,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-const std::vector<std::string> kVerbs = {"train",  "classify", "embed", "eval",   "summary",
-                                         "models", "data",     "bench", "doctor", "version"};
+const std::vector<std::string> kVerbs = {"train",    "classify", "embed",   "eval",   "summary",
+                                         "models",   "data",     "bench",   "doctor", "version",
+                                         "download", "export",   "forward", "convert"};
 
 struct Outcome {
   int code = -1;
@@ -245,6 +246,25 @@ TEST(Cli, Eval) {
   expect_failure(3, "model.safetensors", command);
   write_file_atomic(dir / "model/config.json", "{}");
   expect_failure(3, "config.json", command);
+}
+
+TEST(Cli, Export) {
+  const TempDir dir;
+  write_model(dir / "model");
+  const std::string command = "export --model " + (dir / "model") + " --output " + (dir / "m.onnx");
+  const json all = json_of(command + " --json --external");
+  expect_keys(all, {"opset", "nodes", "bytes", "output"});
+  EXPECT_EQ(all["opset"], 17);
+  EXPECT_TRUE(std::filesystem::exists(dir / "m.onnx.data"));
+  const Outcome text = vitrum(command + " --normalize --image-size 12");
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.err, HasSubstr("opset 17"));
+  expect_failure(2, "preset without weights", "export --model vit_mnist --output x.onnx");
+  expect_failure(2, "not divisible", command + " --image-size 13");
+  expect_failure(3, "no-such-folder/m.onnx",
+                 "export --model " + (dir / "model") + " --output no-such-folder/m.onnx");
+  std::filesystem::resize_file(dir / "model/model.safetensors", 100);
+  expect_failure(3, "model.safetensors", command);
 }
 
 TEST(Cli, Bench) {

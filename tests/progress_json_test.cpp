@@ -70,6 +70,15 @@ TEST(Progress, LooksLikeTqdm) {
   EXPECT_EQ(progress_line(state), "train: 45% 45/100 [00:10<00:12,  4.50it/s, loss=0.31]");
 }
 
+TEST(Progress, BytesAreScaled) {
+  const auto line = [](int64_t done, int64_t total, double rate) {
+    return progress_line({"x", "", done, total, 10, rate, ProgressUnit::kBytes});
+  };
+  EXPECT_EQ(line(4'500'000, 330'000'000, 15e6), "x: 1% 4.50M/330M [00:10<00:22, 15.0MB/s]");
+  EXPECT_EQ(line(7, 999'600, 0), "x: 0% 7/1.00M [00:10<?, ?B/s]");
+  EXPECT_EQ(line(1'234, 0, 999.4), "x: 1.23kB [00:10, 999B/s]");
+}
+
 TEST(Progress, EdgesOfTheBar) {
   EXPECT_THAT(progress_bar({"", "", 0, 10, 0, 0}, 50, true), HasSubstr("| 0/10 [00:00<?, ?it/s]"));
   EXPECT_THAT(progress_bar({"", "", 10, 10, 7200, 0.5}, 50, true),

@@ -3,18 +3,21 @@
 #include <algorithm>
 
 #include "vitrum/cli/verbs.h"
+#include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/utf8.h"
 #include "vitrum/data/dataset.h"
 #include "vitrum/data/encode_png.h"
 #include "vitrum/data/resize.h"
+#include "vitrum/fetch/data_sets.h"
+#include "vitrum/train/interrupt.h"
 
 namespace vitrum {
 namespace {
 
 struct Options {
-  std::string data, output;
+  std::string data, name, output, to, mirror;
 };
 
 // A source without splits is all training data.
@@ -122,7 +125,20 @@ std::string to_text(const DataSplits& splits, const Options& o) {
   return out;
 }
 
+int download(const Options& o, const CommonOptions& common) {
+  if (o.name.empty())
+    fail_usage("`data download` needs a NAME: mnist, fashion-mnist, cifar10 or cifar100");
+  const PublicData& data = find_public_data(o.name);
+  const std::string to = o.to.empty() ? o.name : o.to;
+  const InterruptGuard guard;
+  HttpClient client({.stop = [&] { return guard.signal() != 0; }});
+  const Downloaded result = download_data(client, data, to, o.mirror, {.quiet = common.quiet});
+  return report_download(result, to, o.name + ":" + to, guard.signal(), common);
+}
+
 int run(const Options& o, const CommonOptions& common) {
+  if (o.data == "download") return download(o, common);
+  if (!o.name.empty()) fail_usage("unexpected argument '{}'; see `vitrum data --help`", o.name);
   const DataSplits splits = open_both(o.data);
   if (!o.output.empty()) write_file_atomic(o.output, encode_png(contact_sheet(*splits.train)));
   print_out(common.json ? to_json(splits, o) : to_text(splits, o));
@@ -135,17 +151,20 @@ Verb data_verb() {
   auto o = std::make_shared<Options>();
   return {
       .name = "data",
-      .summary = "describe a data set: counts, classes, shape, a contact sheet",
+      .summary = "describe a data set, or download a public one",
       .examples = {"data fashion-mnist", "data folder:flowers --output sheet.png",
-                   "data cifar10:DIR --json"},
+                   "data download cifar10 --to DIR"},
       .options =
           {{.name = "DATA",
             .target = &o->data,
             .help =
                 "fashion-mnist[:DIR], mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR or csv:FILE",
             .required = true},
+           {"NAME", &o->name, "after `download`: mnist, fashion-mnist, cifar10 or cifar100"},
            {"--output", &o->output, "write a contact sheet, a row a class, to this PNG file",
-            "FILE"}},
+            "FILE"},
+           {"--to", &o->to, "folder that a download goes to; by default its name", "DIR"},
+           {"--mirror", &o->mirror, "download from below this URL instead", "URL"}},
       .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 

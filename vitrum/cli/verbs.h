@@ -50,10 +50,13 @@ struct Verb {
 
 Verb bench_verb();
 Verb classify_verb();
+Verb convert_verb();
 Verb data_verb();
 Verb doctor_verb();
+Verb download_verb();
 Verb embed_verb();
 Verb eval_verb();
+Verb export_verb();
 Verb forward_verb();
 Verb models_verb();
 Verb summary_verb();
@@ -73,6 +76,11 @@ std::unique_ptr<Backend> open_backend(const CommonOptions& common);
 // As --precision says; auto is what suits the device, f32 where no model runs.
 DType compute_precision(const CommonOptions& common);
 DType compute_precision(const CommonOptions& common, const Backend& backend);
+
+// The end of a download: prints what it is `use`d as on stdout, or JSON; returns the exit code.
+struct Downloaded;
+int report_download(const Downloaded& result, const std::string& to, const std::string& use,
+                    int signal, const CommonOptions& common);
 
 std::string with_commas(int64_t n);      // 86,567,656
 std::string human_bytes(int64_t bytes);  // 327.6 MiB

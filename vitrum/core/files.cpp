@@ -165,9 +165,14 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::commit() {
   file_.sync();
   file_.close();
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_io("write", path_);
+  replace_file(temporary_, path_);
   committed_ = true;
-  sync_directory(directory_of(path_));
+}
+
+void replace_file(const std::string& from, const std::string& path) {
+  refuse_special_target(path);
+  if (rename(from.c_str(), path.c_str()) != 0) fail_io("write", path);
+  sync_directory(directory_of(path));
 }
 
 void write_file_atomic(const std::string& path, std::string_view text) {

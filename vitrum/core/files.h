@@ -61,6 +61,9 @@ class AtomicFile {
 
 void write_file_atomic(const std::string& path, std::string_view text);
 
+// Renames a complete, synced file to `path` on the same file system and makes that last.
+void replace_file(const std::string& from, const std::string& path);
+
 // A killed process cannot clean up after itself: removes what its AtomicFiles left in `directory`.
 void remove_stale_temporaries(const std::string& directory);
 

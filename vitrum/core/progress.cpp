@@ -34,7 +34,22 @@ std::string clock_text(double seconds) {
   return h ? fmt::format("{}:{:02}:{:02}", h, m, s % 60) : fmt::format("{:02}:{:02}", m, s % 60);
 }
 
-std::string rate_text(double rate) {
+// Three digits and a decimal unit, as tqdm scales: "4.50M", "150k", "7".
+std::string scaled(double x) {
+  constexpr std::string_view kUnits[] = {"", "k", "M", "G", "T"};
+  size_t unit = 0;
+  while (x >= 999.5 && unit + 1 < std::size(kUnits)) x /= 1000, ++unit;
+  const int digits = unit == 0 || x >= 99.95 ? 0 : x >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f}{}", x, digits, kUnits[unit]);
+}
+
+std::string count_text(const ProgressState& s, int64_t n) {
+  return s.unit == ProgressUnit::kBytes ? scaled(static_cast<double>(n)) : std::to_string(n);
+}
+
+std::string rate_text(const ProgressState& s) {
+  const double rate = s.rate;
+  if (s.unit == ProgressUnit::kBytes) return (rate > 0 ? scaled(rate) : "?") + "B/s";
   if (!(rate > 0)) return "?it/s";
   return rate >= 1 ? fmt::format("{:5.2f}it/s", rate) : fmt::format("{:5.2f}s/it", 1 / rate);
 }
@@ -45,12 +60,13 @@ double fraction_of(const ProgressState& s) {
 
 // "45/100 [00:10<00:12,  4.50it/s, loss=0.31]"
 std::string counts(const ProgressState& s) {
-  const std::string tail =
-      rate_text(s.rate) + (s.postfix.empty() ? "" : ", ") + std::string(s.postfix);
-  if (s.total <= 0) return fmt::format("{}it [{}, {}]", s.done, clock_text(s.seconds), tail);
+  const std::string tail = rate_text(s) + (s.postfix.empty() ? "" : ", ") + std::string(s.postfix);
+  if (s.total <= 0)
+    return fmt::format("{}{} [{}, {}]", count_text(s, s.done),
+                       s.unit == ProgressUnit::kBytes ? "B" : "it", clock_text(s.seconds), tail);
   const double left = s.rate > 0 ? static_cast<double>(s.total - s.done) / s.rate : -1;
-  return fmt::format("{}/{} [{}<{}, {}]", s.done, s.total, clock_text(s.seconds), clock_text(left),
-                     tail);
+  return fmt::format("{}/{} [{}<{}, {}]", count_text(s, s.done), count_text(s, s.total),
+                     clock_text(s.seconds), clock_text(left), tail);
 }
 
 std::string cells(double fraction, int width, bool unicode) {
@@ -103,11 +119,12 @@ std::string progress_line(const ProgressState& s) {
   return prefix(s) + percent + counts(s);
 }
 
-Progress::Progress(std::string label, int64_t total, bool quiet, int64_t initial)
+Progress::Progress(std::string label, int64_t total, bool quiet, int64_t initial, ProgressUnit unit)
     : label_(std::move(label)),
       total_(total),
       initial_(initial),
       done_(initial),
+      unit_(unit),
       quiet_(quiet),
       terminal_(isatty(STDERR_FILENO) != 0),
       unicode_(locale_is_utf8()),
@@ -143,7 +160,7 @@ void Progress::clear() {
 ProgressState Progress::state() const {
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   const double rate = seconds > 0 ? static_cast<double>(done_ - initial_) / seconds : 0;
-  return {label_, postfix_, done_, total_, seconds, rate};
+  return {label_, postfix_, done_, total_, seconds, rate, unit_};
 }
 
 void Progress::draw() {

@@ -15,11 +15,14 @@ bool use_colour(std::FILE* stream);
 // Columns of the terminal behind `stream`; 80 where it does not say.
 int terminal_width(std::FILE* stream);
 
+enum class ProgressUnit : uint8_t { kSteps, kBytes };
+
 struct ProgressState {
   std::string_view label, postfix;
   int64_t done = 0, total = 0;  // total 0: unknown
   double seconds = 0;           // since the start
   double rate = 0;              // steps a second; 0: not known yet
+  ProgressUnit unit = ProgressUnit::kSteps;
 };
 
 // "train:  45%|████▌     | 45/100 [00:10<00:12,  4.50it/s, loss=0.31]", never wider than `width`
@@ -31,7 +34,8 @@ std::string progress_line(const ProgressState& state);
 class Progress {
  public:
   // `initial` steps were done before (a resumed epoch): they count for the bar, not for the rate.
-  Progress(std::string label, int64_t total, bool quiet, int64_t initial = 0);
+  Progress(std::string label, int64_t total, bool quiet, int64_t initial = 0,
+           ProgressUnit unit = ProgressUnit::kSteps);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress();
@@ -49,6 +53,7 @@ class Progress {
 
   std::string label_, postfix_;
   int64_t total_, initial_, done_;
+  ProgressUnit unit_;
   bool quiet_, terminal_, unicode_;
   bool drawn_ = false, finished_ = false;
   Clock::time_point start_, next_draw_;

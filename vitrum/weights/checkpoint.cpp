@@ -23,8 +23,6 @@ constexpr std::array<const char*, 4> kWeightFiles = {
     "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
     "pytorch_model.bin.index.json"};
 
-bool readable(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; }
-
 // Collects what is wrong, and which tensors are accounted for.
 struct Differences {
   std::vector<std::string> all;
@@ -44,8 +42,8 @@ void compare(const TensorSource& file, const StoredTensor& expected, DType dtype
     wrong.add("{} {} is missing", expected.name, expected.shape.str());
   else if (found->shape != expected.shape)
     wrong.add("{} is {}, expected {}", expected.name, found->shape.str(), expected.shape.str());
-  else if (!readable(found->dtype))
-    wrong.add("{} is {}, expected f32, bf16 or f16", expected.name, name_of(found->dtype));
+  else if (!is_float(found->dtype))
+    wrong.add("{} is {}, expected floating-point numbers", expected.name, name_of(found->dtype));
   else if (found->dtype != dtype)
     wrong.add("{} is {}, the tensor before it {}", expected.name, name_of(found->dtype),
               name_of(dtype));

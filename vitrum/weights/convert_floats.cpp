@@ -37,20 +37,24 @@ void convert(std::span<const std::byte> bytes, std::span<float> values, Convert 
 
 }  // namespace
 
-void read_floats(const TensorSource& source, const TensorInfo& tensor, std::span<float> values) {
-  assert(static_cast<int64_t>(values.size()) == tensor.shape.numel());
-  if (!is_float(tensor.dtype))
-    fail_input("'{}': tensor {} is {}, expected floating-point numbers", source.path(),
-               shown_name(tensor.name), name_of(tensor.dtype));
-  const auto bytes = source.bytes(tensor);
+void to_floats(std::span<const std::byte> bytes, DType dtype, std::span<float> values) {
+  assert(is_float(dtype) && bytes.size() == values.size() * size_of(dtype));
   if (bytes.empty()) return;
-  switch (tensor.dtype) {
+  switch (dtype) {
     case DType::kF16: return convert<uint16_t>(bytes, values, from_f16);
     case DType::kBF16: return convert<uint16_t>(bytes, values, from_bf16);
     case DType::kF64:
       return convert<double>(bytes, values, [](double x) { return static_cast<float>(x); });
     default: std::memcpy(values.data(), bytes.data(), bytes.size());
   }
+}
+
+void read_floats(const TensorSource& source, const TensorInfo& tensor, std::span<float> values) {
+  assert(static_cast<int64_t>(values.size()) == tensor.shape.numel());
+  if (!is_float(tensor.dtype))
+    fail_input("'{}': tensor {} is {}, expected floating-point numbers", source.path(),
+               shown_name(tensor.name), name_of(tensor.dtype));
+  to_floats(source.bytes(tensor), tensor.dtype, values);
 }
 
 std::vector<float> read_floats(const TensorSource& source, const TensorInfo& tensor) {

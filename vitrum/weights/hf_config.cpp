@@ -74,7 +74,7 @@ void read_model(const JsonKeys& keys, ViTConfig& c) {
   std::tie(c.patch_h, c.patch_w) = keys.pair("patch_size", {16, 16}, kSides);
   c.channels = keys.integer("num_channels", 3, kSides);
   c.qkv_bias = keys.boolean("qkv_bias", true);
-  if (keys.integer("head_dim", c.width / c.heads, kWidths) * c.heads != c.width)
+  if (keys.has("head_dim") && keys.integer("head_dim", 0, kWidths) * c.heads != c.width)
     fail_input("{}: head_dim is not hidden_size / num_attention_heads", keys.where());
   const auto rate = [&](const char* key) { return static_cast<float>(keys.number(key, 0, 0, 1)); };
   c.drop_attn = rate("attention_probs_dropout_prob");

@@ -51,11 +51,11 @@ int resample_code(const std::string& interpolation) {
 
 }  // namespace
 
-std::string hf_config_text(const ModelSpec& spec) {
+std::string hf_config_text(const ModelSpec& spec, const std::string& dtype) {
   const ViTConfig& c = spec.config;
   Json json = {{"architectures", {c.classes > 0 ? "ViTForImageClassification" : "ViTModel"}},
                {"attention_probs_dropout_prob", tidy(c.drop_attn)},
-               {"dtype", "float32"},
+               {"dtype", dtype},
                {"hidden_act", act_name(c.act)},
                {"hidden_dropout_prob", tidy(c.drop_mlp)},
                {"hidden_size", c.width},

@@ -1,7 +1,6 @@
 #include "vitrum/weights/layout.h"
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <cstring>
 
@@ -67,25 +66,6 @@ void convert(Layout layout, const Matrix& m, const ViTConfig& c, std::span<const
   }
 }
 
-float from_f16(uint16_t bits) {
-  const auto sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t exponent = (bits >> 10) & 31u, fraction = bits & 1023u;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));
-  if (exponent != 0)
-    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
-  const float magnitude = static_cast<float>(fraction) * 0x1p-24f;  // subnormal
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
-}
-
-template <class T, class Convert>
-void widen(std::span<const std::byte> bytes, std::vector<float>& out, const Convert& convert) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    T x;
-    std::memcpy(&x, bytes.data() + i * sizeof x, sizeof x);
-    out[i] = convert(x);
-  }
-}
-
 }  // namespace
 
 bool same_memory(Layout layout) {
@@ -99,18 +79,6 @@ void to_ours(Layout layout, const Matrix& m, const ViTConfig& config,
 void from_ours(Layout layout, const Matrix& m, const ViTConfig& config,
                std::span<const std::byte> from, std::span<std::byte> to) {
   convert<false>(layout, m, config, from, to);
-}
-
-std::vector<float> to_floats(std::span<const std::byte> bytes, DType dtype) {
-  std::vector<float> values(bytes.size() / size_of(dtype));
-  switch (dtype) {
-    case DType::kBF16: widen<uint16_t>(bytes, values, from_bf16); break;
-    case DType::kF16: widen<uint16_t>(bytes, values, from_f16); break;
-    default:
-      assert(dtype == DType::kF32);
-      if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
-  }
-  return values;
 }
 
 }  // namespace vitrum

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstddef>
 #include <span>
-#include <vector>
 
 #include "vitrum/weights/dialect.h"
 
@@ -21,8 +20,5 @@ void to_ours(Layout layout, const Matrix& m, const ViTConfig& config,
              std::span<const std::byte> from, std::span<std::byte> to);
 void from_ours(Layout layout, const Matrix& m, const ViTConfig& config,
                std::span<const std::byte> from, std::span<std::byte> to);
-
-// f32, bf16 or f16 as f32.
-std::vector<float> to_floats(std::span<const std::byte> bytes, DType dtype);
 
 }  // namespace vitrum

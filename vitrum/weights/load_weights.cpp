@@ -6,7 +6,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/weights/checkpoint.h"
-#include "vitrum/weights/layout.h"
+#include "vitrum/weights/convert_floats.h"
 #include "vitrum/weights/model_dir.h"
 
 namespace vitrum {
@@ -132,7 +132,8 @@ class Loader {
     const bool as_is = !resampled && !channels;
     if (as_is && dtype == DType::kF32 && store.dtype(Arena::kMaster) == DType::kF32)
       return store.backend().upload(store.view(i, Arena::kMaster), bytes.data());
-    const std::vector<float> values = to_floats(bytes, dtype);
+    std::vector<float> values(bytes.size() / size_of(dtype));
+    to_floats(bytes, dtype, values);
     if (resampled)
       store.write(i, resample_positions(values, stored_.class_token ? 1 : 0, stored_.width,
                                         grid_of(stored_), grid_of(wanted_), rule()));

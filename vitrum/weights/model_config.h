@@ -23,7 +23,7 @@ struct ConfigText {
 bool is_hf_config(const std::string& text, const std::string& path);
 // config.json and preprocessor_config.json ("{}": what transformers has for a ViT without one).
 ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocessor);
-std::string hf_config_text(const ModelSpec& spec);
+std::string hf_config_text(const ModelSpec& spec, const std::string& dtype = "float32");
 std::string hf_preprocessor_text(const ModelSpec& spec);
 
 // Fails, naming the file, where a model cannot be or is too large to be meant.

@@ -1,5 +1,6 @@
 #include "vitrum/weights/npy.h"
 
+#include <cassert>
 #include <cstring>
 
 #include "vitrum/core/error.h"
@@ -26,17 +27,22 @@ NpyArray read_npy(const std::string& path) {
   return array;
 }
 
-void write_npy(const std::string& path, const Shape& shape, std::span<const float> values) {
+std::string npy_preamble(DType dtype, const Shape& shape) {
+  assert(is_float(dtype) && dtype != DType::kBF16);
   std::string dims;
   for (int64_t d : shape) dims += std::to_string(d) + ", ";
-  std::string header =
-      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", dims);
+  std::string header = fmt::format("{{'descr': '<f{}', 'fortran_order': False, 'shape': ({}), }}",
+                                   size_of(dtype), dims);
   header.resize((header.size() + 11 + 63) / 64 * 64 - 11, ' ');  // data starts at a multiple of 64
   header += '\n';
   std::string file(kNpyMagic);
   file += {'\x01', '\x00', static_cast<char>(header.size() & 0xff),
            static_cast<char>(header.size() >> 8)};
-  file += header;
+  return file + header;
+}
+
+void write_npy(const std::string& path, const Shape& shape, std::span<const float> values) {
+  std::string file = npy_preamble(DType::kF32, shape);
   file.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
   write_file_atomic(path, file);
 }

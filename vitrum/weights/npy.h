@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "vitrum/core/dtype.h"
 #include "vitrum/core/shape.h"
 
 namespace vitrum {
@@ -18,5 +19,8 @@ struct NpyArray {
 NpyArray read_npy(const std::string& path);
 void write_npy(const std::string& path, const Shape& shape,
                std::span<const float> values);  // atomic
+
+// What stands before the data of a .npy file of f32, f16 or f64, in C order.
+std::string npy_preamble(DType dtype, const Shape& shape);
 
 }  // namespace vitrum

@@ -1,0 +1,59 @@
+#include "vitrum/weights/convert.h"
+
+#include <fmt/format.h>
+
+#include "vitrum/cli/verbs.h"
+#include "vitrum/core/json_text.h"
+
+namespace vitrum {
+namespace {
+
+struct Options {
+  std::string source, target, dialect, arch;
+};
+
+int run(const Options& o, const CommonOptions& common) {
+  const Converted done = convert_model(o.source, o.arch, o.target, o.dialect);
+  for (const std::string& note : done.notes) info(common, "note: " + note);
+  if (common.json)
+    print_out(JsonWriter()
+                  .begin_object()
+                  .field("tensors", done.tensors)
+                  .field("bytes", done.bytes)
+                  .end_object()
+                  .str() +
+              "\n");
+  else
+    info(common,
+         fmt::format("{}: {} tensors, {}", o.target, done.tensors, human_bytes(done.bytes)));
+  return 0;
+}
+
+}  // namespace
+
+Verb convert_verb() {
+  auto o = std::make_shared<Options>();
+  return {
+      .name = "convert",
+      .summary = "write a model in another framework's names and layout",
+      .examples = {"convert runs/1/best OUT --to hf",
+                   "convert google.npz OUT --arch vit_base_patch16_224 --to timm",
+                   "convert DIR vit_b_16.pth --to torchvision"},
+      .options = {{.name = "SRC",
+                   .target = &o->source,
+                   .help = "model directory, or a weight file with --arch",
+                   .required = true},
+                  {.name = "DST",
+                   .target = &o->target,
+                   .help = "directory (timm, hf), or file ending in .safetensors, .pth or .npz",
+                   .required = true},
+                  {.name = "--to",
+                   .target = &o->dialect,
+                   .help = "whose names and layout",
+                   .required = true,
+                   .choices = {"timm", "hf", "torchvision", "npz"}},
+                  {"--arch", &o->arch, "preset that a weight file without a config is of", "NAME"}},
+      .run = [o](const CommonOptions& common) { return run(*o, common); }};
+}
+
+}  // namespace vitrum

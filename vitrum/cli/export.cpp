@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+
+#include "vitrum/cli/verbs.h"
+#include "vitrum/core/error.h"
+#include "vitrum/core/json_text.h"
+#include "vitrum/export/onnx.h"
+#include "vitrum/graph/functional.h"
+#include "vitrum/models/vit.h"
+#include "vitrum/runtime/backends.h"
+
+namespace vitrum {
+namespace {
+
+struct Options {
+  std::string model, arch, output, pos_resample = "auto";
+  std::optional<int64_t> image_size;
+  bool normalize = false, external = false;
+};
+
+OnnxSummary export_model(const Options& o) {
+  ModelSpec spec = resolve_model(o.model, o.arch);
+  if (!has_weights(o.model))
+    fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
+               o.model);
+  if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
+  const ViTConfig& c = spec.config;
+  Graph g;
+  Value image = g.input("pixel_values", {1, c.channels, c.image_h, c.image_w},
+                        o.normalize ? DType::kU8 : DType::kF32);
+  if (o.normalize) image = normalize(image, spec.preprocess.mean, spec.preprocess.std);
+  const Value result = vit(Scope(g), image, c);
+  const auto backend = make_backend({.device = "reference"});  // nothing is computed
+  ParamStore store(g, *backend);
+  load_weights(o.model, spec, store, {.pos_resample = parse_pos_resample(o.pos_resample)});
+  return write_onnx(o.output, g, result, store, spec, {.external_data = o.external});
+}
+
+int run(const Options& o, const CommonOptions& common) {
+  const OnnxSummary s = export_model(o);
+  if (common.json) {
+    JsonWriter json;
+    json.begin_object().field("opset", s.opset).field("nodes", s.nodes).field("bytes", s.bytes);
+    print_out(json.field("output", o.output).end_object().str() + "\n");
+  } else {
+    info(common, fmt::format("{}: opset {}, {} nodes, {}", o.output, s.opset, s.nodes,
+                             human_bytes(s.bytes)));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Verb export_verb() {
+  auto o = std::make_shared<Options>();
+  return {
+      .name = "export",
+      .summary = "write a model as ONNX for other runtimes",
+      .examples = {"export --model runs/1/best --output model.onnx",
+                   "export --model DIR --output model.onnx --normalize",
+                   "export --model DIR --output model.onnx --external --json"},
+      .options = {{.name = "--model",
+                   .target = &o->model,
+                   .help = "model directory or weight file",
+                   .value = "MODEL",
+                   .required = true},
+                  {.name = "--output",
+                   .target = &o->output,
+                   .help = "the ONNX file to write",
+                   .value = "FILE",
+                   .required = true},
+                  {"--arch", &o->arch, "the preset that a single weight file belongs to", "NAME"},
+                  {.name = "--image-size",
+                   .target = &o->image_size,
+                   .help = "height and width of the images, where not the model's own",
+                   .min = 1,
+                   .max = 1 << 14},
+                  {.name = "--pos-resample",
+                   .target = &o->pos_resample,
+                   .help = "how positions are resampled; auto: as the model's framework does",
+                   .choices = {"auto", "bilinear", "bicubic"}},
+                  {"--normalize", &o->normalize,
+                   "take uint8 pixels and subtract the mean and divide by the deviation inside"},
+                  {"--external", &o->external,
+                   "weights in FILE.data beside the model, as above 2 GB in any case"}},
+      .run = [o](const CommonOptions& common) { return run(*o, common); }};
+}
+
+}  // namespace vitrum

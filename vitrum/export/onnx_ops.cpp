@@ -1,0 +1,247 @@
+#include "vitrum/export/onnx_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "vitrum/core/error.h"
+
+namespace vitrum {
+namespace {
+
+using Names = std::vector<std::string>;
+using Ints = std::vector<int64_t>;
+
+// (rows, columns) -> (columns, rows)
+std::vector<float> transposed(const std::vector<float>& w, int64_t rows, int64_t columns) {
+  std::vector<float> t(w.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c)
+      t[static_cast<size_t>(c * rows + r)] = w[static_cast<size_t>(r * columns + c)];
+  return t;
+}
+
+// One function an op: without one, or without a refusal, an op of the closed set does not compile.
+// A result is called after its node; what a node needs on the way is called node/Op.
+class Translator {
+ public:
+  Translator(const Graph& g, Value result, const std::string& result_name, ParamStore& store,
+             OnnxGraph& out)
+      : g_(g), result_(result.id()), result_name_(result_name), store_(store), out_(out) {}
+
+  void run() {
+    names_.resize(g_.values.size());
+    for (size_t i = 0; i < g_.values.size(); ++i)
+      if (g_.values[i].role == Role::kInput) names_[i] = g_.values[i].name;
+    for (const Node& node : g_.nodes) {
+      node_ = &node;
+      std::visit([&](const auto& op) { emit(op); }, node.op);
+    }
+  }
+
+ private:
+  // ---- operands of the node at hand ----
+  bool has(size_t i) const { return i < node_->in.size() && node_->in[i] != kAbsent; }
+  const ValueInfo& info(size_t i) const { return g_.values[static_cast<size_t>(node_->in[i])]; }
+  const Shape& shape(size_t i) const { return info(i).shape; }
+  std::vector<float> data(size_t i) const {
+    return info(i).role == Role::kConst ? info(i).data
+                                        : store_.read(static_cast<size_t>(info(i).param));
+  }
+  // The name of operand i; a parameter or constant comes into the file on its first use.
+  const std::string& in(size_t i) {
+    std::string& name = names_[static_cast<size_t>(node_->in[i])];
+    if (name.empty()) name = out_.weight(info(i).name, shape(i), data(i));
+    return name;
+  }
+
+  // ---- nodes ----
+  std::string part(const char* op, const Names& in, const std::vector<OnnxAttribute>& attr = {}) {
+    return out_.node(op, in, node_->name + "/" + op, attr);
+  }
+  void last(const char* op, const Names& in, const std::vector<OnnxAttribute>& attr = {},
+            size_t output = 0) {
+    const ValueId id = node_->out[output];
+    const std::string& wanted =
+        id == result_ ? result_name_ : g_.values[static_cast<size_t>(id)].name;
+    names_[static_cast<size_t>(id)] = out_.node(op, in, wanted, attr);
+  }
+  [[noreturn]] void refuse() const {
+    fail("{}: {} is a training op and has no place in an exported model", node_->name,
+         name_of(node_->op));
+  }
+
+  [[noreturn]] void refuse_fused() const {
+    fail("{}: only plain graphs can be exported, and this one is fused", node_->name);
+  }
+
+  // ---- ops ----
+  void emit(const Normalize&) {
+    const int64_t channels = shape(1)[0];
+    std::string x = in(0);
+    if (info(0).dtype == DType::kU8)
+      x = part("Cast", {x}, {{"to", int64_t{onnx::TensorProto::FLOAT}}});
+    const std::string scale = out_.weight(info(1).name, {channels, 1, 1}, data(1)),
+                      shift = out_.weight(info(2).name, {channels, 1, 1}, data(2));
+    last("Add", {part("Mul", {x, scale}), shift});
+  }
+
+  // With the linear layer behind it a convolution, which every runtime is good at.
+  void emit(const Patchify& op) {
+    if (has(1)) refuse_fused();
+    patchified_[node_->out[0]] = {op, in(0), shape(0)};
+  }
+
+  struct Patches {
+    Patchify op;
+    std::string image;
+    Shape shape;  // (B, C, H, W)
+  };
+
+  void emit_patch_embedding(const Patches& patches) {
+    const auto [op, image, image_shape] = patches;
+    const int64_t width = shape(1)[0], channels = image_shape[1], pixels = op.patch_h * op.patch_w;
+    std::vector<float> kernel = data(1);
+    if (op.order == PatchOrder::kChannelLast)  // (out, P, P, C) -> (out, C, P, P)
+      for (int64_t o = 0, n = channels * pixels; o < width; ++o) {
+        const std::vector<float> one(kernel.begin() + o * n, kernel.begin() + (o + 1) * n);
+        std::ranges::copy(transposed(one, pixels, channels), kernel.begin() + o * n);
+      }
+    Names operands = {image,
+                      out_.weight(info(1).name, {width, channels, op.patch_h, op.patch_w}, kernel)};
+    if (has(2)) operands.push_back(in(2));
+    const std::string maps = part("Conv", operands,
+                                  {{"kernel_shape", Ints{op.patch_h, op.patch_w}},
+                                   {"strides", Ints{op.patch_h, op.patch_w}}});
+    const std::string flat = part("Reshape", {maps, out_.list({0, width, -1})});
+    last("Transpose", {flat}, {{"perm", Ints{0, 2, 1}}});
+  }
+
+  void emit(const Linear& op) {
+    if (op.act != Act::kNone || op.drop > 0) refuse_fused();
+    const auto patches = patchified_.find(node_->in[0]);
+    if (patches != patchified_.end()) return emit_patch_embedding(patches->second);
+    const Shape& w = shape(1);
+    if (shape(0).rank() == 2) {
+      Names operands = {in(0), in(1)};
+      if (has(2)) operands.push_back(in(2));
+      return last("Gemm", operands, {{"transB", int64_t{1}}});
+    }
+    // MatMul wants (in, out); transposed here, no runtime has to.
+    const std::string weight =
+        out_.weight(info(1).name, {w[1], w[0]}, transposed(data(1), w[0], w[1]));
+    if (!has(2)) return last("MatMul", {in(0), weight});
+    const std::string product = part("MatMul", {in(0), weight});
+    last("Add", {product, in(2)});
+  }
+
+  // The erf form is spelt as PyTorch's exporter spells it, the tanh form as TensorFlow's: runtimes
+  // know and fuse both.
+  void emit(const Activation& op) {
+    const std::string& x = in(0);
+    const std::string one = out_.number(1), half = out_.number(0.5f);
+    switch (op.act) {
+      case Act::kNone: return last("Identity", {x});
+      case Act::kRelu: return last("Relu", {x});
+      case Act::kGelu: {
+        const std::string scaled =
+            part("Div", {x, out_.number(static_cast<float>(std::numbers::sqrt2))});
+        const std::string twice = part("Mul", {x, part("Add", {part("Erf", {scaled}), one})});
+        return last("Mul", {twice, half});
+      }
+      case Act::kGeluTanh: {
+        const std::string cube = part("Pow", {x, out_.number(3)});
+        const std::string sum = part("Add", {x, part("Mul", {cube, out_.number(0.044715f)})});
+        const double scale = std::sqrt(2 * std::numbers::inv_pi);
+        const std::string argument = part("Mul", {sum, out_.number(static_cast<float>(scale))});
+        const std::string gate = part("Add", {part("Tanh", {argument}), one});
+        return last("Mul", {part("Mul", {x, half}), gate});
+      }
+    }
+  }
+
+  void layer_norm(const std::string& x, float eps, size_t weight, size_t output) {
+    Names operands = {x, in(weight)};
+    if (has(weight + 1)) operands.push_back(in(weight + 1));
+    last("LayerNormalization", operands, {{"axis", int64_t{-1}}, {"epsilon", eps}}, output);
+  }
+  void emit(const LayerNorm& op) { layer_norm(in(0), op.eps, 1, 0); }
+  void emit(const AddLayerNorm& op) {
+    last("Add", {in(0), in(1)});
+    layer_norm(names_[static_cast<size_t>(node_->out[0])], op.eps, 2, 1);
+  }
+
+  // (B, T, 3C) -> (3, B, H, T, D) -> q, k, v, as timm's models are exported: runtimes take the last
+  // transposition into the product.
+  void emit(const Attention& op) {
+    const int64_t width = shape(0)[-1] / 3, head = width / op.heads;
+    const std::string apart = part("Reshape", {in(0), out_.list({0, 0, 3, op.heads, head})});
+    const std::string stacked = part("Transpose", {apart}, {{"perm", Ints{2, 0, 3, 1, 4}}});
+    const auto take = [&](int64_t i) {
+      return part("Gather", {stacked, out_.index(i)}, {{"axis", int64_t{0}}});
+    };
+    const std::string q = take(0), v = take(2);
+    const std::string k = part("Transpose", {take(1)}, {{"perm", Ints{0, 1, 3, 2}}});
+    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head)));
+    const std::string scores = part("MatMul", {part("Mul", {q, out_.number(scale)}), k});
+    const std::string weights = part("Softmax", {scores}, {{"axis", int64_t{-1}}});
+    const std::string mixed =
+        part("Transpose", {part("MatMul", {weights, v})}, {{"perm", Ints{0, 2, 1, 3}}});
+    last("Reshape", {mixed, out_.list({0, 0, width})});
+  }
+
+  void emit(const Add&) { last("Add", {in(0), in(1)}); }
+  void emit(const ChannelScale&) { last("Mul", {in(0), in(1)}); }
+
+  void emit(const Tokens&) {
+    Names sequence;
+    if (node_->in.size() > 2) {
+      const std::string batch =
+          part("Shape", {in(0)}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
+      const std::string shape_of_token =
+          part("Concat", {batch, out_.list({1, shape(0)[-1]})}, {{"axis", int64_t{0}}});
+      for (size_t i = 2; i < node_->in.size(); ++i)
+        sequence.push_back(part("Expand", {in(i), shape_of_token}));
+    }
+    sequence.push_back(in(0));
+    if (!has(1)) return last("Concat", sequence, {{"axis", int64_t{1}}});
+    const std::string all =
+        sequence.size() == 1 ? sequence[0] : part("Concat", sequence, {{"axis", int64_t{1}}});
+    last("Add", {all, in(1)});
+  }
+
+  void emit(const Pool& op) {
+    if (op.count == 1) return last("Gather", {in(0), out_.index(op.first)}, {{"axis", int64_t{1}}});
+    std::string x = in(0);
+    if (op.count != shape(0)[1])
+      x = part("Slice",
+               {x, out_.list({op.first}), out_.list({op.first + op.count}), out_.list({1})});
+    last("ReduceMean", {x}, {{"axes", Ints{1}}, {"keepdims", int64_t{0}}});
+  }
+
+  void emit(const Dropout&) { refuse(); }
+  void emit(const DropPath&) { refuse(); }
+  void emit(const CrossEntropy&) { refuse(); }
+  template <NoGradient T>
+  void emit(const T&) {
+    refuse();
+  }
+
+  const Graph& g_;
+  const ValueId result_;
+  const std::string result_name_;
+  ParamStore& store_;
+  OnnxGraph& out_;
+  const Node* node_ = nullptr;
+  Names names_;  // of values by id; empty: not in the file yet
+  std::map<ValueId, Patches> patchified_;
+};
+
+}  // namespace
+
+void translate(const Graph& g, Value result, const std::string& result_name, ParamStore& store,
+               OnnxGraph& out) {
+  Translator(g, result, result_name, store, out).run();
+}
+
+}  // namespace vitrum

@@ -1,0 +1,46 @@
+#include "vitrum/fetch/curl.h"
+
+#include <dlfcn.h>
+
+#include "vitrum/core/error.h"
+
+namespace vitrum {
+namespace {
+
+template <class Function>
+void find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (!function) fail("libcurl.so.4 of this system is too old: it has no {}", name);
+}
+
+Curl open() {
+  void* library = nullptr;
+  for (const char* name : {"libcurl.so.4", "libcurl-gnutls.so.4"})  // the same interface
+    if (!library) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (!library) fail("downloads need libcurl.so.4; install the package libcurl4");
+  Curl c;
+  find(library, "curl_global_init", c.global_init);
+  find(library, "curl_easy_init", c.easy_init);
+  find(library, "curl_easy_cleanup", c.easy_cleanup);
+  find(library, "curl_easy_reset", c.easy_reset);
+  find(library, "curl_easy_setopt", c.easy_setopt);
+  find(library, "curl_easy_perform", c.easy_perform);
+  find(library, "curl_easy_getinfo", c.easy_getinfo);
+  find(library, "curl_easy_strerror", c.easy_strerror);
+  find(library, "curl_url", c.url);
+  find(library, "curl_url_cleanup", c.url_cleanup);
+  find(library, "curl_url_set", c.url_set);
+  find(library, "curl_url_get", c.url_get);
+  find(library, "curl_free", c.free);
+  if (c.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) fail("libcurl cannot be started");
+  return c;
+}
+
+}  // namespace
+
+const Curl& curl() {
+  static const Curl table = open();
+  return table;
+}
+
+}  // namespace vitrum

@@ -1,0 +1,179 @@
+#include "vitrum/weights/convert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+
+#include "vitrum/core/error.h"
+#include "vitrum/core/files.h"
+#include "vitrum/weights/checkpoint.h"
+#include "vitrum/weights/convert_floats.h"
+#include "vitrum/weights/layout.h"
+#include "vitrum/weights/model_config.h"
+#include "vitrum/weights/write_tensors.h"
+
+namespace vitrum {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Format { kDirectory, kSafetensors, kPth, kNpz };
+
+Format format_of(const std::string& target, std::string_view dialect) {
+  const std::string extension = fs::path(target).extension().string();
+  if (dialect == "npz") {
+    if (extension != ".npz") fail_usage("{}: --to npz writes a file that ends in .npz", target);
+    return Format::kNpz;
+  }
+  if (extension == ".safetensors") return Format::kSafetensors;
+  if (extension == ".pth" || extension == ".pt" || extension == ".bin") return Format::kPth;
+  if (dialect == "torchvision")
+    fail_usage("{}: torchvision has no model directories; end the name in .pth or .safetensors",
+               target);
+  return Format::kDirectory;
+}
+
+// What other frameworks' ViTs have no switch for. timm's directories keep ours beside timm's.
+void require_plain(const Dialect& dialect, const ViTConfig& c) {
+  if (dialect.name == "timm") return;
+  const auto require = [&](bool has, const char* what) {
+    if (!has) fail_input("{} has no ViT {}", dialect.title, what);
+  };
+  require(c.pre_norm, "with the norms after the blocks");
+  require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");
+  require(c.class_token && !c.mean_pool, "that pools by the mean");
+  require(!c.sincos_positions, "with fixed positions");
+  require(c.layer_scale == 0, "with LayerScale");
+  require(c.proj_bias && c.mlp_bias && c.norm_bias, "without biases");
+  require(c.head_bias || c.classes == 0, "with a head without bias");
+  require(c.qkv_bias || dialect.name == "hf", "without biases of queries, keys and values");
+  const bool square = c.image_h == c.image_w && c.patch_h == c.patch_w;
+  require(square || dialect.name != "torchvision", "for images that are not square");
+}
+
+// A bare file cannot say what to compute with; a directory of timm's says it to us only.
+std::vector<std::string> computed_otherwise(const Dialect& dialect, const ViTConfig& c,
+                                            bool says_so) {
+  std::vector<std::string> notes;
+  if (c.eps != dialect.eps && !says_so)
+    notes.push_back(fmt::format("{} computes LayerNorm with eps {}, the model with {}",
+                                dialect.title, dialect.eps, c.eps));
+  if (c.act != dialect.act && !says_so && dialect.name != "timm")
+    notes.push_back(fmt::format("{} computes {}, the model {}", dialect.title,
+                                kActNames[static_cast<size_t>(dialect.act)],
+                                kActNames[static_cast<size_t>(c.act)]));
+  return notes;
+}
+
+class Converter {
+ public:
+  Converter(const Checkpoint& file, const ViTConfig& config, const Naming& naming)
+      : file_(file), config_(config), naming_(naming) {}
+
+  const std::vector<NamedTensor>& tensors() const { return tensors_; }
+
+  void add(const ParamSpec& param) {
+    const auto stored = stored_as(naming_, param.name, param.shape, config_);
+    if (!stored) fail_input("{} has no place for {}", naming_.dialect->title, param.name);
+    std::vector<std::byte> scratch;
+    std::span<const std::byte> bytes = file_.read(param, config_, scratch);
+    if (!scratch.empty()) bytes = kept(std::move(scratch));
+    DType dtype = file_.dtype(param, config_);
+    if (naming_.dialect->name == "npz" && dtype == DType::kBF16) bytes = widened(bytes, dtype);
+    const size_t each = bytes.size() / stored->tensors.size();
+    for (const StoredTensor& t : stored->tensors) {
+      add(t, stored->layout, param.shape, dtype, bytes.first(each));
+      bytes = bytes.subspan(each);
+    }
+  }
+
+ private:
+  std::span<const std::byte> kept(std::vector<std::byte> bytes) {
+    return owned_.emplace_back(std::move(bytes));
+  }
+
+  // NumPy has no bf16.
+  std::span<const std::byte> widened(std::span<const std::byte> bytes, DType& dtype) {
+    std::vector<float> values(bytes.size() / size_of(dtype));
+    to_floats(bytes, dtype, values);
+    dtype = DType::kF32;
+    const auto wide = std::as_bytes(std::span(values));
+    return kept({wide.begin(), wide.end()});
+  }
+
+  void add(const StoredTensor& t, Layout layout, const Shape& ours, DType dtype,
+           std::span<const std::byte> bytes) {
+    if (!same_memory(layout)) {
+      const int64_t columns = ours.rank() > 1 ? ours.numel() / ours[0] : 1;
+      std::vector<std::byte> permuted(bytes.size());
+      from_ours(layout, {t.shape.numel() / columns, columns, size_of(dtype)}, config_, bytes,
+                permuted);
+      bytes = kept(std::move(permuted));
+    }
+    tensors_.push_back({t.name, {const_cast<std::byte*>(bytes.data()), t.shape, dtype}});
+  }
+
+  const Checkpoint& file_;
+  const ViTConfig& config_;
+  const Naming& naming_;
+  std::vector<NamedTensor> tensors_;
+  std::deque<std::vector<std::byte>> owned_;
+};
+
+const char* torch_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::kF16: return "float16";
+    case DType::kBF16: return "bfloat16";
+    case DType::kF64: return "float64";
+    default: return "float32";
+  }
+}
+
+// Weights first, configs last, as save_model_dir does.
+void write_directory(const fs::path& dir, std::string_view dialect, const ModelSpec& spec,
+                     std::span<const NamedTensor> tensors) {
+  ensure_directory(dir.string());
+  remove_stale_temporaries(dir.string());
+  write_safetensors((dir / "model.safetensors").string(), tensors, {{"format", "pt"}});
+  if (dialect == "hf")
+    write_file_atomic((dir / "preprocessor_config.json").string(), hf_preprocessor_text(spec));
+  write_file_atomic((dir / "config.json").string(),
+                    dialect == "hf"
+                        ? hf_config_text(spec, torch_dtype(tensors.front().tensor.dtype))
+                        : model_config_text(spec));
+}
+
+}  // namespace
+
+Converted convert_model(const std::string& source, const std::string& arch,
+                        const std::string& target, const std::string& dialect_name) {
+  const Dialect& dialect = find_dialect(dialect_name);
+  const Format format = format_of(target, dialect.name);
+  const ModelSpec spec = resolve_model(source, arch);
+  if (!has_weights(source)) fail_usage("{} is a preset without weights", source);
+  require_plain(dialect, spec.config);
+  const Checkpoint file(weights_path(source));
+  const std::vector<ParamSpec> params = model_params(spec.config);
+  file.check(params, spec.config, spec.config.classes > 0);
+
+  const Naming naming{&dialect, false,
+                      dialect.name == "hf" && spec.config.classes > 0 ? "vit." : ""};
+  Converter converter(file, spec.config, naming);
+  for (const ParamSpec& param : params) converter.add(param);
+  const std::span<const NamedTensor> tensors = converter.tensors();
+  switch (format) {
+    case Format::kDirectory: write_directory(target, dialect.name, spec, tensors); break;
+    case Format::kSafetensors: write_safetensors(target, tensors, {{"format", "pt"}}); break;
+    case Format::kPth: write_pth(target, tensors); break;
+    case Format::kNpz: write_npz(target, tensors); break;
+  }
+  const bool says_so = format == Format::kDirectory && dialect.name == "hf";
+  Converted result{static_cast<int64_t>(tensors.size()), 0,
+                   computed_otherwise(dialect, spec.config, says_so)};
+  for (const NamedTensor& t : tensors) result.bytes += static_cast<int64_t>(t.tensor.bytes());
+  return result;
+}
+
+}  // namespace vitrum

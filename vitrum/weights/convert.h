@@ -1,0 +1,21 @@
+// A model from one framework's files to another's. Numbers are never changed: what was f16 stays
+// f16, and a round trip gives the same bits.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace vitrum {
+
+struct Converted {
+  int64_t tensors = 0, bytes = 0;  // of weights
+  std::vector<std::string> notes;  // where the target computes a little differently, for people
+};
+
+// `source` is a model directory, or a weight file of the preset `arch`. `dialect` is "timm" or "hf"
+// (`target` is a directory with configs, or a bare .safetensors or .pth), "torchvision" (a bare
+// file) or "npz" (a .npz). Fails, naming it, where the target has no place for a part of the model.
+Converted convert_model(const std::string& source, const std::string& arch,
+                        const std::string& target, const std::string& dialect);
+
+}  // namespace vitrum

@@ -1,0 +1,15 @@
+// Named tensors to files that other tools read. All are atomic.
+#pragma once
+#include <span>
+#include <string>
+
+#include "vitrum/weights/safetensors.h"
+
+namespace vitrum {
+
+// What torch.load(weights_only=True) gives back as a dictionary of tensors; floats only.
+void write_pth(const std::string& path, std::span<const NamedTensor> tensors);
+// What numpy.load gives back; bf16, which NumPy has not, is not for it.
+void write_npz(const std::string& path, std::span<const NamedTensor> tensors);
+
+}  // namespace vitrum
