@@ -4,16 +4,19 @@
 #   make asan ubsan   tests under a sanitizer         make format       clang-format over all sources
 #   make style        is everything formatted?        make install      into PREFIX (/usr/local)
 #   make deps         install missing packages        make clean        remove build/
+#   make fuzz         each fuzzer for FUZZ_SECONDS (needs clang)
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 LABELS ?= fast
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=
 BUILD := build/release
 
 ifdef CUDA
 $(error CUDA=1 is reserved for the CUDA backend, which this version does not have)
 endif
 
-.PHONY: all quickstart test slow-test asan ubsan dev style format install deps clean
+.PHONY: all quickstart test slow-test asan ubsan dev fuzz style format install deps clean
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/build.ninja
@@ -38,11 +41,16 @@ asan ubsan dev: %: build/%/build.ninja
 	ctest --test-dir build/$@ -L '^($(LABELS))$$' --no-tests=error --output-on-failure -j 2
 	@echo "make $@: all tests passed"
 
+# make fuzz FUZZ_TARGETS='pickle npz' runs only these
+fuzz: build/fuzz/build.ninja
+	cmake --build build/fuzz -j $(JOBS) --target fuzzers
+	fuzz/run.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
 style: $(BUILD)/build.ninja
 	ctest --test-dir $(BUILD) -L '^style$$' --no-tests=error --output-on-failure
 
 format:
-	find vitrum tests bench examples -name '*.h' -o -name '*.cpp' 2>/dev/null | xargs clang-format -i
+	find vitrum tests bench examples fuzz -name '*.h' -o -name '*.cpp' 2>/dev/null | xargs clang-format -i
 
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)

@@ -6,7 +6,7 @@
 # Slow-to-compile headers stay out of our headers, and in the folders that parse text.
 set -euo pipefail
 cd "$1"
-mapfile -t files < <(find vitrum tests bench examples \( -name '*.h' -o -name '*.cpp' \) 2>/dev/null | sort)
+mapfile -t files < <(find vitrum tests bench examples fuzz \( -name '*.h' -o -name '*.cpp' \) 2>/dev/null | sort)
 ((${#files[@]} > 0)) || { echo "no sources below $1" >&2; exit 1; }
 
 awk '

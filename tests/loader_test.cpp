@@ -55,8 +55,8 @@ TEST(Loader, GivesEverySampleOnceAndPadsTheLastBatch) {
     for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i) {
       seen.insert(batch.indices[i]);
       EXPECT_EQ(batch.labels[i], data.label(batch.indices[i]));
-      const std::vector<uint8_t> pixels(batch.pixels.begin() + static_cast<int64_t>(i) * 36,
-                                        batch.pixels.begin() + static_cast<int64_t>(i + 1) * 36);
+      const PixelVector pixels(batch.pixels.begin() + static_cast<int64_t>(i) * 36,
+                               batch.pixels.begin() + static_cast<int64_t>(i + 1) * 36);
       EXPECT_EQ(pixels, data.read(batch.indices[i]).pixels);
     }
   }

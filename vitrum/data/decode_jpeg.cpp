@@ -9,12 +9,16 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/data/codecs.h"
+#include "vitrum/data/decode.h"
 
 namespace vitrum {
 namespace {
 
-// A progressive file may repeat scans without end, each costing a pass over the whole image.
-constexpr int kMaxScans = 500;
+// A progressive file may repeat scans without end, each costing a pass over the whole image: a
+// second's worth is allowed.
+constexpr int64_t kMaxScans = 500, kMaxScannedPixels = 4'000'000'000;
+// From this size on, a file must have the bits that so many blocks of 8 x 8 take at the least.
+constexpr int64_t kLargeImage = 16'000'000, kMaxPixelsPerByte = 512;
 
 struct ErrorManager : jpeg_error_mgr {
   std::jmp_buf jump;
@@ -33,8 +37,11 @@ void on_message(j_common_ptr jpeg, int level) {
 }
 
 void on_progress(j_common_ptr jpeg) {
-  if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number <= kMaxScans) return;
-  std::strcpy(static_cast<ErrorManager*>(jpeg->err)->text, "more than 500 scans");
+  const auto* image = reinterpret_cast<j_decompress_ptr>(jpeg);
+  const int64_t scans = image->input_scan_number,
+                pixels = int64_t{image->image_width} * image->image_height;
+  if (scans <= kMaxScans && scans * pixels <= kMaxScannedPixels) return;
+  std::strcpy(static_cast<ErrorManager*>(jpeg->err)->text, "it has too many scans");
   on_error(jpeg);
 }
 
@@ -58,6 +65,7 @@ class JpegReader {
       jpeg_read_header(&jpeg_, TRUE);
     });
     choose_output();
+    refuse_empty_claim(bytes.size());
     Image image = allocate_rgb(jpeg_.image_width, jpeg_.image_height, name_);
     std::vector<uint8_t> row(static_cast<size_t>(image.width) *
                              static_cast<size_t>(jpeg_.num_components));
@@ -80,6 +88,16 @@ class JpegReader {
         fail_input("{}: JPEG with {} colour components; expected 1, 3 or 4", name_,
                    jpeg_.num_components);
     }
+  }
+
+  // Data that ends early in the proper way (a marker) is filled up with grey, which is no reason to
+  // fill gigabytes. Arithmetic coding needs less than a bit a block.
+  void refuse_empty_claim(size_t bytes) const {
+    const int64_t pixels = int64_t{jpeg_.image_width} * jpeg_.image_height;
+    if (jpeg_.arith_code || pixels < kLargeImage || pixels > kMaxPixels) return;
+    if (pixels / kMaxPixelsPerByte > static_cast<int64_t>(bytes))
+      fail_input("{}: broken JPEG: {} bytes cannot hold {} x {} pixels", name_, bytes,
+                 jpeg_.image_width, jpeg_.image_height);
   }
 
   // The defaults are what Pillow uses: accurate integer DCT and fancy upsampling.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <vector>
 
 #include "vitrum/core/error.h"
 #include "vitrum/data/codecs.h"
@@ -24,11 +23,10 @@ class PngReader {
         allocate_rgb(png_get_image_width(png_, info_), png_get_image_height(png_, info_), name_);
     guard([&] { choose_output(); });
     const size_t stride = png_get_rowbytes(png_, info_);
-    std::vector<uint8_t> pixels(stride * static_cast<size_t>(image.height));
-    std::vector<uint8_t*> rows(static_cast<size_t>(image.height));
-    for (size_t y = 0; y < rows.size(); ++y) rows[y] = pixels.data() + y * stride;
-    guard([&] { png_read_image(png_, rows.data()); });
-    for (int y = 0; y < image.height; ++y) store(rows[static_cast<size_t>(y)], image, y);
+    const bool interlaced = png_get_interlace_type(png_, info_) != PNG_INTERLACE_NONE;
+    // Interlaced rows are filled in several passes; others are stored as they come.
+    PixelVector rows(interlaced ? stride * static_cast<size_t>(image.height) : stride);
+    guard([&] { read_rows(rows.data(), interlaced ? stride : 0, image); });
     return image;
   }
 
@@ -60,6 +58,19 @@ class PngReader {
     png_set_strip_alpha(png_);
     png_set_interlace_handling(png_);
     png_read_update_info(png_, info_);
+  }
+
+  // Rows stand `step` bytes apart; 0: each in the place of the one before.
+  void read_rows(uint8_t* rows, size_t step, Image& image) {
+    if (step > 0)
+      for (int pass = 0; pass < PNG_INTERLACE_ADAM7_PASSES - 1; ++pass)
+        for (int y = 0; y < image.height; ++y)
+          png_read_row(png_, rows + static_cast<size_t>(y) * step, nullptr);
+    for (int y = 0; y < image.height; ++y) {
+      uint8_t* row = rows + static_cast<size_t>(y) * step;
+      png_read_row(png_, row, nullptr);
+      store(row, image, y);
+    }
   }
 
   void store(uint8_t* row, Image& image, int y) const {

@@ -1,7 +1,5 @@
 #include <webp/decode.h>
 
-#include <vector>
-
 #include "vitrum/core/error.h"
 #include "vitrum/data/codecs.h"
 
@@ -15,7 +13,7 @@ Image decode_webp(std::span<const uint8_t> bytes, const std::string& name) {
   if (features.has_animation) fail_input("{}: animated WebP; expected a still image", name);
   Image image = allocate_rgb(features.width, features.height, name);
   const auto stride = 3 * static_cast<size_t>(image.width);
-  std::vector<uint8_t> rgb(stride * static_cast<size_t>(image.height));
+  PixelVector rgb(stride * static_cast<size_t>(image.height));
   if (!WebPDecodeRGBInto(bytes.data(), bytes.size(), rgb.data(), rgb.size(),
                          static_cast<int>(stride))) {
     fail_input("{}: broken WebP: the data is damaged or truncated", name);

@@ -1,15 +1,37 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
+#include <utility>
 #include <vector>
 
 namespace vitrum {
+
+// Leaves new elements as they are. A header may claim a huge image: memory that nothing has written
+// to costs nothing.
+template <class T>
+struct UninitializedAllocator : std::allocator<T> {
+  template <class U>
+  struct rebind {
+    using other = UninitializedAllocator<U>;
+  };
+  template <class U>
+  void construct(U* at) {
+    ::new (static_cast<void*>(at)) U;
+  }
+  template <class U, class... Args>
+  void construct(U* at, Args&&... args) {
+    ::new (static_cast<void*>(at)) U(std::forward<Args>(args)...);
+  }
+};
+using PixelVector = std::vector<uint8_t, UninitializedAllocator<uint8_t>>;
 
 // 8-bit pixels, planar: (channels, height, width), as models want them. One channel is grey, three
 // are RGB.
 struct Image {
   int channels = 0, height = 0, width = 0;
-  std::vector<uint8_t> pixels;
+  PixelVector pixels;
 
   size_t plane_size() const { return static_cast<size_t>(height) * static_cast<size_t>(width); }
   uint8_t* plane(int channel) {

@@ -62,17 +62,18 @@ TensorBytes NpzFile::inflate(const Array& array) const {
 }
 
 std::span<const std::byte> NpzFile::bytes(const TensorInfo& tensor) const {
-  const auto& [member, header] = arrays_[tensor.offset];
+  const Array& array = arrays_[tensor.offset];
+  const NpyHeader& header = array.header;
+  const bool deflated = array.member->deflated;
   const bool reorder = header.fortran_order && header.shape.rank() > 1;
-  if (!member->deflated && !reorder)
-    return member->data.subspan(header.data_start, header.data_bytes);
+  const auto stored = [&] { return array.member->data.subspan(header.data_start); };
+  if (!deflated && !reorder) return stored();
   return gathered_.get(tensor.offset, [&] {
     TensorBytes data;
-    if (member->deflated) data = inflate(arrays_[tensor.offset]);
+    if (deflated) data = inflate(array);
     if (!reorder) return data;
-    const auto from = member->deflated ? std::span<const std::byte>(data)
-                                       : member->data.subspan(header.data_start);
-    return gather(from.data(), header.shape, fortran_strides(header.shape), size_of(header.dtype));
+    return gather(deflated ? data.data() : stored().data(), header.shape,
+                  fortran_strides(header.shape), size_of(header.dtype));
   });
 }
 
