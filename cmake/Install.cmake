@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/vitrum)
 
-install(TARGETS vitrum EXPORT vitrum-targets FILE_SET HEADERS)
+install(TARGETS vitrum vitrum_c EXPORT vitrum-targets FILE_SET HEADERS)
 install(EXPORT vitrum-targets NAMESPACE vitrum:: DESTINATION ${package_dir})
 if(TARGET vitrum-cli)
   file(RELATIVE_PATH bin_to_lib /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})

@@ -11,7 +11,7 @@ mapfile -t files < <(find vitrum tests bench examples fuzz \( -name '*.h' -o -na
 
 awk '
 BEGIN {
-  split("core 0 graph 1 runtime 2 models 3 weights 3 data 3 train 4 explain 4 serve 4 cli 5", pairs, " ")
+  split("core 0 graph 1 runtime 2 models 3 weights 3 data 3 infer 4 train 5 explain 5 serve 5 cli 6 c 6", pairs, " ")
   for (i = 1; i in pairs; i += 2) rank[pairs[i]] = pairs[i + 1]
   backend["reference"] = backend["cpu"] = backend["cuda"] = 1
   heavy = "^(nlohmann/|toml\\+\\+/)"
@@ -26,7 +26,8 @@ function may_include(from, to, target) {
   if (from == "weights" && to == "models") return 1  # a model directory holds a model
   return rank[to] < rank[from]
 }
-FNR == 1 { split(FILENAME, path, "/"); ours = path[1] == "vitrum"; folder = path[2] }
+# The header that stands outside of every folder is the C interface.
+FNR == 1 { depth = split(FILENAME, path, "/"); ours = path[1] == "vitrum"; folder = depth == 2 ? "c" : path[2] }
 FNR == 1 && ours && !(folder in rank) && !(folder in backend) { complain("unknown folder " folder) }
 FNR == max_lines + 1 { complain("longer than " max_lines " lines") }
 !ours { next }
@@ -36,7 +37,7 @@ FNR == max_lines + 1 { complain("longer than " max_lines " lines") }
   quoted = substr($0, RSTART, 1) == "\""
   split(target, part, "/")
   if (part[1] == "vitrum") {
-    to = part[2]
+    to = target == "vitrum/vitrum.h" ? "c" : part[2]
     if (!quoted) complain("write #include \"" target "\"")
     if (!(to in rank) && !(to in backend)) complain("includes " target ", of an unknown folder")
     else if (!may_include(folder, to, target)) complain(folder " may not include " target)
@@ -44,8 +45,8 @@ FNR == max_lines + 1 { complain("longer than " max_lines " lines") }
     complain("write the path from the source root, not \"" target "\"")
   } else if (target ~ heavy) {
     if (FILENAME ~ /\.h$/) complain(target " does not belong in a header")
-    else if (folder != "cli" && folder != "train" && folder != "weights")
-      complain(target " is only for cli, train and weights")
+    else if (folder != "cli" && folder != "train" && folder != "weights" && folder != "infer")
+      complain(target " is only for cli, train, infer and weights")
   }
 }
 END { exit bad }

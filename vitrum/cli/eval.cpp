@@ -3,20 +3,20 @@
 #include <algorithm>
 #include <cmath>
 
-#include "vitrum/cli/verbs.h"
+#include "vitrum/cli/image_inputs.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
-#include "vitrum/core/parallel.h"
 #include "vitrum/core/progress.h"
 #include "vitrum/core/utf8.h"
-#include "vitrum/data/dataset.h"
-#include "vitrum/train/evaluator.h"
+#include "vitrum/infer/evaluator.h"
+#include "vitrum/infer/match_labels.h"
+#include "vitrum/infer/predict_all.h"
 
 namespace vitrum {
 namespace {
 
-struct Options {
-  std::string model, data, split;
+struct Options : ModelOptions {
+  std::string data, split;
   int64_t batch_size = 64;
 };
 
@@ -38,62 +38,53 @@ std::string to_json(const Evaluation& e) {
   return json.end_array().end_object().str() + "\n";
 }
 
-std::string to_text(const Evaluation& e, const std::vector<std::string>& classes) {
+// Rows are the data's classes; accuracies are found under the model's.
+std::string to_text(const Evaluation& e, const std::vector<std::string>& classes,
+                    const std::vector<int>& outputs) {
   constexpr size_t kShown = 20;
   std::string out = fmt::format("images  {}\ntop-1   {:.2f} %\ntop-5   {:.2f} %\nloss    {:.4f}\n",
                                 with_commas(e.images), 100 * e.top1, 100 * e.top5, e.loss);
   if (classes.size() > kShown) return out;
   out += "\n";
-  for (size_t i = 0; i < std::min(classes.size(), e.per_class.size()); ++i) {
+  for (size_t i = 0; i < classes.size(); ++i) {
+    const auto output = static_cast<size_t>(outputs[i]);
+    if (outputs[i] < 0 || output >= e.per_class.size() || std::isnan(e.per_class[output])) continue;
     const std::string name = fit_columns(classes[i], 29);
     const auto pad = static_cast<size_t>(30 - columns(name));
-    if (!std::isnan(e.per_class[i]))
-      out += fmt::format("  {}{}{:6.2f} %\n", name, std::string(pad, ' '), 100 * e.per_class[i]);
+    out += fmt::format("  {}{}{:6.2f} %\n", name, std::string(pad, ' '), 100 * e.per_class[output]);
   }
   return out;
 }
 
-// Reading files costs more than computing on small images, so it gets as many threads as there are.
-LoaderConfig loader_config(const ModelSpec& spec, const Options& o, const CommonOptions& common) {
-  LoaderConfig config;
-  config.batch_size = o.batch_size;
-  config.threads = common.threads > 0 ? static_cast<int>(common.threads) : available_cores();
-  config.preprocess = preprocess_of(spec);
-  return config;
+Evaluation evaluate(Predictor& predictor, const Dataset& data, const LabelMatch& match,
+                    const CommonOptions& common) {
+  const auto last = std::max_element(match.outputs.begin(), match.outputs.end());
+  EvaluationTotals totals(match.outputs.empty() ? 0 : *last + 1);
+  Progress progress("eval", data.size(), common.quiet);
+  const auto add = [&](const PredictedSample& sample) {
+    totals.add(sample.logits, match.outputs[static_cast<size_t>(data.label(sample.index))]);
+    progress.update(sample.index + 1);
+    return true;
+  };
+  predict_all(predictor, data, {.threads = static_cast<int>(common.threads)}, add);
+  progress.finish();
+  return totals.result();
 }
 
 int run(const Options& o, const CommonOptions& common) {
-  const ModelSpec spec = resolve_model(o.model);
-  if (!is_model_dir(o.model))
-    fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
-               o.model);
-  const std::unique_ptr<Dataset> dataset = open_split(o.data, o.split);
-  const auto classes = static_cast<int64_t>(dataset->classes().size());
-  if (classes > spec.config.classes)
-    fail_input("{} has {} classes, the model {} only {}", o.data, classes, o.model,
-               spec.config.classes);
-
-  const std::unique_ptr<Backend> backend = open_backend(common);
-  Graph parameters;
-  trace(parameters, spec, 1);
-  ParamStore store(parameters, *backend);
-  load_weights(o.model, spec, store);
-  const DType compute = compute_precision(common);
+  PredictorOptions options = predictor_options(o, common);
+  options.max_batch = o.batch_size;
+  Predictor predictor(o.model, options);
+  if (predictor.classes() == 0) fail_usage("{} has no head to evaluate", o.model);
+  const std::unique_ptr<Dataset> data = open_split(o.data, o.split, options.decode);
+  const LabelMatch match = match_labels(*data, predictor.model());
+  if (match.by_position && !predictor.model().labels.empty())
+    info(common, "no class of the data is a label of the model; they are taken in their order");
   if (common.verbose)
-    info(common, fmt::format("evaluating on {} in {}", backend->name(), name_of(compute)));
-
-  Evaluator evaluator(spec, store, std::min(o.batch_size, std::max<int64_t>(dataset->size(), 1)),
-                      compute);
-  LoaderConfig config = loader_config(spec, o, common);
-  config.batch_size = evaluator.batch();
-  Loader loader(*dataset, config);
-  Progress progress("eval", loader.batches(), common.quiet);
-  const Evaluation result = evaluator.run(loader, classes, [&](int64_t done) {
-    progress.update(done);
-    return true;
-  });
-  progress.finish();
-  print_out(common.json ? to_json(result) : to_text(result, dataset->classes()));
+    info(common, fmt::format("evaluating on {} in {}", predictor.backend().name(),
+                             name_of(options.precision)));
+  const Evaluation result = evaluate(predictor, *data, match, common);
+  print_out(common.json ? to_json(result) : to_text(result, data->classes(), match.outputs));
   return 0;
 }
 
@@ -101,28 +92,25 @@ int run(const Options& o, const CommonOptions& common) {
 
 Verb eval_verb() {
   auto o = std::make_shared<Options>();
+  std::vector<Option> options = {
+      {.name = "--data",
+       .target = &o->data,
+       .help = "data set, as for `vitrum data`; class names are matched with the model's labels",
+       .value = "DATA",
+       .required = true},
+      {"--split", &o->split, "train, test or val; by default what training evaluates on", "NAME"},
+      {.name = "--batch-size",
+       .target = &o->batch_size,
+       .help = "images computed at once",
+       .min = 1,
+       .max = 65536}};
+  for (Option& option : model_options(*o)) options.push_back(std::move(option));
   return {.name = "eval",
           .summary = "measure a model's accuracy on a data set",
           .examples = {"eval --model runs/1/best --data fashion-mnist",
                        "eval --model DIR --data folder:flowers --split train",
                        "eval --model DIR --data csv:labels.csv --json"},
-          .options = {{.name = "--model",
-                       .target = &o->model,
-                       .help = "model directory",
-                       .value = "DIR",
-                       .required = true},
-                      {.name = "--data",
-                       .target = &o->data,
-                       .help = "data set, as for `vitrum data`",
-                       .value = "DATA",
-                       .required = true},
-                      {"--split", &o->split,
-                       "train, test or val; by default what training evaluates on", "NAME"},
-                      {.name = "--batch-size",
-                       .target = &o->batch_size,
-                       .help = "images computed at once",
-                       .min = 1,
-                       .max = 65536}},
+          .options = std::move(options),
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 

@@ -49,9 +49,11 @@ struct Verb {
 };
 
 Verb bench_verb();
+Verb classify_verb();
 Verb convert_verb();
 Verb data_verb();
 Verb doctor_verb();
+Verb embed_verb();
 Verb eval_verb();
 Verb forward_verb();
 Verb models_verb();

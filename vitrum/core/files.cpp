@@ -203,6 +203,14 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)) {}
 
+void MappedFile::release(std::span<const std::byte> part) const {
+  constexpr size_t kBlock = 64 << 10;  // a fault maps the pages around it too, in blocks of this
+  const auto begin = static_cast<size_t>(part.data() - data_) / kBlock * kBlock;
+  const size_t end = static_cast<size_t>(part.data() - data_) + part.size();
+  const size_t length = std::min(size_, (end + kBlock - 1) / kBlock * kBlock) - begin;
+  madvise(const_cast<std::byte*>(data_) + begin, length, MADV_DONTNEED);
+}
+
 MappedFile::~MappedFile() {
   if (data_) munmap(const_cast<std::byte*>(data_), size_);
 }

@@ -73,6 +73,8 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Gives back the memory of the pages that `part` touches; a later read maps them anew.
+  void release(std::span<const std::byte> part) const;
   size_t size() const { return size_; }
   const std::string& path() const { return path_; }
 

@@ -1,31 +1,13 @@
-// From a decoded image to what the model sees: channels, size, and for training a random crop and
-// flip.
+// Preprocessing and, for training, a random crop and flip.
 #pragma once
 #include <cstdint>
 #include <span>
-#include <utility>
+#include <vector>
 
 #include "vitrum/core/philox.h"
-#include "vitrum/data/image.h"
-#include "vitrum/data/resize.h"
+#include "vitrum/data/preprocess.h"
 
 namespace vitrum {
-
-enum class CropMode : uint8_t {
-  kSquash,  // resize both edges, whatever the aspect ratio (Hugging Face; recipes from scratch)
-  kCenter,  // resize the shortest edge, keeping the aspect ratio (timm, torchvision)
-};
-
-// What every image goes through, in training and evaluation. The resize aims at floor(size /
-// crop_pct), then the centre is cropped.
-struct Preprocess {
-  int channels = 3, height = 224, width = 224;
-  Filter interpolation = Filter::kBilinear;
-  double crop_pct = 1.0;  // in (0, 1]
-  CropMode crop_mode = CropMode::kSquash;
-  int resize = 0;           // the edge to aim at instead, in pixels; 0: as crop_pct says
-  bool crop_floor = false;  // round the crop's corner down as transformers does, not to even
-};
 
 // What only training adds, after Preprocess.
 struct Augment {
@@ -43,16 +25,10 @@ class Transform {
   void apply(const Image& image, PhiloxStream& random, std::span<uint8_t> out);
 
  private:
-  const Image& with_channels(const Image& image);
-  const Image& with_size(const Image& image);
-
-  Preprocess preprocess_;
+  Preprocess size_;
   Augment augment_;
-  Resizer resizer_;
-  Image converted_, resized_;
+  Preprocessor preprocessor_;
+  std::vector<uint8_t> plain_;  // before the augmentation
 };
-
-// Size to which kCenter or kSquash resizes a (height, width) image before the centre crop.
-std::pair<int64_t, int64_t> resize_target(const Preprocess& preprocess, int height, int width);
 
 }  // namespace vitrum

@@ -109,7 +109,8 @@ std::vector<std::string> names_of(const std::map<std::string, int>& labels) {
 
 bool csv_has_splits(const std::string& path) { return !read_rows(path).front().split.empty(); }
 
-std::unique_ptr<Dataset> open_csv(const std::string& path, const std::string& split) {
+std::unique_ptr<Dataset> open_csv(const std::string& path, const std::string& split,
+                                  const DecodeOptions& options) {
   const std::vector<Row> rows = read_rows(path);
   const std::map<std::string, int> labels = number_classes(rows);
   const fs::path folder = fs::path(path).parent_path();
@@ -118,7 +119,7 @@ std::unique_ptr<Dataset> open_csv(const std::string& path, const std::string& sp
     if (row.split == split) files.push_back({(folder / row.file).string(), labels.at(row.label)});
   }
   if (files.empty()) fail_input("{}: no line of split '{}'", path, split);
-  return std::make_unique<FileDataset>(std::move(files), names_of(labels));
+  return std::make_unique<FileDataset>(std::move(files), names_of(labels), options);
 }
 
 }  // namespace vitrum

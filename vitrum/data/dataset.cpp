@@ -87,28 +87,29 @@ std::optional<std::string> find_split(const std::string& dir, const std::string&
 }
 
 std::unique_ptr<Dataset> open_folder_split(const std::string& dir, const std::string& split,
-                                           bool whole_allowed) {
+                                           bool whole_allowed, const DecodeOptions& options) {
   const auto train = find_split(dir, "train"), wanted = find_split(dir, split);
-  if (wanted) return open_folder(*wanted, class_folders(train.value_or(*wanted)));
-  if (whole_allowed && !train) return open_folder(dir, class_folders(dir));
+  if (wanted) return open_folder(*wanted, class_folders(train.value_or(*wanted)), options);
+  if (whole_allowed && !train) return open_folder(dir, class_folders(dir), options);
   fail_input("{}: has no {}/; expected train/ and val/ (or test/), each with a folder a class", dir,
              split_folders(split).front());
 }
 
 std::unique_ptr<Dataset> open_csv_split(const std::string& path, const std::string& split,
-                                        bool whole_allowed) {
-  if (csv_has_splits(path)) return open_csv(path, split == "train" ? "train" : "test");
-  if (whole_allowed) return open_csv(path, "");
+                                        bool whole_allowed, const DecodeOptions& options) {
+  if (csv_has_splits(path)) return open_csv(path, split == "train" ? "train" : "test", options);
+  if (whole_allowed) return open_csv(path, "", options);
   fail_input("{}: has no third column; training needs file,class,split with train and test lines",
              path);
 }
 
-std::unique_ptr<Dataset> open(const Spec& spec, const std::string& split, bool whole_allowed) {
+std::unique_ptr<Dataset> open(const Spec& spec, const std::string& split, bool whole_allowed,
+                              const DecodeOptions& options = {}) {
   const std::string train_or_test = split == "train" ? "train" : "test";
   if (spec.kind == "cifar10") return open_cifar(spec.path, train_or_test, 10);
   if (spec.kind == "cifar100") return open_cifar(spec.path, train_or_test, 100);
-  if (spec.kind == "folder") return open_folder_split(spec.path, split, whole_allowed);
-  if (spec.kind == "csv") return open_csv_split(spec.path, split, whole_allowed);
+  if (spec.kind == "folder") return open_folder_split(spec.path, split, whole_allowed, options);
+  if (spec.kind == "csv") return open_csv_split(spec.path, split, whole_allowed, options);
   return open_idx(spec.path, train_or_test, idx_classes(spec.kind));
 }
 
@@ -142,11 +143,12 @@ DataSplits open_data(const std::string& spec) {
   return splits;
 }
 
-std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& split) {
+std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& split,
+                                    const DecodeOptions& options) {
   if (!split.empty() && std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
     fail_usage("unknown split '{}'; expected train, test or val", split);
   }
-  return open(parse_spec(spec), split, true);
+  return open(parse_spec(spec), split, true, options);
 }
 
 std::pair<std::unique_ptr<Dataset>, std::unique_ptr<Dataset>> split_holdout(const Dataset& dataset,

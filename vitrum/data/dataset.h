@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "vitrum/data/decode.h"
 #include "vitrum/data/image.h"
 
 namespace vitrum {
@@ -48,7 +49,8 @@ DataSplits open_data(const std::string& spec);
 // One split, for evaluation: "train", "test", "val" (where a source has only one held-out split,
 // both names mean it), or "" for the one that training evaluates on. Beyond what open_data takes, a
 // folder that holds class folders directly and a CSV without a split column are accepted whole.
-std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& split = "");
+std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& split = "",
+                                    const DecodeOptions& options = {});
 
 // (kept, held out): two disjoint views of `dataset`, which must outlive them. The choice depends on
 // the seed only.

@@ -9,6 +9,8 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/data/codecs.h"
+#include "vitrum/data/orientation.h"
+#include "vitrum/data/pixel_loops.h"
 
 namespace vitrum {
 namespace {
@@ -18,9 +20,7 @@ bool starts_with(std::span<const uint8_t> bytes, std::string_view magic, size_t 
          std::memcmp(bytes.data() + at, magic.data(), magic.size()) == 0;
 }
 
-}  // namespace
-
-Image decode_image(std::span<const uint8_t> bytes, const std::string& name) {
+Image decode_as_stored(std::span<const uint8_t> bytes, const std::string& name) {
   if (starts_with(bytes, "\xff\xd8\xff")) return decode_jpeg(bytes, name);
   if (starts_with(bytes, "\x89PNG\r\n\x1a\n")) return decode_png(bytes, name);
   if (starts_with(bytes, "RIFF") && starts_with(bytes, "WEBP", 8)) return decode_webp(bytes, name);
@@ -28,7 +28,18 @@ Image decode_image(std::span<const uint8_t> bytes, const std::string& name) {
   fail_input("{}: not a JPEG, PNG or WebP image", name);
 }
 
-Image read_image(const std::string& path) { return decode_image(read_bytes(path), path); }
+}  // namespace
+
+Image decode_image(std::span<const uint8_t> bytes, const std::string& name,
+                   const DecodeOptions& options) {
+  Image image = decode_as_stored(bytes, name);
+  if (options.exif_orientation) apply_orientation(read_orientation(bytes), image);
+  return image;
+}
+
+Image read_image(const std::string& path, const DecodeOptions& options) {
+  return decode_image(read_bytes(path), path, options);
+}
 
 std::vector<uint8_t> read_bytes(const std::string& path) {
   std::error_code error;
@@ -64,8 +75,7 @@ void store_row(const uint8_t* row, int components, Image& image, int y) {
     for (uint8_t* plane : {red, green, blue}) std::copy_n(row, width, plane);
     return;
   }
-  for (size_t x = 0; x < width; ++x)
-    red[x] = row[3 * x], green[x] = row[3 * x + 1], blue[x] = row[3 * x + 2];
+  split_rgb(row, width, red, green, blue);
 }
 
 }  // namespace vitrum

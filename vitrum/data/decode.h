@@ -1,5 +1,5 @@
 // JPEG, PNG and WebP to RGB, pixel for pixel what Pillow's Image.open(f).convert("RGB") gives:
-// alpha is dropped (not composited), EXIF orientation is not applied.
+// alpha is dropped (not composited), and EXIF orientation is applied only where that is asked for.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,9 +13,14 @@ namespace vitrum {
 // Images with more pixels are refused before anything is allocated (Pillow's limit).
 inline constexpr int64_t kMaxPixels = 178'956'970;
 
+struct DecodeOptions {
+  bool exif_orientation = false;  // turn the image upright, as Pillow's ImageOps.exif_transpose
+};
+
 // The format is told by the first bytes, not by a file name; `name` is for messages.
-Image decode_image(std::span<const uint8_t> bytes, const std::string& name);
-Image read_image(const std::string& path);
+Image decode_image(std::span<const uint8_t> bytes, const std::string& name,
+                   const DecodeOptions& options = {});
+Image read_image(const std::string& path, const DecodeOptions& options = {});
 
 std::vector<uint8_t> read_bytes(const std::string& path);
 

@@ -23,9 +23,11 @@ bool is_image(const fs::path& path) {
   return std::find(kKnown.begin(), kKnown.end(), extension) != kKnown.end();
 }
 
+}  // namespace
+
 // Subfolders count too. Links to files are followed; links to folders below a class are not, as
 // they may form a circle.
-std::vector<std::string> images_below(const fs::path& dir) {
+std::vector<std::string> image_files(const std::string& dir) {
   std::vector<std::string> paths;
   try {
     for (auto it = fs::recursive_directory_iterator(dir); it != fs::recursive_directory_iterator();
@@ -43,8 +45,6 @@ std::vector<std::string> images_below(const fs::path& dir) {
   return paths;
 }
 
-}  // namespace
-
 std::vector<std::string> class_folders(const std::string& dir) {
   std::vector<std::string> names;
   try {
@@ -59,7 +59,8 @@ std::vector<std::string> class_folders(const std::string& dir) {
   return names;
 }
 
-std::unique_ptr<Dataset> open_folder(const std::string& dir, std::vector<std::string> classes) {
+std::unique_ptr<Dataset> open_folder(const std::string& dir, std::vector<std::string> classes,
+                                     const DecodeOptions& options) {
   std::vector<LabelledFile> files;
   for (const std::string& name : class_folders(dir)) {
     const auto found = std::find(classes.begin(), classes.end(), name);
@@ -67,14 +68,14 @@ std::unique_ptr<Dataset> open_folder(const std::string& dir, std::vector<std::st
       fail_input("{}/{}: no such class among the training data{}", dir, name,
                  did_you_mean(name, classes));
     }
-    const std::vector<std::string> paths = images_below(fs::path(dir) / name);
+    const std::vector<std::string> paths = image_files((fs::path(dir) / name).string());
     if (paths.empty())
       fail_input("{}/{}: the class folder holds no .jpg, .jpeg, .png or .webp image", dir, name);
     const int label = static_cast<int>(found - classes.begin());
     for (const std::string& path : paths) files.push_back({path, label});
   }
   if (files.empty()) fail_input("{}: holds no class folders", dir);
-  return std::make_unique<FileDataset>(std::move(files), std::move(classes));
+  return std::make_unique<FileDataset>(std::move(files), std::move(classes), options);
 }
 
 }  // namespace vitrum

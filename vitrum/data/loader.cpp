@@ -15,8 +15,8 @@ namespace vitrum {
 namespace {
 
 // Samples a worker takes at a time: several workers share a batch, so that the first one is ready
-// soon.
-constexpr int64_t kChunk = 32;
+// soon. Files, which take milliseconds to decode, are taken one by one.
+int64_t chunk_of(const Dataset& dataset) { return dataset.image_size().height == 0 ? 1 : 32; }
 
 }  // namespace
 
@@ -36,7 +36,8 @@ struct Loader::State {
     sample_bytes = static_cast<size_t>(p.channels) * static_cast<size_t>(p.height) *
                    static_cast<size_t>(p.width);
     batches = (dataset.size() + config.batch_size - 1) / config.batch_size;
-    chunks_per_batch = (config.batch_size + kChunk - 1) / kChunk;
+    chunk_size = chunk_of(dataset);
+    chunks_per_batch = (config.batch_size + chunk_size - 1) / chunk_size;
     order.resize(static_cast<size_t>(dataset.size()));
     halt();
   }
@@ -63,6 +64,7 @@ struct Loader::State {
     if (batch.storage.size() != n * sample_bytes) batch.storage = allocate_host(n * sample_bytes);
     batch.labels.resize(n);
     batch.indices.resize(n);
+    if (config.tolerant) batch.errors.assign(n, "");
   }
 
   Slot& slot_of(int64_t batch) { return slots[static_cast<size_t>(batch) % slots.size()]; }
@@ -77,7 +79,7 @@ struct Loader::State {
   const Dataset& dataset;
   const LoaderConfig config;
   size_t sample_bytes = 0;
-  int64_t batches = 0, chunks_per_batch = 0;
+  int64_t batches = 0, chunk_size = 1, chunks_per_batch = 0;
 
   // Fixed while an epoch runs.
   int64_t epoch = 0;
@@ -118,17 +120,26 @@ void Loader::State::work() {
 }
 
 void Loader::State::fill(int64_t chunk, Transform& transform, Image& image) {
-  const int64_t number = chunk / chunks_per_batch, begin = chunk % chunks_per_batch * kChunk;
-  const int64_t end = std::min(begin + kChunk, config.batch_size);
+  const int64_t number = chunk / chunks_per_batch, begin = chunk % chunks_per_batch * chunk_size;
+  const int64_t end = std::min(begin + chunk_size, config.batch_size);
   Batch& batch = slot_of(number).batch;
   for (int64_t row = begin; row < end; ++row) {
     const int64_t position = number * config.batch_size + row;
-    if (position < dataset.size()) {
-      fill_sample(batch, row, position, transform, image);
-    } else {
-      const auto r = static_cast<size_t>(row);
+    const auto r = static_cast<size_t>(row);
+    const auto blacken = [&] {
       std::ranges::fill(batch.pixels().subspan(r * sample_bytes, sample_bytes), uint8_t{0});
+    };
+    if (position >= dataset.size()) {
+      blacken();
       batch.labels[r] = 0, batch.indices[r] = -1;
+      continue;
+    }
+    try {
+      fill_sample(batch, row, position, transform, image);
+    } catch (const Error& error) {
+      if (!config.tolerant) throw;
+      batch.errors[r] = error.what();
+      blacken();
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "vitrum/core/buffer.h"
@@ -20,16 +21,18 @@ struct LoaderConfig {
   int threads = 1;   // workers
   int prefetch = 4;  // batches prepared ahead
   Preprocess preprocess;
-  Augment augment;  // all off by default: evaluation
+  Augment augment;        // all off by default: evaluation
+  bool tolerant = false;  // an unreadable image is black and has its reason in Batch::errors
 };
 
 // Always batch_size samples; those from `count` on (in the last batch of an epoch) are black, label
 // 0, index -1.
 struct Batch {
   int64_t count = 0;
-  Buffer storage;                // cache-line aligned
-  std::vector<int32_t> labels;   // (batch_size)
-  std::vector<int64_t> indices;  // (batch_size): which sample of the dataset
+  Buffer storage;                   // cache-line aligned
+  std::vector<int32_t> labels;      // (batch_size)
+  std::vector<int64_t> indices;     // (batch_size): which sample of the dataset
+  std::vector<std::string> errors;  // (batch_size), "" where all is well; only of tolerant loaders
 
   std::span<uint8_t> pixels() const {  // (batch_size, channels, height, width)
     return {reinterpret_cast<uint8_t*>(storage.data()), storage.size()};

@@ -12,15 +12,6 @@
 namespace vitrum {
 namespace {
 
-// Weights are integers scaled by 2^22: the sum of 8-bit pixels times weights keeps a bit for
-// overshoot and a sign.
-constexpr int kPrecision = 22;
-constexpr int32_t kHalf = 1 << (kPrecision - 1);
-
-uint8_t to_pixel(int32_t sum) {
-  return static_cast<uint8_t>(std::clamp(sum >> kPrecision, 0, 255));
-}
-
 double sinc(double x) {
   x *= std::numbers::pi;
   return x == 0.0 ? 1.0 : std::sin(x) / x;
@@ -62,13 +53,19 @@ double support_of(Filter filter) {
 }
 
 int32_t to_fixed(double weight) {
-  return static_cast<int32_t>(weight * (1 << kPrecision) + (weight < 0 ? -0.5 : 0.5));
+  return static_cast<int32_t>(weight * (1 << kWeightBits) + (weight < 0 ? -0.5 : 0.5));
 }
 
 // The intermediate image is rounded to 8 bits, so the order of the passes shows. This is the rule
 // of Pillow 13, found by experiment; releases up to 12.0 always begin with the horizontal pass.
 bool vertical_first(const Image& in, int height, int width) {
   return height < in.height && in.height - height > 2 * (in.width - width);
+}
+
+void copy_window(const Image& in, int channel, const Window& window, uint8_t* out) {
+  const auto width = static_cast<size_t>(window.width), stride = static_cast<size_t>(in.width);
+  const uint8_t* row = in.plane(channel) + static_cast<size_t>(window.top) * stride + window.left;
+  for (int y = 0; y < window.height; ++y, row += stride, out += width) std::copy_n(row, width, out);
 }
 
 const std::array<std::string, 6> kNames = {"nearest", "box",     "bilinear",
@@ -94,6 +91,7 @@ void Resizer::Axis::prepare(int in_size, int out_size, Filter with) {
   taps = static_cast<int>(std::ceil(support)) * 2 + 1;
   first.resize(length), count.resize(length);
   weights.assign(length * static_cast<size_t>(taps), 0);
+  pairs.resize(length * pairs_of(static_cast<size_t>(taps)));
   std::vector<double> exact(static_cast<size_t>(taps));
   for (size_t i = 0; i < length; ++i) {
     const double center = (static_cast<double>(i) + 0.5) * scale;
@@ -111,88 +109,114 @@ void Resizer::Axis::prepare(int in_size, int out_size, Filter with) {
       const double w = exact[static_cast<size_t>(k)];
       fixed[k] = to_fixed(total == 0.0 ? w : w / total);
     }
+    pair_up({fixed, static_cast<size_t>(count[i])},
+            pairs.data() + i * pairs_of(static_cast<size_t>(taps)));
   }
 }
 
-void Resizer::pass_horizontal(const Image& in, Image& out) const {
-  out.reshape(in.channels, in.height, horizontal_.out);
-  const auto out_width = static_cast<size_t>(out.width);
-  const int rows = in.channels * in.height;
-  for (int row = 0; row < rows; ++row) {
-    const uint8_t* const source =
-        in.pixels.data() + static_cast<size_t>(row) * static_cast<size_t>(in.width);
-    uint8_t* const target = out.pixels.data() + static_cast<size_t>(row) * out_width;
-    for (size_t x = 0; x < out_width; ++x) {
-      const int32_t* const w =
-          horizontal_.weights.data() + x * static_cast<size_t>(horizontal_.taps);
-      const uint8_t* const pixel = source + horizontal_.first[x];
-      int32_t sum = kHalf;
-      for (int k = 0; k < horizontal_.count[x]; ++k) sum += pixel[k] * w[k];
-      target[x] = to_pixel(sum);
+void Resizer::Axis::weigh(int i, const uint8_t* rows, size_t stride, size_t width,
+                          uint8_t* to) const {
+  const auto at = static_cast<size_t>(i), n = static_cast<size_t>(count[at]);
+  const auto all = static_cast<size_t>(taps);
+  weigh_rows(rows, stride, {weights.data() + at * all, n},
+             {pairs.data() + at * pairs_of(all), pairs_of(n)}, width, to);
+}
+
+// Bands of rows are turned on their side, so that both passes are sums of whole rows.
+void Resizer::pass_horizontal(const Rows& in, const Window& window, uint8_t* out) {
+  constexpr size_t kBand = 64;  // a multiple of what weigh_rows takes at a time
+  const int begin = horizontal_.first_of(window.left);
+  const auto columns = static_cast<size_t>(horizontal_.last_of(window.left + window.width) - begin);
+  const auto width = static_cast<size_t>(window.width);
+  columns_.resize(columns * kBand), narrow_.resize(width * kBand);
+  for (size_t row = 0; row < in.count; row += kBand) {
+    const size_t rows = std::min(kBand, in.count - row);
+    transpose(in.data + row * in.stride + (begin - in.skipped), in.stride, rows, columns,
+              columns_.data(), kBand);
+    for (size_t x = 0; x < width; ++x) {
+      const int i = window.left + static_cast<int>(x);
+      const auto from = static_cast<size_t>(horizontal_.first_of(i) - begin);
+      horizontal_.weigh(i, columns_.data() + from * kBand, kBand, (rows + 31) / 32 * 32,
+                        narrow_.data() + x * kBand);
     }
+    transpose(narrow_.data(), kBand, width, rows, out + row * width, width);
   }
 }
 
-void Resizer::pass_vertical(const Image& in, Image& out) {
-  out.reshape(in.channels, vertical_.out, in.width);
-  const auto width = static_cast<size_t>(in.width);
-  sums_.resize(width);
-  for (int channel = 0; channel < in.channels; ++channel) {
-    for (size_t y = 0; y < static_cast<size_t>(vertical_.out); ++y) {
-      const int32_t* const w = vertical_.weights.data() + y * static_cast<size_t>(vertical_.taps);
-      const uint8_t* source = in.plane(channel) + static_cast<size_t>(vertical_.first[y]) * width;
-      std::fill(sums_.begin(), sums_.end(), kHalf);
-      for (int k = 0; k < vertical_.count[y]; ++k, source += width) {
-        for (size_t x = 0; x < width; ++x) sums_[x] += source[x] * w[k];
-      }
-      std::transform(sums_.begin(), sums_.end(), out.plane(channel) + y * width, to_pixel);
-    }
+void Resizer::pass_vertical(const Rows& in, const Window& window, size_t columns, uint8_t* out) {
+  for (int y = window.top; y < window.top + window.height; ++y, out += columns) {
+    const auto from = static_cast<size_t>(vertical_.first_of(y) - in.skipped);
+    vertical_.weigh(y, in.data + from * in.stride, in.stride, columns, out);
   }
+}
+
+void Resizer::resize_plane(const uint8_t* in, const Window& w, bool vertical_first, uint8_t* out) {
+  const auto stride = static_cast<size_t>(horizontal_.in), width = static_cast<size_t>(w.width),
+             height = static_cast<size_t>(w.height);
+  const bool across = horizontal_.in != horizontal_.out, down = vertical_.in != vertical_.out;
+  const auto row = [&](int y) { return in + static_cast<size_t>(y) * stride; };
+  if (!down) return pass_horizontal({row(w.top), stride, height, 0}, w, out);
+  if (!across) return pass_vertical({in + w.left, stride, 0, 0}, w, width, out);
+  if (vertical_first) {
+    const int begin = horizontal_.first_of(w.left), end = horizontal_.last_of(w.left + w.width);
+    const auto columns = static_cast<size_t>(end - begin);
+    between_.resize(height * columns);
+    pass_vertical({in + begin, stride, 0, 0}, w, columns, between_.data());
+    return pass_horizontal({between_.data(), columns, height, begin}, w, out);
+  }
+  const int begin = vertical_.first_of(w.top), end = vertical_.last_of(w.top + w.height);
+  const auto rows = static_cast<size_t>(end - begin);
+  between_.resize(rows * width);
+  pass_horizontal({row(begin), stride, rows, 0}, w, between_.data());
+  pass_vertical({between_.data(), width, rows, begin}, w, width, out);
 }
 
 // Positions are accumulated rather than multiplied, as Pillow does; the last bit decides at some
 // sizes.
-void Resizer::resize_nearest(const Image& in, Image& out) {
+void Resizer::resize_nearest(const Image& in, int height, int width, const Window& window,
+                             uint8_t* out) {
   const auto positions = [](int in_size, int out_size, std::vector<int>& at) {
     const double scale = static_cast<double>(in_size) / out_size;
     double position = scale * 0.5;
     at.resize(static_cast<size_t>(out_size));
     for (int& i : at) i = std::min(static_cast<int>(position), in_size - 1), position += scale;
   };
-  positions(in.width, out.width, horizontal_.first);
-  positions(in.height, out.height, vertical_.first);
+  positions(in.width, width, horizontal_.first);
+  positions(in.height, height, vertical_.first);
   horizontal_.in = vertical_.in = 0;  // the tables no longer hold a convolution
-  uint8_t* target = out.pixels.data();
   for (int channel = 0; channel < in.channels; ++channel) {
-    for (const int y : vertical_.first) {
-      const uint8_t* const row =
-          in.plane(channel) + static_cast<size_t>(y) * static_cast<size_t>(in.width);
-      for (const int x : horizontal_.first) *target++ = row[x];
+    for (int y = window.top; y < window.top + window.height; ++y) {
+      const auto from = static_cast<size_t>(vertical_.first_of(y)) * static_cast<size_t>(in.width);
+      const uint8_t* const row = in.plane(channel) + from;
+      for (int x = window.left; x < window.left + window.width; ++x)
+        *out++ = row[horizontal_.first_of(x)];
     }
   }
 }
 
+void Resizer::resize(const Image& in, int height, int width, Filter filter, const Window& window,
+                     uint8_t* out) {
+  assert(height > 0 && width > 0 && window.top >= 0 && window.left >= 0);
+  assert(window.top + window.height <= height && window.left + window.width <= width);
+  const bool same = height == in.height && width == in.width;
+  if (!same && filter == Filter::kNearest) return resize_nearest(in, height, width, window, out);
+  if (!same) {
+    horizontal_.prepare(in.width, width, filter);
+    vertical_.prepare(in.height, height, filter);
+  }
+  const auto bytes = static_cast<size_t>(window.height) * static_cast<size_t>(window.width);
+  for (int channel = 0; channel < in.channels; ++channel, out += bytes) {
+    if (same)
+      copy_window(in, channel, window, out);
+    else
+      resize_plane(in.plane(channel), window, vertical_first(in, height, width), out);
+  }
+}
+
 void Resizer::resize(const Image& in, int height, int width, Filter filter, Image& out) {
-  assert(height > 0 && width > 0 && &in != &out);
-  if (height == in.height && width == in.width) {
-    out = in;
-    return;
-  }
-  if (filter == Filter::kNearest) {
-    out.reshape(in.channels, height, width);
-    return resize_nearest(in, out);
-  }
-  horizontal_.prepare(in.width, width, filter);
-  vertical_.prepare(in.height, height, filter);
-  if (height == in.height) return pass_horizontal(in, out);
-  if (width == in.width) return pass_vertical(in, out);
-  if (vertical_first(in, height, width)) {
-    pass_vertical(in, between_);
-    pass_horizontal(between_, out);
-  } else {
-    pass_horizontal(in, between_);
-    pass_vertical(between_, out);
-  }
+  assert(&in != &out);
+  out.reshape(in.channels, height, width);
+  resize(in, height, width, filter, {0, 0, height, width}, out.pixels.data());
 }
 
 Image resize(const Image& in, int height, int width, Filter filter) {

@@ -120,7 +120,7 @@ Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index) {
   return x;
 }
 
-Value vit(Scope s, Value image, const ViTConfig& cfg) {
+Value vit_features(Scope s, Value image, const ViTConfig& cfg) {
   validate(cfg);
   Value x = embed(s, image, cfg);
   for (int64_t i = 0; i < cfg.depth; ++i) x = vit_block(s / "blocks" / i, x, cfg, i);
@@ -131,8 +131,17 @@ Value vit(Scope s, Value image, const ViTConfig& cfg) {
     if (cfg.pre_norm) x = layer_norm(s / "norm", x, cfg.eps);
     x = take_token(x, 0);
   }
-  if (cfg.classes == 0) return x;
-  return linear(s / "head", x, cfg.classes, dense(cfg, s / "head", cfg.width, cfg.head_bias));
+  return x;
+}
+
+Value vit_head(Scope s, Value features, const ViTConfig& cfg) {
+  if (cfg.classes == 0) return features;
+  return linear(s / "head", features, cfg.classes,
+                dense(cfg, s / "head", cfg.width, cfg.head_bias));
+}
+
+Value vit(Scope s, Value image, const ViTConfig& cfg) {
+  return vit_head(s, vit_features(s, image, cfg), cfg);
 }
 
 void validate(const ViTConfig& cfg) {

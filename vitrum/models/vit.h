@@ -43,9 +43,13 @@ struct ViTConfig {
 // Throws a usage error that names the impossible combination.
 void validate(const ViTConfig& cfg);
 
-// (B, C, H, W) already normalised -> (B, classes); without a head (classes = 0): the pooled
-// features (B, width).
+// (B, C, H, W) already normalised -> (B, classes): the head on the features. Without a head (classes
+// = 0): the features.
 Value vit(Scope s, Value image, const ViTConfig& cfg);
+
+// (B, C, H, W) -> the pooled features (B, width), and (B, width) -> (B, classes).
+Value vit_features(Scope s, Value image, const ViTConfig& cfg);
+Value vit_head(Scope s, Value features, const ViTConfig& cfg);
 
 // One encoder block (B, T, C) -> (B, T, C).
 Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index);

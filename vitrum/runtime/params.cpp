@@ -13,11 +13,21 @@ constexpr int64_t kAlign =
 
 ParamStore::ParamStore(const Graph& g, Backend& backend, DType master)
     : backend_(backend), master_(master), specs_(g.params) {
+  lay_out();
+  arena(Arena::kMaster);
+}
+
+ParamStore::ParamStore(const Graph& g, Backend& backend, Source source)
+    : backend_(backend), source_(std::move(source)), specs_(g.params) {
+  lay_out();
+  for (auto& views : found_) views.resize(specs_.size());
+}
+
+void ParamStore::lay_out() {
   for (const ParamSpec& spec : specs_) {
     offsets_.push_back(elements_);
     elements_ += (spec.shape.numel() + kAlign - 1) / kAlign * kAlign;
   }
-  arena(Arena::kMaster);
 }
 
 void ParamStore::initialize(uint64_t seed) {
@@ -42,6 +52,7 @@ int ParamStore::index(const std::string& name) const {
 }
 
 TensorView ParamStore::arena(Arena which) {
+  assert(!source_);
   Buffer& buffer = buffers_[static_cast<size_t>(which)];
   const TensorView view{buffer.data(), {elements_}, dtype(which)};
   if (view || elements_ == 0) return view;
@@ -53,6 +64,12 @@ TensorView ParamStore::arena(Arena which) {
 }
 
 TensorView ParamStore::view(size_t param, Arena which) {
+  if (source_) {
+    assert(which == Arena::kMaster || which == Arena::kCompute);
+    TensorView& view = found_[static_cast<size_t>(which)][param];
+    if (!view) view = source_(param, which);
+    return view;
+  }
   const TensorView all = arena(which);
   return {static_cast<std::byte*>(all.data) +
               offsets_[param] * static_cast<int64_t>(size_of(all.dtype)),

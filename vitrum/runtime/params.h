@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -19,6 +20,12 @@ class ParamStore {
   // Lays out the graph's parameters; the master copy (f32, or f64 for gradient checks) is allocated
   // at once.
   ParamStore(const Graph& g, Backend& backend, DType master = DType::kF32);
+
+  // Parameters that are only read and live elsewhere: `source` is asked for the kMaster (f32) or
+  // kCompute (bf16) form of one, once, when a program first wants it; what it returns stays valid
+  // as long as the store. There are no arenas then.
+  using Source = std::function<TensorView(size_t param, Arena which)>;
+  ParamStore(const Graph& g, Backend& backend, Source source);
 
   void initialize(uint64_t seed);
 
@@ -51,8 +58,12 @@ class ParamStore {
     TensorView view;
   };
 
+  void lay_out();
+
   Backend& backend_;
-  DType master_;
+  DType master_ = DType::kF32;
+  Source source_;
+  std::array<std::vector<TensorView>, 2> found_;  // what it returned: [kMaster or kCompute][param]
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;
   int64_t elements_ = 0;

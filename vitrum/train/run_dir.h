@@ -4,7 +4,7 @@
 #include <string>
 
 #include "vitrum/train/checkpoint.h"
-#include "vitrum/train/evaluator.h"
+#include "vitrum/infer/evaluator.h"
 #include "vitrum/train/event_file.h"
 #include "vitrum/train/metrics_log.h"
 #include "vitrum/train/recipe.h"

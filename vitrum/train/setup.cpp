@@ -51,6 +51,7 @@ void set_head(ModelSpec& model, const Recipe& recipe, const Dataset& data) {
     fail_usage("{} has {} outputs, the data has {} classes", model.architecture,
                model.config.classes, in_data);
   model.labels = model.config.classes == in_data ? data.classes() : std::vector<std::string>();
+  model.class_ids.clear();
   if (recipe.head_bias) model.config.head_bias = *recipe.head_bias;
 }
 

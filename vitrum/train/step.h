@@ -6,7 +6,7 @@
 
 #include "vitrum/data/loader.h"
 #include "vitrum/runtime/program.h"
-#include "vitrum/train/evaluator.h"
+#include "vitrum/infer/model_program.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/weights/model_dir.h"
 

@@ -8,7 +8,7 @@
 #include "vitrum/data/loader.h"
 #include "vitrum/runtime/backends.h"
 #include "vitrum/train/checkpoint.h"
-#include "vitrum/train/evaluator.h"
+#include "vitrum/infer/evaluator.h"
 #include "vitrum/train/interrupt.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/train/run_dir.h"

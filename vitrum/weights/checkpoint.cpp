@@ -165,4 +165,9 @@ std::span<const std::byte> Checkpoint::read(const ParamSpec& param, const ViTCon
   return scratch;
 }
 
+void Checkpoint::release(const ParamSpec& param, const ViTConfig& config) const {
+  const StoredParam stored = *stored_as(naming_, param.name, param.shape, config);
+  for (const StoredTensor& t : stored.tensors) file_->release(file_->at(t.name));
+}
+
 }  // namespace vitrum

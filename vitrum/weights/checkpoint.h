@@ -33,6 +33,8 @@ class Checkpoint {
   DType dtype(const ParamSpec& param, const ViTConfig& config) const;
   std::span<const std::byte> read(const ParamSpec& param, const ViTConfig& config,
                                   std::vector<std::byte>& scratch) const;
+  // It will not be read again soon: gives back the memory of the file's pages.
+  void release(const ParamSpec& param, const ViTConfig& config) const;
 
  private:
   std::unique_ptr<TensorSource> file_;

@@ -130,12 +130,13 @@ void read_preprocessing(const JsonKeys& keys, const ViTConfig& config, Preproces
 }
 
 // Names, or where timm gives descriptions for them (WordNet ids), those.
-std::vector<std::string> read_labels(const JsonKeys& top, const JsonKeys& pretrained) {
+void read_labels(const JsonKeys& top, const JsonKeys& pretrained, ModelSpec& spec) {
   const JsonKeys& at = top.has("label_names") ? top : pretrained;
-  std::vector<std::string> labels = at.texts("label_names");
+  spec.labels = at.texts("label_names");
+  if (!at.has("label_descriptions")) return;
   const JsonKeys descriptions = at.object("label_descriptions");
-  for (std::string& label : labels) label = descriptions.text(label, label);
-  return labels;
+  spec.class_ids = spec.labels;
+  for (std::string& label : spec.labels) label = descriptions.text(label, label);
 }
 
 void check_size(const ViTConfig& c, const std::string& path) {
@@ -206,7 +207,7 @@ ModelSpec parse_model_config(const std::string& text, const std::string& path) {
     read_timm(top, top.object("model_args"), pretrained, spec);
   check_config(spec.config, path);
   read_preprocessing(pretrained, spec.config, spec.preprocess);
-  spec.labels = read_labels(top, pretrained);
+  read_labels(top, pretrained, spec);
   if (!spec.labels.empty() && static_cast<int64_t>(spec.labels.size()) > spec.config.classes)
     fail_input("{}: {} label names for {} classes", path, spec.labels.size(), spec.config.classes);
   return spec;

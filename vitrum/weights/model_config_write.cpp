@@ -79,6 +79,11 @@ Json pretrained_cfg(const ModelSpec& spec) {
               {"first_conv", "patch_embed.proj"},
               {"classifier", "head"}};
   if (!spec.labels.empty()) cfg["label_names"] = spec.labels;
+  if (!spec.class_ids.empty()) {
+    cfg["label_names"] = spec.class_ids;
+    for (size_t i = 0; i < spec.class_ids.size(); ++i)
+      cfg["label_descriptions"][spec.class_ids[i]] = spec.labels[i];
+  }
   return cfg;
 }
 

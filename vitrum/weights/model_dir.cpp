@@ -103,7 +103,7 @@ void set_channels(ModelSpec& spec, int64_t channels) {
 }
 
 void set_classes(ModelSpec& spec, int64_t classes) {
-  if (classes != spec.config.classes) spec.labels.clear();
+  if (classes != spec.config.classes) spec.labels.clear(), spec.class_ids.clear();
   spec.config.classes = classes;
 }
 

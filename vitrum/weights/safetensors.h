@@ -22,6 +22,7 @@ class SafetensorsFile final : public TensorSource {
   const std::string& path() const override { return file_.path(); }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   std::span<const std::byte> bytes(const TensorInfo& tensor) const override;
+  void release(const TensorInfo& tensor) const override { file_.release(bytes(tensor)); }
 
  private:
   void validate_layout() const;

@@ -153,4 +153,9 @@ std::span<const std::byte> ShardedFile::bytes(const TensorInfo& tensor) const {
   return shards_[place.shard]->bytes(*place.tensor);
 }
 
+void ShardedFile::release(const TensorInfo& tensor) const {
+  const Place& place = places_[tensor.offset];
+  shards_[place.shard]->release(*place.tensor);
+}
+
 }  // namespace vitrum

@@ -21,6 +21,7 @@ class ShardedFile final : public TensorSource {
 
   const std::string& path() const override { return path_; }
   std::span<const std::byte> bytes(const TensorInfo& tensor) const override;
+  void release(const TensorInfo& tensor) const override;
 
  private:
   struct Place {

@@ -34,6 +34,9 @@ class TensorSource {
   // Little-endian, in C order, valid as long as the source; straight from the mapped file where it
   // holds them so. Not always aligned: copy before reading as numbers.
   virtual std::span<const std::byte> bytes(const TensorInfo& tensor) const = 0;
+  // The tensor will not be read again soon: gives back the memory its pages take. Reading it again
+  // is possible.
+  virtual void release(const TensorInfo&) const {}
   // Into memory of the same dtype and shape; fails naming the tensor where they differ.
   void copy_to(const TensorInfo& tensor, const TensorView& target) const;
 

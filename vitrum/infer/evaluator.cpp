@@ -1,32 +1,12 @@
-#include "vitrum/train/evaluator.h"
+#include "vitrum/infer/evaluator.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "vitrum/core/error.h"
-#include "vitrum/graph/functional.h"
 
 namespace vitrum {
-
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch) {
-  const ViTConfig& c = model.config;
-  const Value image = g.input("image", {batch, c.channels, c.image_h, c.image_w}, DType::kU8);
-  const Value x = normalize(image, model.preprocess.mean, model.preprocess.std);
-  return {image, vit(Scope(g), x, c)};
-}
-
-Preprocess preprocess_of(const ModelSpec& model) {
-  const Preprocessing& p = model.preprocess;
-  return {.channels = static_cast<int>(model.config.channels),
-          .height = static_cast<int>(model.config.image_h),
-          .width = static_cast<int>(model.config.image_w),
-          .interpolation = parse_filter(p.interpolation),
-          .crop_pct = p.crop_pct,
-          .crop_mode = p.crop_mode == "squash" ? CropMode::kSquash : CropMode::kCenter,
-          .resize = static_cast<int>(p.resize),
-          .crop_floor = p.crop_floor};
-}
 
 namespace {
 
@@ -46,16 +26,9 @@ int64_t rank_of(std::span<const float> logits, size_t label) {
   return rank;
 }
 
-TracedModel require_head(TracedModel model, const ModelSpec& spec) {
+const ModelSpec& require_head(const ModelSpec& spec) {
   if (spec.config.classes == 0) fail_usage("{} has no head to evaluate", spec.architecture);
-  return model;
-}
-
-Program compile(Graph& g, const TracedModel& model, ParamStore& store, DType compute,
-                Arena weights) {
-  fuse(g);
-  const DType dtype = weights == Arena::kEma ? DType::kF32 : compute;
-  return Program(g, std::span(&model.logits, 1), store, {.compute = dtype, .weights = weights});
+  return spec;
 }
 
 }  // namespace
@@ -97,20 +70,18 @@ Evaluation EvaluationTotals::result() const {
 
 Evaluator::Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
                      Arena weights)
-    : batch_(batch),
-      model_(require_head(trace(graph_, model, batch), model)),
-      program_(compile(graph_, model_, store, compute, weights)),
+    : program_(require_head(model), store, batch,
+               {.compute = weights == Arena::kEma ? DType::kF32 : compute, .weights = weights}),
       logits_(static_cast<size_t>(batch * model.config.classes)) {}
 
 Evaluation Evaluator::run(Loader& loader, int64_t classes, const KeepGoing& keep_going) {
-  const size_t outputs = logits_.size() / static_cast<size_t>(batch_);
+  const size_t outputs = logits_.size() / static_cast<size_t>(batch());
   EvaluationTotals totals(classes);
   Batch batch;
   loader.start(0);
   for (int64_t done = 0; (!keep_going || keep_going(done)) && loader.next(batch); ++done) {
-    program_.upload(model_.image, batch.pixels().data());
-    program_.run();
-    program_.download(logits_.data(), model_.logits);
+    program_.run(batch.pixels().data());
+    program_.read_logits(logits_.data());
     for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i)
       totals.add(std::span(logits_).subspan(i * outputs, outputs), batch.labels[i]);
   }

@@ -6,21 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "vitrum/data/augment.h"
 #include "vitrum/data/loader.h"
-#include "vitrum/runtime/program.h"
-#include "vitrum/weights/model_dir.h"
+#include "vitrum/infer/model_program.h"
 
 namespace vitrum {
-
-// Records the model on raw pixels: image (B, C, H, W) u8 -> logits (B, classes).
-struct TracedModel {
-  Value image, logits;
-};
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch);
-
-// The loader's side of the model's preprocessing: channels, size, resize.
-Preprocess preprocess_of(const ModelSpec& model);
 
 struct Evaluation {
   int64_t images = 0;
@@ -46,25 +35,23 @@ class EvaluationTotals {
   double loss_ = 0;
 };
 
+// `keep_going(batches done)` is asked before each batch; where it says no, the result so far is
+// returned.
+using KeepGoing = std::function<bool(int64_t)>;
+
 class Evaluator {
  public:
   // `weights` is kMaster, or kEma for the averaged ones; those run in f32, whatever `compute` says.
   Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
             Arena weights = Arena::kMaster);
 
-  // `keep_going(batches done)` is asked before each batch; where it says no, the result so far is
-  // returned.
-  using KeepGoing = std::function<bool(int64_t)>;
   Evaluation run(Loader& loader, int64_t classes, const KeepGoing& keep_going = {});
 
-  int64_t batch() const { return batch_; }
+  int64_t batch() const { return program_.batch(); }
   const Plan& plan() const { return program_.plan(); }
 
  private:
-  int64_t batch_;
-  Graph graph_{Mode::kInference};
-  TracedModel model_;
-  Program program_;
+  ModelProgram program_;
   std::vector<float> logits_;
 };
 

@@ -1,0 +1,150 @@
+// The C interface, through the shared library; and the two examples, as their users run them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/support/data_files.h"
+#include "tests/support/process.h"
+#include "tests/support/tiny_model.h"
+#include "vitrum/core/files.h"
+#include "vitrum/infer/predictor.h"
+#include "vitrum/vitrum.h"
+
+namespace vitrum {
+namespace {
+
+using testing::HasSubstr;
+
+class CApi : public testing::Test {
+ protected:
+  CApi() {
+    test::write_tiny_model(dir_ / "model", test::tiny_rgb_model());
+    test::write_file(dir_ / "a.jpg", test::encode_jpeg(photo_));
+    vitrum_load((dir_ / "model").c_str(), nullptr, &model_);
+  }
+  ~CApi() override { vitrum_free(model_); }
+
+  test::TempDir dir_;
+  Image photo_ = test::gradient(3, 50, 70);
+  vitrum_model* model_ = nullptr;
+};
+
+TEST_F(CApi, DoesWhatThePredictorDoes) {
+  ASSERT_NE(model_, nullptr) << vitrum_last_error();
+  EXPECT_EQ(vitrum_classes(model_), 7);
+  EXPECT_EQ(vitrum_dimension(model_), 48);
+  EXPECT_STREQ(vitrum_label(model_, 1), "goldfish");
+  EXPECT_EQ(vitrum_label(model_, 7), nullptr);
+  EXPECT_STRNE(vitrum_version(), "");
+
+  Predictor predictor(dir_ / "model");
+  const auto expected = predictor.classify(dir_ / "a.jpg", 3);
+  const std::string bytes = read_file(dir_ / "a.jpg");
+  for (const bool from_file : {true, false}) {
+    vitrum_prediction best[3];
+    size_t count = 0;
+    const vitrum_status status =
+        from_file ? vitrum_classify_file(model_, (dir_ / "a.jpg").c_str(), best, 3, &count)
+                  : vitrum_classify_bytes(model_, bytes.data(), bytes.size(), best, 3, &count);
+    ASSERT_EQ(status, VITRUM_OK) << vitrum_last_error();
+    ASSERT_EQ(count, 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(best[i].index, expected[i].index);
+      EXPECT_EQ(best[i].probability, expected[i].probability);
+      EXPECT_EQ(best[i].label, expected[i].label);
+    }
+  }
+  std::vector<float> from_file(48), from_bytes(48);
+  EXPECT_EQ(vitrum_features_file(model_, (dir_ / "a.jpg").c_str(), from_file.data()), VITRUM_OK);
+  EXPECT_EQ(vitrum_features_bytes(model_, bytes.data(), bytes.size(), from_bytes.data()),
+            VITRUM_OK);
+  EXPECT_EQ(from_file, predictor.features(dir_ / "a.jpg"));
+  EXPECT_EQ(from_bytes, from_file);
+}
+
+TEST_F(CApi, TakesPixelsWithPaddingAndAlpha) {
+  const std::vector<float> expected = Predictor(dir_ / "model").features(photo_);
+  for (const int channels : {3, 4}) {
+    const size_t stride = 70 * static_cast<size_t>(channels) + 5;
+    std::vector<uint8_t> pixels(50 * stride, 99);
+    for (size_t y = 0; y < 50; ++y)
+      for (size_t x = 0; x < 70; ++x)
+        for (size_t c = 0; c < 3; ++c)
+          pixels[y * stride + x * static_cast<size_t>(channels) + c] =
+              photo_.plane(static_cast<int>(c))[y * 70 + x];
+    const vitrum_image image = {pixels.data(), 70, 50, channels, stride};
+    std::vector<float> found(48);
+    EXPECT_EQ(vitrum_features_image(model_, &image, found.data()), VITRUM_OK);
+    EXPECT_EQ(found, expected);
+  }
+}
+
+TEST_F(CApi, ReportsErrorsOfItsOwnThread) {
+  vitrum_prediction best[1];
+  size_t count = 0;
+  EXPECT_EQ(vitrum_classify_file(model_, "no-such.jpg", best, 1, &count), VITRUM_INPUT);
+  EXPECT_THAT(vitrum_last_error(), HasSubstr("no-such.jpg"));
+  std::thread([] { EXPECT_STREQ(vitrum_last_error(), ""); }).join();
+  EXPECT_EQ(vitrum_classify_bytes(model_, "junk", 4, best, 1, &count), VITRUM_INPUT);
+  EXPECT_EQ(vitrum_classify_file(model_, nullptr, best, 1, &count), VITRUM_USAGE);
+  EXPECT_EQ(vitrum_classify_file(nullptr, "a", best, 1, &count), VITRUM_USAGE);
+  EXPECT_THAT(vitrum_last_error(), HasSubstr("model is NULL"));
+  const vitrum_image thin = {reinterpret_cast<const uint8_t*>("x"), 10, 10, 3, 12};
+  EXPECT_EQ(vitrum_classify_image(model_, &thin, best, 1, &count), VITRUM_USAGE);
+  EXPECT_THAT(vitrum_last_error(), HasSubstr("stride"));
+
+  vitrum_options options = VITRUM_OPTIONS_INIT;
+  vitrum_model* none = model_;
+  EXPECT_EQ(vitrum_load((dir_ / "nowhere").c_str(), &options, &none), VITRUM_USAGE);
+  EXPECT_EQ(none, nullptr);
+  options.precision = 7;
+  EXPECT_EQ(vitrum_load((dir_ / "model").c_str(), &options, &none), VITRUM_USAGE);
+}
+
+// An older caller's struct is shorter; what it lacks has its default.
+TEST_F(CApi, AcceptsOlderOptions) {
+  vitrum_options options = VITRUM_OPTIONS_INIT;
+  options.size = offsetof(vitrum_options, threads);
+  options.threads = -1;
+  vitrum_model* model = nullptr;
+  EXPECT_EQ(vitrum_load((dir_ / "model").c_str(), &options, &model), VITRUM_OK);
+  vitrum_free(model);
+}
+
+TEST_F(CApi, ServesSeveralThreadsAtOnce) {
+  std::vector<float> expected(48);
+  ASSERT_EQ(vitrum_features_file(model_, (dir_ / "a.jpg").c_str(), expected.data()), VITRUM_OK);
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      std::vector<float> found(48);
+      for (int i = 0; i < 20; ++i) {
+        wrong += vitrum_features_file(model_, (dir_ / "a.jpg").c_str(), found.data()) != VITRUM_OK;
+        wrong += found != expected;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(CApi, ExamplesRun) {
+  const auto run = [&](const std::string& program, const std::string& image) {
+    const std::vector<std::string> command = {VITRUM_EXAMPLES "/" + program, dir_ / "model", image};
+    const int code = test::Process(command, dir_ / "out", dir_ / "err").wait();
+    return test::Finished{code, read_file(dir_ / "out"), read_file(dir_ / "err")};
+  };
+  const test::Finished cpp = run("example_classify", dir_ / "a.jpg"),
+                       c = run("example_classify_c", dir_ / "a.jpg");
+  EXPECT_EQ(cpp.code, 0) << cpp.err;
+  EXPECT_EQ(c.code, 0) << c.err;
+  EXPECT_EQ(c.out, cpp.out);
+  EXPECT_EQ(std::count(c.out.begin(), c.out.end(), '\n'), 4);
+  const test::Finished bad = run("example_classify_c", "nope.jpg");
+  EXPECT_EQ(bad.code, 3);
+  EXPECT_THAT(bad.err, HasSubstr("nope.jpg"));
+}
+
+}  // namespace
+}  // namespace vitrum

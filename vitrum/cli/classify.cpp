@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include "vitrum/cli/image_inputs.h"
+#include "vitrum/core/error.h"
+#include "vitrum/core/json_text.h"
+#include "vitrum/core/progress.h"
+#include "vitrum/core/utf8.h"
+#include "vitrum/infer/predict_all.h"
+
+namespace vitrum {
+namespace {
+
+struct Options : ModelOptions {
+  std::vector<std::string> images;
+  int64_t top_k = 5;
+};
+
+std::string to_json(const std::string& image, const std::vector<Prediction>& predictions) {
+  JsonWriter json;
+  json.begin_object().field("image", image).key("predictions").begin_array();
+  for (const Prediction& p : predictions)
+    json.begin_object()
+        .field("label", p.label)
+        .field("index", p.index)
+        .field("probability", p.probability)
+        .end_object();
+  return json.end_array().end_object().str() + "\n";
+}
+
+// "  87.32 %  tabby, tabby cat" below the name of the image.
+std::string to_text(const std::string& image, const std::vector<Prediction>& predictions) {
+  const bool colour = use_colour(stdout);
+  std::string out =
+      fmt::format("{}{}{}\n", colour ? "\033[1m" : "", image, colour ? "\033[0m" : "");
+  const int width = terminal_width(stdout);
+  for (const Prediction& p : predictions)
+    out += fmt::format("  {:6.2f} %  {}\n", 100 * p.probability,
+                       fit_columns(p.label, std::max(20, width - 12)));
+  return out;
+}
+
+int run(const Options& o, const CommonOptions& common) {
+  Predictor predictor(o.model, predictor_options(o, common));
+  if (predictor.classes() == 0) fail_usage("{} has no head to classify with", o.model);
+  const DecodeOptions decode{.exif_orientation = o.exif_orientation};
+  const std::unique_ptr<Dataset> images = open_images(o.images, decode);
+  if (common.verbose)
+    info(common, fmt::format("{} images on {} in {}", images->size(), predictor.backend().name(),
+                             name_of(compute_precision(common))));
+  int code = 0;
+  const auto print = [&](const PredictedSample& sample) {
+    if (!sample.error.empty()) {
+      print_error(sample.error);
+      code = static_cast<int>(ErrorKind::kInput);
+      return true;
+    }
+    const auto best =
+        top_predictions(sample.logits, predictor.model().labels, static_cast<size_t>(o.top_k));
+    const std::string name = images->name(sample.index);
+    print_out(common.json ? to_json(name, best) : to_text(name, best));
+    return true;
+  };
+  predict_all(predictor, *images, {.threads = static_cast<int>(common.threads), .tolerant = true},
+              print);
+  return code;
+}
+
+}  // namespace
+
+Verb classify_verb() {
+  auto o = std::make_shared<Options>();
+  std::vector<Option> options = {
+      {.name = "IMAGE",
+       .target = &o->images,
+       .help = "JPEG, PNG or WebP files, folders of them, or - for a list on standard input",
+       .required = true},
+      {.name = "--top-k", .target = &o->top_k, .help = "how many labels for each image", .min = 1}};
+  for (Option& option : model_options(*o)) options.push_back(std::move(option));
+  return {.name = "classify",
+          .summary =
+              "say what images show; one that cannot be read is reported, the rest goes on, and "
+              "the exit code is 3",
+          .examples = {"classify cat.jpg --model DIR", "classify photos/ --model DIR --top-k 1",
+                       "find . -name '*.png' | vitrum classify - --model DIR --json"},
+          .options = std::move(options),
+          .run = [o](const CommonOptions& common) { return run(*o, common); }};
+}
+
+}  // namespace vitrum

@@ -1,0 +1,60 @@
+#include "vitrum/cli/image_inputs.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include "vitrum/core/error.h"
+#include "vitrum/data/file_dataset.h"
+#include "vitrum/data/folder.h"
+
+namespace vitrum {
+namespace {
+
+void add(const std::string& input, std::vector<LabelledFile>& files) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(input, ignored)) return files.push_back({input, 0});
+  const std::vector<std::string> found = image_files(input);
+  if (found.empty()) fail_input("{}: holds no .jpg, .jpeg, .png or .webp image", input);
+  for (const std::string& path : found) files.push_back({path, 0});
+}
+
+void add_listed(std::vector<LabelledFile>& files) {
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    if (!line.empty()) add(line, files);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_images(const std::vector<std::string>& inputs,
+                                     const DecodeOptions& options) {
+  std::vector<LabelledFile> files;
+  for (const std::string& input : inputs) input == "-" ? add_listed(files) : add(input, files);
+  if (files.empty()) fail_input("no images: standard input is empty");
+  return std::make_unique<FileDataset>(std::move(files), std::vector<std::string>{}, options);
+}
+
+std::vector<Option> model_options(ModelOptions& o) {
+  return {{.name = "--model",
+           .target = &o.model,
+           .help = "model directory, or a weight file with --arch",
+           .value = "MODEL",
+           .required = true},
+          {"--arch", &o.arch, "what a bare weight file is for: a name of `vitrum models`", "NAME"},
+          {"--exif-orientation", &o.exif_orientation,
+           "turn photos upright as their EXIF data says; off by default, as in timm, torchvision "
+           "and transformers"}};
+}
+
+PredictorOptions predictor_options(const ModelOptions& o, const CommonOptions& common) {
+  PredictorOptions options;
+  options.arch = o.arch;
+  options.device = common.device;
+  options.threads = static_cast<int>(common.threads);
+  options.precision = compute_precision(common);
+  options.decode.exif_orientation = o.exif_orientation;
+  return options;
+}
+
+}  // namespace vitrum

@@ -1,0 +1,26 @@
+// What classify and embed share: images named on the command line.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "vitrum/cli/verbs.h"
+#include "vitrum/data/dataset.h"
+#include "vitrum/infer/predictor.h"
+
+namespace vitrum {
+
+// Files as they are given; for a folder, the images below it in sorted order; for "-", the files
+// and folders that standard input lists, one a line.
+std::unique_ptr<Dataset> open_images(const std::vector<std::string>& inputs,
+                                     const DecodeOptions& options);
+
+// --model, --arch and --exif-orientation as options of a verb.
+struct ModelOptions {
+  std::string model, arch;
+  bool exif_orientation = false;
+};
+std::vector<Option> model_options(ModelOptions& options);
+PredictorOptions predictor_options(const ModelOptions& options, const CommonOptions& common);
+
+}  // namespace vitrum

@@ -1,0 +1,98 @@
+#include "vitrum/data/preprocess.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+#include "vitrum/core/error.h"
+#include "vitrum/data/decode.h"
+
+namespace vitrum {
+namespace {
+
+// Half to even, as Python rounds.
+int64_t round_half_even(double x) { return static_cast<int64_t>(std::nearbyint(x)); }
+
+// Pillow's L: ITU-R 601 luma in 16-bit fixed point.
+uint8_t luma(int red, int green, int blue) {
+  return static_cast<uint8_t>((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16);
+}
+
+std::pair<int64_t, int64_t> resized_size(const Preprocess& p) {
+  if (p.resize > 0) return {p.resize, p.resize};
+  return {static_cast<int64_t>(p.height / p.crop_pct), static_cast<int64_t>(p.width / p.crop_pct)};
+}
+
+int crop_start(int64_t slack, bool round_down) {
+  return static_cast<int>(round_down ? slack / 2
+                                     : round_half_even(static_cast<double>(slack) / 2.0));
+}
+
+void check(const Preprocess& p) {
+  if (p.channels != 1 && p.channels != 3)
+    fail_usage("images have 1 or 3 channels; the model wants {}", p.channels);
+  constexpr int kMaxEdge = 1 << 14;
+  if (p.height < 1 || p.width < 1 || p.height > kMaxEdge || p.width > kMaxEdge)
+    fail_usage("image size {} x {}; expected 1 to {} on each edge", p.height, p.width, kMaxEdge);
+  if (!(p.crop_pct >= 0.1 && p.crop_pct <= 1.0))
+    fail_usage("crop_pct is {}; expected 0.1 to 1", p.crop_pct);
+  const auto [height, width] = resized_size(p);
+  if (height < p.height || width < p.width || height > 10 * kMaxEdge || width > 10 * kMaxEdge)
+    fail_usage("a resize to {} x {} before a crop of {} x {}; expected at least the crop's size",
+               height, width, p.height, p.width);
+}
+
+}  // namespace
+
+std::pair<int64_t, int64_t> resize_target(const Preprocess& p, int height, int width) {
+  const auto [target_height, target_width] = resized_size(p);
+  if (p.crop_mode == CropMode::kSquash) return {target_height, target_width};
+  if (target_height == target_width) {  // torchvision's Resize(int): the long edge is rounded down
+    const int64_t edge = target_height;
+    return height <= width ? std::pair(edge, edge * width / height)
+                           : std::pair(edge * height / width, edge);
+  }
+  // timm's ResizeKeepRatio, for models that are not square.
+  const double ratio = std::min(height / static_cast<double>(target_height),
+                                width / static_cast<double>(target_width));
+  return {round_half_even(height / ratio), round_half_even(width / ratio)};
+}
+
+Preprocessor::Preprocessor(const Preprocess& preprocess) : preprocess_(preprocess) {
+  check(preprocess_);
+}
+
+size_t Preprocessor::bytes() const {
+  return static_cast<size_t>(preprocess_.channels) * static_cast<size_t>(preprocess_.height) *
+         static_cast<size_t>(preprocess_.width);
+}
+
+const Image& Preprocessor::with_channels(const Image& image) {
+  if (image.channels == preprocess_.channels) return image;
+  converted_.reshape(preprocess_.channels, image.height, image.width);
+  const size_t n = image.plane_size();
+  if (image.channels == 1) {
+    for (int c = 0; c < 3; ++c) std::copy_n(image.plane(0), n, converted_.plane(c));
+  } else {
+    const uint8_t *red = image.plane(0), *green = image.plane(1), *blue = image.plane(2);
+    uint8_t* const grey = converted_.plane(0);
+    for (size_t i = 0; i < n; ++i) grey[i] = luma(red[i], green[i], blue[i]);
+  }
+  return converted_;
+}
+
+void Preprocessor::apply(const Image& image, std::span<uint8_t> out) {
+  const Preprocess& p = preprocess_;
+  assert(out.size() == bytes());
+  const auto [height, width] = resize_target(p, image.height, image.width);
+  if (width > kMaxPixels / height) {
+    fail_input("{} x {} pixels are too long and thin to be resized by the shortest edge",
+               image.width, image.height);
+  }
+  const Window window{crop_start(height - p.height, p.crop_floor),
+                      crop_start(width - p.width, p.crop_floor), p.height, p.width};
+  resizer_.resize(with_channels(image), static_cast<int>(height), static_cast<int>(width),
+                  p.interpolation, window, out.data());
+}
+
+}  // namespace vitrum

@@ -1,0 +1,48 @@
+// From a decoded image to the pixels a model sees, byte for byte as timm, torchvision and Hugging
+// Face make them with Pillow: channels, resize, centre crop.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "vitrum/data/image.h"
+#include "vitrum/data/resize.h"
+
+namespace vitrum {
+
+enum class CropMode : uint8_t {
+  kSquash,  // resize both edges, whatever the aspect ratio (Hugging Face; recipes from scratch)
+  kCenter,  // resize the shortest edge, keeping the aspect ratio (timm, torchvision)
+};
+
+// The resize aims at `resize` or floor(size / crop_pct), then the centre is cropped.
+struct Preprocess {
+  int channels = 3, height = 224, width = 224;
+  Filter interpolation = Filter::kBilinear;
+  double crop_pct = 1.0;  // in (0, 1]
+  CropMode crop_mode = CropMode::kSquash;
+  int resize = 0;           // the edge to aim at instead, in pixels; 0: as crop_pct says
+  bool crop_floor = false;  // round the crop's corner down as transformers does, not to even
+};
+
+// Size to which kCenter or kSquash resizes a (height, width) image before the centre crop.
+std::pair<int64_t, int64_t> resize_target(const Preprocess& preprocess, int height, int width);
+
+// Keeps scratch memory between images, so give each thread its own.
+class Preprocessor {
+ public:
+  explicit Preprocessor(const Preprocess& preprocess);  // fails on what makes no sense
+
+  size_t bytes() const;  // of one image
+  // Writes (channels, height, width) to `out`.
+  void apply(const Image& image, std::span<uint8_t> out);
+
+ private:
+  const Image& with_channels(const Image& image);
+
+  Preprocess preprocess_;
+  Resizer resizer_;
+  Image converted_;
+};
+
+}  // namespace vitrum

@@ -1,0 +1,122 @@
+#include "vitrum/infer/predictor.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+#include <numeric>
+
+#include "vitrum/core/error.h"
+
+namespace vitrum {
+namespace {
+
+ModelSpec resolve(const std::string& model, const std::string& arch) {
+  ModelSpec spec = resolve_model(model, arch);
+  if (!has_weights(model))
+    fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
+               model);
+  return spec;
+}
+
+const Graph& record(Graph& g, const ModelSpec& spec) {
+  trace(g, spec, 1);
+  return g;
+}
+
+}  // namespace
+
+std::vector<Prediction> top_predictions(std::span<const float> logits,
+                                        const std::vector<std::string>& labels, size_t count) {
+  std::vector<int> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto at = [&](int i) { return logits[static_cast<size_t>(i)]; };
+  const auto end = order.begin() + static_cast<ptrdiff_t>(std::min(count, order.size()));
+  // NaN is never better than anything.
+  std::partial_sort(order.begin(), end, order.end(), [&](int a, int b) {
+    const bool nan_a = std::isnan(at(a)), nan_b = std::isnan(at(b));
+    if (nan_a != nan_b) return nan_b;
+    return nan_a || at(a) == at(b) ? a < b : at(a) > at(b);
+  });
+  const double top = logits.empty() ? 0 : static_cast<double>(at(order.front()));
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(static_cast<double>(x) - top);
+  std::vector<Prediction> best;
+  for (auto i = order.begin(); i != end; ++i) {
+    const auto index = static_cast<size_t>(*i);
+    best.push_back({*i, index < labels.size() ? labels[index] : std::to_string(index),
+                    static_cast<float>(std::exp(static_cast<double>(at(*i)) - top) / sum)});
+  }
+  return best;
+}
+
+Predictor::Predictor(const std::string& model, const PredictorOptions& options)
+    : options_(options),
+      spec_(resolve(model, options.arch)),
+      backend_(make_backend({.device = options.device, .threads = options.threads})),
+      weights_(model, spec_, record(parameters_, spec_), *backend_),
+      preprocess_(preprocess_of(spec_)) {
+  const Preprocessor checked(preprocess_);  // fails here rather than at the first image
+}
+
+ModelProgram& Predictor::program(int64_t batch) {
+  std::unique_ptr<ModelProgram>& program = programs_[batch];
+  if (!program)
+    program = std::make_unique<ModelProgram>(spec_, weights_.store(), batch,
+                                             CompileOptions{.compute = options_.precision});
+  return *program;
+}
+
+void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
+                    std::span<float> features) {
+  const size_t image = Preprocessor(preprocess_).bytes();
+  const auto outputs = static_cast<size_t>(classes()), width = static_cast<size_t>(dimension());
+  const size_t images = pixels.size() / image;
+  assert(pixels.size() == images * image);
+  assert(logits.empty() || logits.size() == images * outputs);
+  assert(features.empty() || features.size() == images * width);
+  const std::lock_guard lock(running_);
+  for (size_t done = 0, batch; done < images; done += batch) {
+    const size_t left = images - done, most = static_cast<size_t>(options_.max_batch);
+    batch = left >= most ? most : std::bit_floor(left);
+    ModelProgram& program = this->program(static_cast<int64_t>(batch));
+    program.run(pixels.data() + done * image);
+    if (!logits.empty()) program.read_logits(logits.data() + done * outputs);
+    if (!features.empty()) program.read_features(features.data() + done * width);
+  }
+}
+
+Predictor::Outputs Predictor::run_one(const Image& image) {
+  Preprocessor preprocessor(preprocess_);
+  std::vector<uint8_t> pixels(preprocessor.bytes());
+  preprocessor.apply(image, pixels);
+  Outputs out{std::vector<float>(static_cast<size_t>(classes())),
+              std::vector<float>(static_cast<size_t>(dimension()))};
+  run(pixels, out.logits, out.features);
+  return out;
+}
+
+std::vector<Prediction> Predictor::classify(const std::string& path, size_t top_k) {
+  return classify(read_image(path, options_.decode), top_k);
+}
+
+std::vector<Prediction> Predictor::classify(std::span<const uint8_t> encoded, size_t top_k) {
+  return classify(decode_image(encoded, "image", options_.decode), top_k);
+}
+
+std::vector<Prediction> Predictor::classify(const Image& image, size_t top_k) {
+  if (classes() == 0) fail_usage("{} has no head to classify with", spec_.architecture);
+  return top_predictions(run_one(image).logits, spec_.labels, top_k);
+}
+
+std::vector<float> Predictor::features(const std::string& path) {
+  return features(read_image(path, options_.decode));
+}
+
+std::vector<float> Predictor::features(std::span<const uint8_t> encoded) {
+  return features(decode_image(encoded, "image", options_.decode));
+}
+
+std::vector<float> Predictor::features(const Image& image) { return run_one(image).features; }
+
+}  // namespace vitrum

@@ -1,0 +1,87 @@
+// Predictions from images: what a program that embeds Vitrum needs. See examples/classify.cpp.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "vitrum/data/decode.h"
+#include "vitrum/infer/model_program.h"
+#include "vitrum/runtime/backends.h"
+#include "vitrum/weights/frozen_weights.h"
+
+namespace vitrum {
+
+struct PredictorOptions {
+  std::string arch = {};          // the preset a bare weight file is for
+  std::string device = "auto";    // as --device
+  int threads = 0;                // 0: every core this process may use
+  DType precision = DType::kF32;  // or kBF16
+  int64_t max_batch = 16;         // images computed at once
+  DecodeOptions decode = {};
+};
+
+struct Prediction {
+  int index = 0;      // of the class
+  std::string label;  // the model's own, or the index
+  float probability = 0;
+};
+
+// The `count` most probable classes, the best first; of equal ones the lower index. Fewer where
+// there are fewer.
+std::vector<Prediction> top_predictions(std::span<const float> logits,
+                                        const std::vector<std::string>& labels, size_t count);
+
+// A model that is ready to run. Every member may be called from several threads at once: decoding
+// and preprocessing happen in the thread that calls, and the model, which uses all its own threads
+// for each call, takes one call after the other. Results are the same bits whatever the batch, the
+// place in it, the number of threads and what else is running.
+class Predictor {
+ public:
+  // `model` is a model directory, or a weight file where options.arch says of what.
+  explicit Predictor(const std::string& model, const PredictorOptions& options = {});
+
+  const ModelSpec& model() const { return spec_; }
+  const Backend& backend() const { return *backend_; }
+  const FrozenWeights& weights() const { return weights_; }
+  int64_t max_batch() const { return options_.max_batch; }
+  int64_t classes() const { return spec_.config.classes; }  // 0: the model has no head
+  int64_t dimension() const { return spec_.config.width; }  // of the features
+
+  // An image file, the bytes of one (JPEG, PNG, WebP), or pixels.
+  std::vector<Prediction> classify(const std::string& path, size_t top_k = 5);
+  std::vector<Prediction> classify(std::span<const uint8_t> encoded, size_t top_k = 5);
+  std::vector<Prediction> classify(const Image& image, size_t top_k = 5);
+
+  // What the head sees: (dimension).
+  std::vector<float> features(const std::string& path);
+  std::vector<float> features(std::span<const uint8_t> encoded);
+  std::vector<float> features(const Image& image);
+
+  // Any number of images that are preprocessed already, (count, C, H, W) as preprocess_of(model())
+  // says, to logits (count, classes) and features (count, dimension); an empty span is not filled.
+  void run(std::span<const uint8_t> pixels, std::span<float> logits, std::span<float> features);
+
+ private:
+  struct Outputs {
+    std::vector<float> logits, features;
+  };
+  Outputs run_one(const Image& image);
+  ModelProgram& program(int64_t batch);
+
+  PredictorOptions options_;
+  ModelSpec spec_;
+  std::unique_ptr<Backend> backend_;
+  Graph parameters_{Mode::kInference};
+  FrozenWeights weights_;
+  Preprocess preprocess_;
+  std::mutex running_;  // guards what follows, and the backend
+  // By batch size: the largest and powers of two, so that 13 images are 8 + 4 + 1. Compiled when
+  // first needed.
+  std::map<int64_t, std::unique_ptr<ModelProgram>> programs_;
+};
+
+}  // namespace vitrum

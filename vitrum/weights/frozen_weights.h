@@ -1,0 +1,39 @@
+// The weights of a model that is run and not trained.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "vitrum/runtime/params.h"
+#include "vitrum/weights/checkpoint.h"
+
+namespace vitrum {
+
+// A parameter stays in the mapped file where that holds it as a program reads it; anything else is
+// converted once, when it is first wanted, into memory of its own, and the pages of the file that
+// it came from are given back. The file may be replaced by another one meanwhile (as every writer
+// of ours does), but not be overwritten in place.
+class FrozenWeights {
+ public:
+  // `model` is what `spec` was resolved from, and `g` states the parameters. Fails with all
+  // differences between model and file.
+  FrozenWeights(const std::string& model, const ModelSpec& spec, const Graph& g, Backend& backend);
+  FrozenWeights(const FrozenWeights&) = delete;
+  FrozenWeights& operator=(const FrozenWeights&) = delete;
+
+  ParamStore& store() { return store_; }
+  size_t mapped() const { return mapped_; }        // bytes used in place, so far
+  size_t converted() const { return converted_; }  // bytes of memory of our own, so far
+
+ private:
+  TensorView find(size_t param, Arena which);
+
+  Backend& backend_;
+  ViTConfig config_;
+  Checkpoint file_;
+  std::vector<Buffer> owned_;
+  size_t mapped_ = 0, converted_ = 0;
+  ParamStore store_;
+};
+
+}  // namespace vitrum
