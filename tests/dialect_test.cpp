@@ -42,6 +42,7 @@ ModelSpec spec_of(const Source& source) {
 // A safetensors file made of another one's tensors.
 class EditedFile {
  public:
+  EditedFile() = default;
   explicit EditedFile(const std::string& name) {
     const auto file = open_tensors(dialect_file(name));
     for (const TensorInfo& t : file->tensors()) {
@@ -255,12 +256,24 @@ TEST(BareFile, SaysItsSizesAndItsFrameworkThePreprocessing) {
   const auto spec = [](const char* file, const char* arch) {
     return resolve_model(dialect_file(file), arch);
   };
-  const ModelSpec vision = spec("torchvision-legacy.pth", "vit_b_16");
-  EXPECT_EQ(vision.config.classes, 3);
-  EXPECT_EQ(vision.config.image_h, 48) << "3 x 3 patches of 16 pixels";
+  const TempDir dir;
+  const auto torchvision = [&](int64_t patches) {
+    EditedFile file;
+    file.add("conv_proj.weight", {192, 3, 16, 16});
+    file.add("encoder.pos_embedding", {1, patches * patches + 1, 192});
+    file.add("heads.head.weight", {5, 192});
+    file.add("heads.head.bias", {5});
+    return resolve_model(file.write(dir), "vit_tiny_patch16_224");
+  };
+  const ModelSpec vision = torchvision(14), large = torchvision(24);
+  EXPECT_EQ(vision.config.classes, 5);
+  EXPECT_EQ(vision.config.image_h, 224);
   EXPECT_EQ(vision.preprocess.mean[0], 0.485f);
-  EXPECT_EQ(vision.preprocess.interpolation, "bicubic") << "SWAG's, by its size";
-  EXPECT_EQ(vision.preprocess.resize, 48);
+  EXPECT_EQ(vision.preprocess.interpolation, "bilinear");
+  EXPECT_EQ(vision.preprocess.resize, 256);
+  EXPECT_EQ(large.config.image_h, 384);
+  EXPECT_EQ(large.preprocess.interpolation, "bicubic") << "SWAG's, by its size";
+  EXPECT_EQ(large.preprocess.resize, 384);
   const ModelSpec google = spec("google.npz", "vit_base_patch16_224.augreg_in21k");
   EXPECT_EQ(google.config.act, Act::kGeluTanh);
   EXPECT_EQ(google.preprocess.crop_mode, "squash");

@@ -41,6 +41,7 @@ std::string to_text(const std::string& image, const std::vector<Prediction>& pre
 
 int run(const Options& o, const CommonOptions& common) {
   Predictor predictor(o.model, predictor_options(o, common));
+  note_preprocessing(common, predictor.model());
   if (predictor.classes() == 0) fail_usage("{} has no head to classify with", o.model);
   const DecodeOptions decode{.exif_orientation = o.exif_orientation};
   const std::unique_ptr<Dataset> images = open_images(o.images, decode);

@@ -111,6 +111,7 @@ int run(const Options& o, const CommonOptions& common) {
   if (o.images.empty() == o.data.empty())
     fail_usage("embed needs either images or --data; see `vitrum embed --help`");
   Predictor predictor(o.model, predictor_options(o, common));
+  note_preprocessing(common, predictor.model());
   const DecodeOptions decode{.exif_orientation = o.exif_orientation};
   const std::unique_ptr<Dataset> data =
       o.data.empty() ? open_images(o.images, decode) : open_split(o.data, o.split, decode);

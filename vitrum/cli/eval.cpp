@@ -75,6 +75,7 @@ int run(const Options& o, const CommonOptions& common) {
   PredictorOptions options = predictor_options(o, common);
   options.max_batch = o.batch_size;
   Predictor predictor(o.model, options);
+  note_preprocessing(common, predictor.model());
   if (predictor.classes() == 0) fail_usage("{} has no head to evaluate", o.model);
   const std::unique_ptr<Dataset> data = open_split(o.data, o.split, options.decode);
   const LabelMatch match = match_labels(*data, predictor.model());

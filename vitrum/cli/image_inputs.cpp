@@ -1,5 +1,7 @@
 #include "vitrum/cli/image_inputs.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <iostream>
 
@@ -45,6 +47,17 @@ std::vector<Option> model_options(ModelOptions& o) {
           {"--exif-orientation", &o.exif_orientation,
            "turn photos upright as their EXIF data says; off by default, as in timm, torchvision "
            "and transformers"}};
+}
+
+void note_preprocessing(const CommonOptions& common, const ModelSpec& model) {
+  const Preprocessing& p = model.preprocess;
+  if (!common.verbose || !p.assumed) return;
+  info(common,
+       fmt::format("no file states the preprocessing; as its framework has it: {} x {}, {}, "
+                   "{}, mean {}, std {}",
+                   p.height, p.width, p.interpolation,
+                   p.crop_mode == "squash" ? "squashed" : "centre crop", fmt::join(p.mean, " "),
+                   fmt::join(p.std, " ")));
 }
 
 PredictorOptions predictor_options(const ModelOptions& o, const CommonOptions& common) {

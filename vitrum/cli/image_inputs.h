@@ -23,4 +23,7 @@ struct ModelOptions {
 std::vector<Option> model_options(ModelOptions& options);
 PredictorOptions predictor_options(const ModelOptions& options, const CommonOptions& common);
 
+// With -v: what was assumed where no file states the preprocessing.
+void note_preprocessing(const CommonOptions& common, const ModelSpec& model);
+
 }  // namespace vitrum

@@ -82,28 +82,27 @@ Checkpoint::Checkpoint(const std::string& path)
     : file_(open_tensors(path)), naming_(detect_naming(*file_)) {}
 
 ViTConfig Checkpoint::stored_sizes(ViTConfig c) const {
-  constexpr int64_t kLargest = int64_t{1} << 24;  // more is damage, and check() will say so
-  // The shape of a one-tensor parameter; the shape we ask with does not matter.
-  const auto shape_of = [&](const char* name) -> const Shape* {
+  const bool google = naming_.dialect->name == "npz";
+  // The dimensions of a one-tensor parameter, in our order, where it has `rank` of them.
+  const auto dims_of = [&](const char* name, int rank) -> std::vector<int64_t> {
     const auto stored = stored_as(naming_, name, {1, 1}, c);
     const TensorInfo* t = stored ? file_->find(stored->tensors[0].name) : nullptr;
-    return t && std::all_of(t->shape.begin(), t->shape.end(),
-                            [&](int64_t d) { return d > 0 && d < kLargest; })
-               ? &t->shape
-               : nullptr;
+    if (!t || t->shape.rank() != rank) return {};
+    std::vector<int64_t> dims(t->shape.begin(), t->shape.end());
+    if (google && rank == 2) std::swap(dims[0], dims[1]);
+    if (google && rank == 4) dims = {dims[3], dims[2], dims[0], dims[1]};
+    return dims;
   };
-  const Shape* bias = shape_of("head.bias");
-  const Shape* head = shape_of("head.weight");
-  c.head_bias = bias || !head;
-  c.classes = 0;
-  if (bias && bias->rank() == 1)
-    c.classes = (*bias)[0];
-  else if (head && head->rank() == 2)
-    c.classes = (*head)[naming_.dialect->name == "npz" ? 1 : 0];
-  if (const Shape* patch = shape_of("patch_embed.proj.weight"); patch && patch->rank() == 4)
-    c.channels = (*patch)[naming_.dialect->name == "npz" ? 2 : 1];
-  if (const Shape* positions = shape_of("pos_embed"); positions && positions->rank() == 3) {
-    const int64_t side = square_root((*positions)[1] - (c.class_token ? 1 : 0));
+  // Only what agrees with the rest of the model is taken: a size is then no larger than the file.
+  const std::vector<int64_t> head = dims_of("head.weight", 2);
+  c.classes = !head.empty() && head[1] == c.width ? head[0] : 0;
+  c.head_bias = c.classes == 0 || !dims_of("head.bias", 1).empty();
+  const std::vector<int64_t> patch = dims_of("patch_embed.proj.weight", 4);
+  if (!patch.empty() && patch[0] == c.width && patch[2] == c.patch_h && patch[3] == c.patch_w)
+    c.channels = std::max<int64_t>(patch[1], 1);
+  const std::vector<int64_t> positions = dims_of("pos_embed", 3);
+  if (!positions.empty() && positions[2] == c.width) {
+    const int64_t side = square_root(positions[1] - (c.class_token ? 1 : 0));
     if (side > 0) c.image_h = side * c.patch_h, c.image_w = side * c.patch_w;
   }
   return c;

@@ -96,8 +96,7 @@ class Converter {
 
   // NumPy has no bf16.
   std::span<const std::byte> widened(std::span<const std::byte> bytes, DType& dtype) {
-    std::vector<float> values(bytes.size() / size_of(dtype));
-    to_floats(bytes, dtype, values);
+    const std::vector<float> values = to_floats(bytes, dtype);
     dtype = DType::kF32;
     const auto wide = std::as_bytes(std::span(values));
     return kept({wide.begin(), wide.end()});

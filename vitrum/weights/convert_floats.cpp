@@ -49,6 +49,12 @@ void to_floats(std::span<const std::byte> bytes, DType dtype, std::span<float> v
   }
 }
 
+std::vector<float> to_floats(std::span<const std::byte> bytes, DType dtype) {
+  std::vector<float> values(bytes.size() / size_of(dtype));
+  to_floats(bytes, dtype, values);
+  return values;
+}
+
 void read_floats(const TensorSource& source, const TensorInfo& tensor, std::span<float> values) {
   assert(static_cast<int64_t>(values.size()) == tensor.shape.numel());
   if (!is_float(tensor.dtype))

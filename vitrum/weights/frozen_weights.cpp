@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "vitrum/weights/layout.h"
+#include "vitrum/weights/convert_floats.h"
 
 namespace vitrum {
 namespace {

@@ -132,8 +132,7 @@ class Loader {
     const bool as_is = !resampled && !channels;
     if (as_is && dtype == DType::kF32 && store.dtype(Arena::kMaster) == DType::kF32)
       return store.backend().upload(store.view(i, Arena::kMaster), bytes.data());
-    std::vector<float> values(bytes.size() / size_of(dtype));
-    to_floats(bytes, dtype, values);
+    const std::vector<float> values = to_floats(bytes, dtype);
     if (resampled)
       store.write(i, resample_positions(values, stored_.class_token ? 1 : 0, stored_.width,
                                         grid_of(stored_), grid_of(wanted_), rule()));
