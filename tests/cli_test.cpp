@@ -143,7 +143,7 @@ TEST(Cli, BadUsageIsExplained) {
   expect_failure(2, "expected auto, f32, bf16, not 'f23'", "models --precision f23");
   expect_failure(2, "expected infer, train", "bench --model vit_mnist --mode fast");
   expect_failure(2, "preset without weights", "eval --model vit_mnist --data x");
-  expect_failure(2, "no CUDA", "bench --model vit_mnist --device cuda");
+  expect_failure(2, "expected cuda or cuda:N", "bench --model vit_mnist --device cuda:x");
   expect_failure(2, "no model matches 'resnet'", "models resnet");
   expect_failure(2, "image size 225x225 is not divisible by patch size 16x16",
                  "summary vit_base_patch16_224 --image-size 225");

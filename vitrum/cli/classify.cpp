@@ -47,7 +47,7 @@ int run(const Options& o, const CommonOptions& common) {
   const std::unique_ptr<Dataset> images = open_images(o.images, decode);
   if (common.verbose)
     info(common, fmt::format("{} images on {} in {}", images->size(), predictor.backend().name(),
-                             name_of(compute_precision(common))));
+                             name_of(predictor.precision())));
   int code = 0;
   const auto print = [&](const PredictedSample& sample) {
     if (!sample.error.empty()) {

@@ -83,7 +83,7 @@ int run(const Options& o, const CommonOptions& common) {
     info(common, "no class of the data is a label of the model; they are taken in their order");
   if (common.verbose)
     info(common, fmt::format("evaluating on {} in {}", predictor.backend().name(),
-                             name_of(options.precision)));
+                             name_of(predictor.precision())));
   const Evaluation result = evaluate(predictor, *data, match, common);
   print_out(common.json ? to_json(result) : to_text(result, data->classes(), match.outputs));
   return 0;

@@ -65,7 +65,7 @@ PredictorOptions predictor_options(const ModelOptions& o, const CommonOptions& c
   options.arch = o.arch;
   options.device = common.device;
   options.threads = static_cast<int>(common.threads);
-  options.precision = compute_precision(common);
+  if (common.precision != "auto") options.precision = compute_precision(common);
   options.decode.exif_orientation = o.exif_orientation;
   return options;
 }

@@ -63,7 +63,7 @@ ModelProgram& Predictor::program(int64_t batch) {
   std::unique_ptr<ModelProgram>& program = programs_[batch];
   if (!program)
     program = std::make_unique<ModelProgram>(spec_, weights_.store(), batch,
-                                             CompileOptions{.compute = options_.precision});
+                                             CompileOptions{.compute = precision()});
   return *program;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@ struct PredictorOptions {
   std::string arch = {};          // the preset a bare weight file is for
   std::string device = "auto";    // as --device
   int threads = 0;                // 0: every core this process may use
-  DType precision = DType::kF32;  // or kBF16
+  std::optional<DType> precision = {};  // kF32 or kBF16; empty: what suits the device
   int64_t max_batch = 16;         // images computed at once
   DecodeOptions decode = {};
 };
@@ -37,8 +38,8 @@ std::vector<Prediction> top_predictions(std::span<const float> logits,
 
 // A model that is ready to run. Every member may be called from several threads at once: decoding
 // and preprocessing happen in the thread that calls, and the model, which uses all its own threads
-// for each call, takes one call after the other. Results are the same bits whatever the batch, the
-// place in it, the number of threads and what else is running.
+// for each call, takes one call after the other. On a CPU, results are the same bits whatever the
+// batch, the place in it, the number of threads and what else is running.
 class Predictor {
  public:
   // `model` is a model directory, or a weight file where options.arch says of what.
@@ -46,6 +47,7 @@ class Predictor {
 
   const ModelSpec& model() const { return spec_; }
   const Backend& backend() const { return *backend_; }
+  DType precision() const { return options_.precision.value_or(backend_->usual_precision()); }
   const FrozenWeights& weights() const { return weights_; }
   int64_t max_batch() const { return options_.max_batch; }
   int64_t classes() const { return spec_.config.classes; }  // 0: the model has no head
