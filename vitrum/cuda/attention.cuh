@@ -54,19 +54,28 @@ __device__ __forceinline__ BackwardViews backward_views(const AttentionArgs& arg
 template <int kLanes>
 __device__ void row_terms(const BackwardViews& at, const AttentionShape& shape, const float* lse,
                           int count, float* lse_log2, float* delta) {
-  const int lane = threadIdx.x % kLanes, column = lane * 8;
-  for (int base = 0; base < count; base += blockDim.x / kLanes) {
-    const int row = base + threadIdx.x / kLanes;
-    float sum = 0;
-    if (row < shape.tokens && column < shape.size) {
-      const Eight a = load8(at.dy.data + row * at.dy.stride + column),
-                  b = load8(at.y.data + row * at.y.stride + column);
+  constexpr int kInFlight = 4;  // rows a thread reads before it uses any
+  const int lane = threadIdx.x % kLanes, column = lane * 8, step = blockDim.x / kLanes;
+  for (int base = threadIdx.x / kLanes; base < count; base += kInFlight * step) {
+    uint4 a[kInFlight] = {}, b[kInFlight] = {};
 #pragma unroll
-      for (int i = 0; i < 8; ++i) sum = fmaf(a.v[i], b.v[i], sum);
+    for (int i = 0; i < kInFlight; ++i) {
+      const int row = base + i * step;
+      if (row >= shape.tokens || column >= shape.size) continue;
+      a[i] = *reinterpret_cast<const uint4*>(at.dy.data + row * at.dy.stride + column);
+      b[i] = *reinterpret_cast<const uint4*>(at.y.data + row * at.y.stride + column);
     }
 #pragma unroll
-    for (int i = kLanes / 2; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
-    if (lane == 0 && row < count) {
+    for (int i = 0; i < kInFlight; ++i) {
+      const Eight x = unpack8(a[i]), y = unpack8(b[i]);
+      float sum = 0;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) sum = fmaf(x.v[k], y.v[k], sum);
+#pragma unroll
+      for (int other = kLanes / 2; other > 0; other /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, other);
+      const int row = base + i * step;
+      if (lane != 0 || row >= count) continue;
       delta[row] = sum;
       lse_log2[row] = row < shape.tokens ? lse[row] * kLog2E : INFINITY;
     }
