@@ -34,7 +34,7 @@ struct ModelSpec {
   Preprocessing preprocess;
   std::vector<std::string> labels;     // one a class, or none
   std::vector<std::string> class_ids;  // what labels describe (WordNet ids), where both are known
-  bool fixed_classes = false;       // the number of classes is part of the model (vit_mnist: 100)
+  bool fixed_classes = false;  // the number of classes is part of the model (vit_mnist: 100)
   bool operator==(const ModelSpec&) const = default;
 };
 
