@@ -71,10 +71,11 @@ std::string hf_config_text(const ModelSpec& spec, const std::string& dtype) {
                {"qkv_bias", c.qkv_bias}};
   if (c.classes > 0) {
     json["id2label"] = id2label(spec);
-    json["label2id"] = Json::object();
+    Json& indices = json["label2id"] = Json::object();
     // Two classes may share a description; the later one would hide the earlier.
     for (const auto& [index, label] : json["id2label"].items())
-      if (!json["label2id"].contains(label)) json["label2id"][label] = std::stoll(index);
+      if (const auto name = label.get<std::string>(); !indices.contains(name))
+        indices[name] = std::stoll(index);
   }
   return dumped(json);
 }
