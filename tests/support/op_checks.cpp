@@ -68,7 +68,8 @@ std::string linear_fault(Backend& backend, Maker& m, Act act, float drop) {
   Chain run(backend);
   const Shape shape{3, 17, 65};
   const HostTensor x = m.normal({3, 17, 33}, m.compute), w = m.normal({65, 33}, m.compute, 0.2);
-  const HostTensor bias = m.normal({65}, m.compute), rng = m.rng_if(drop), y = m.blank(shape, m.compute);
+  const HostTensor bias = m.normal({65}, m.compute), rng = m.rng_if(drop),
+                   y = m.blank(shape, m.compute);
   const HostTensor pre = run(Linear{}, {x, w, bias, m.none()}, y);
   HostTensor plain = act == Act::kNone ? pre : run(Activation{act}, {pre}, y);
   if (drop > 0) plain = run(Dropout{drop, 7}, {plain, rng}, y);

@@ -52,7 +52,8 @@ int run(const Options& o, const CommonOptions& common) {
   ParamStore store(g, *backend);
   say(common, o.model,
       load_weights(o.model, spec, store, {.pos_resample = parse_pos_resample(o.pos_resample)}));
-  Program program(g, std::span(&logits, 1), store, {.compute = compute_precision(common, *backend)});
+  Program program(g, std::span(&logits, 1), store,
+                  {.compute = compute_precision(common, *backend)});
   program.upload(image, input.values.data());
   const auto start = std::chrono::steady_clock::now();
   program.run();

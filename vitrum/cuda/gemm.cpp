@@ -26,7 +26,8 @@ struct Library {
 #define VITRUM_CUBLASLT(X)                                                                     \
   X(Create)                                                                                    \
   X(Destroy)                                                                                   \
-  X(GetVersion) X(Matmul) X(MatmulAlgoGetHeuristic) X(MatmulDescCreate) X(MatmulDescDestroy)   \
+  X(GetVersion)                                                                                \
+  X(Matmul) X(MatmulAlgoGetHeuristic) X(MatmulDescCreate) X(MatmulDescDestroy)                 \
       X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                   \
           X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) \
               X(MatmulAlgoCheck)

@@ -17,11 +17,11 @@
 namespace vitrum {
 
 struct PredictorOptions {
-  std::string arch = {};          // the preset a bare weight file is for
-  std::string device = "auto";    // as --device
-  int threads = 0;                // 0: every core this process may use
+  std::string arch = {};                // the preset a bare weight file is for
+  std::string device = "auto";          // as --device
+  int threads = 0;                      // 0: every core this process may use
   std::optional<DType> precision = {};  // kF32 or kBF16; empty: what suits the device
-  int64_t max_batch = 16;         // images computed at once
+  int64_t max_batch = 16;               // images computed at once
   DecodeOptions decode = {};
 };
 
