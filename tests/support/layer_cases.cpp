@@ -129,6 +129,8 @@ static const std::vector<LinearCase> kLinearCases = {
     {{2, 197, 192}, 576},
     {{2, 197, 96}, 192, Act::kGelu},
     {{9, 17, 64}, 256, Act::kRelu, 0.1f, false},
+    {{70, 160}, 200, Act::kGelu, 0.1f},  // few rows for its weights
+    {{1, 5, 130}, 190, Act::kNone},
 };
 
 void make(Maker& m, const Linear&) {

@@ -1,6 +1,7 @@
 #include "vitrum/cpu/simd/linear.h"
 
 #include "vitrum/cpu/gemm.h"
+#include "vitrum/cpu/linear_few.h"
 
 namespace vitrum::cpu {
 namespace {
@@ -245,6 +246,7 @@ class LinearBwdKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const Linear& op, const Operands& io) {
+  if (has_few_rows(io)) return lower_few_rows(cpu, op, io);
   return std::make_unique<LinearKernel>(cpu, op, io);
 }
 KernelPtr lower(CpuBackend& cpu, const LinearBwd& op, const Operands& io) {

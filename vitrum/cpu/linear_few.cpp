@@ -1,0 +1,98 @@
+// A linear layer of few rows: one image or two at inference. There the weights are more than all
+// the rest, so they are read where they lie, once, as the left operand; x is packed instead, and
+// the product comes out transposed. Each element is the same chain of multiply-adds as in
+// linear.cpp, so results do not depend on which of the two ran.
+#include "vitrum/cpu/linear_few.h"
+
+#include "vitrum/cpu/gemm.h"
+#include "vitrum/cpu/simd/linear.h"
+
+namespace vitrum::cpu {
+namespace {
+
+constexpr int64_t kOutputs = 48;  // rows of w in a task: they stay in the second-level cache
+static_assert(kOutputs <= kPanel && kOutputs % kStrip == 0);
+
+class FewRowsKernel final : public Kernel {
+ public:
+  FewRowsKernel(CpuBackend& cpu, const Linear& op, const Operands& io)
+      : cpu_(cpu),
+        op_(op),
+        x_(io.in[0]),
+        w_(io.in[1]),
+        bias_(io.in[2]),
+        rng_(io.in[3]),
+        y_(io.out[0]),
+        saved_(operand(io.out, 1)),
+        packed_{w_.shape[1], x_.shape.rows()},
+        blocks_{w_.shape[0], kOutputs},
+        wide_bias_(bias_.dtype == DType::kBF16 ? static_cast<size_t>(w_.shape[0]) : 0) {
+    cpu.reserve_shared(packed_.bytes());
+    cpu.reserve_per_thread(static_cast<size_t>(end()) * sizeof(float));
+  }
+
+  void launch() override {
+    auto* packed = reinterpret_cast<float*>(cpu_.shared_scratch());
+    pack(cpu_, packed_, x_, /*transposed=*/true, packed);
+    const float* bias = bias_.dtype == DType::kBF16 ? wide_bias_.data() : bias_.f32();
+    if (!wide_bias_.empty()) cpu_.simd().gemm->widen(bias_.bf16(), w_.shape[0], wide_bias_.data());
+    const DropSite drop =
+        op_.drop > 0 ? drop_site(random_state(rng_), op_.drop, op_.site) : DropSite{};
+    const LinearEpilogueArgs epilogue{
+        floats(y_), floats(saved_), bias, op_.act, op_.drop > 0 ? &drop : nullptr, w_.shape[0]};
+    for_chunks(cpu_, blocks_, [&](int64_t first, int64_t last, int64_t, int thread) {
+      block(epilogue, packed, first, last - first, thread);
+    });
+  }
+
+ private:
+  // Per thread: a block of the product, the same transposed, dropout factors, rows of bf16 weights
+  // widened.
+  static constexpr int64_t kTransposed = kOutputs * kPanel,
+                           kFactors = kTransposed + kPanel * kPanel,
+                           kWeights = kFactors + kPanel + 16;
+  int64_t end() const {
+    return kWeights + (w_.dtype == DType::kBF16 ? kOutputs * packed_.depth : 0);
+  }
+
+  void block(const LinearEpilogueArgs& epilogue, const float* packed, int64_t first, int64_t count,
+             int thread) {
+    auto* scratch = reinterpret_cast<float*>(cpu_.thread_scratch(thread));
+    const GemmKernels& gemm = *cpu_.simd().gemm;
+    const int64_t k = packed_.depth;
+    const float* weights = scratch + kWeights;
+    if (w_.dtype == DType::kBF16)
+      gemm.widen(w_.bf16() + first * k, count * k, scratch + kWeights);
+    else
+      weights = w_.f32() + first * k;
+    for (int64_t p = 0; p < packed_.panels(); ++p) {
+      const int64_t row = p * kPanel, rows = std::min(kPanel, packed_.columns - row);
+      gemm.panel(weights, k, packed_.panel(packed, p), kPanel, scratch, kPanel, count, k, rows,
+                 false);
+      gemm.pack_panel(scratch, /*bf16=*/false, kPanel, /*transposed=*/true, rows, count,
+                      scratch + kTransposed);
+      cpu_.simd().linear->epilogue(epilogue, scratch + kTransposed, kPanel, row, rows, first, count,
+                                   scratch + kFactors);
+    }
+  }
+
+  CpuBackend& cpu_;
+  Linear op_;
+  TensorView x_, w_, bias_, rng_, y_, saved_;
+  PackedB packed_;  // x^T
+  Chunks blocks_;
+  std::vector<float> wide_bias_;
+};
+
+}  // namespace
+
+bool has_few_rows(const Operands& io) {
+  const int64_t rows = io.in[0].shape.rows(), n = io.in[1].shape[0], k = io.in[1].shape[1];
+  return rows * (n + k) < n * k;  // what is packed and transposed, here and there
+}
+
+KernelPtr lower_few_rows(CpuBackend& cpu, const Linear& op, const Operands& io) {
+  return std::make_unique<FewRowsKernel>(cpu, op, io);
+}
+
+}  // namespace vitrum::cpu
