@@ -74,11 +74,13 @@ class HeadKernel : public Kernel {
   // s (tokens, padded) = a b^T, both (tokens, head); the columns past `tokens` are zero.
   void scores(const float* a, const float* b, float* s, float* packed) const {
     const GemmKernels& gemm = *cpu_.simd().gemm;
-    for (int64_t j = 0; j < dims_.tokens; j += kPanel) {
+    const PanelCut cut{dims_.tokens};
+    for (int64_t p = 0; p < cut.count(); ++p) {
+      const int64_t j = cut.first(p), stride = cut.stride(p);
       gemm.pack_panel(b + j * dims_.head, false, dims_.head, /*transposed=*/true, dims_.head,
-                      std::min(kPanel, dims_.tokens - j), packed);
-      gemm.panel(a, dims_.head, packed, kPanel, s + j, dims_.padded, dims_.tokens, dims_.head,
-                 std::min(kPanel, dims_.padded - j), false);
+                      cut.width(p), packed, stride);
+      gemm.panel(a, dims_.head, packed, stride, s + j, dims_.padded, dims_.tokens, dims_.head,
+                 std::min(stride, dims_.padded - j), false);
     }
   }
   // c (tokens, head) = s b, s being (tokens, padded). b is read in place, up to a vector past its
@@ -96,7 +98,7 @@ class HeadKernel : public Kernel {
       gemm.strips(strips, b + j, dims_.head, c + j, dims_.head, dims_.tokens, dims_.tokens,
                   std::min(kPanel, dims_.head - j), false);
   }
-  int64_t packed_floats() const { return kPanel * dims_.head; }
+  int64_t packed_floats() const { return kLastPanel * dims_.head; }
 
   CpuBackend& cpu_;
   Dims dims_;

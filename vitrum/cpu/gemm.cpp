@@ -10,7 +10,7 @@ void pack(CpuBackend& cpu, const PackedB& shape, const TensorView& b, bool trans
     const auto* from =
         static_cast<const std::byte*>(b.data) + (transposed ? column * stride : column) * element;
     cpu.simd().gemm->pack_panel(from, bf16, stride, transposed, shape.depth, width,
-                                to + p * kPanel * shape.depth);
+                                to + p * kPanel * shape.depth, kPanel);
   });
 }
 

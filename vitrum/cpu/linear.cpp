@@ -215,7 +215,8 @@ class LinearBwdKernel final : public Kernel {
     const int64_t column = p * kPanel, element = static_cast<int64_t>(size_of(x_.dtype));
     const auto* x = static_cast<const std::byte*>(x_.data) + (row * k_ + column) * element;
     cpu_.simd().gemm->pack_panel(x, x_.dtype == DType::kBF16, k_, /*transposed=*/false, rows,
-                                 std::min(kPanel, k_ - column), shared + x_at_ + p * kPanel * rows);
+                                 std::min(kPanel, k_ - column), shared + x_at_ + p * kPanel * rows,
+                                 kPanel);
   }
 
   void weight_gradient(const float* shared, int64_t rows) {

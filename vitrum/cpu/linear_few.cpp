@@ -24,16 +24,18 @@ class FewRowsKernel final : public Kernel {
         rng_(io.in[3]),
         y_(io.out[0]),
         saved_(operand(io.out, 1)),
-        packed_{w_.shape[1], x_.shape.rows()},
+        depth_(w_.shape[1]),
+        cut_{x_.shape.rows()},
         blocks_{w_.shape[0], kOutputs},
         wide_bias_(bias_.dtype == DType::kBF16 ? static_cast<size_t>(w_.shape[0]) : 0) {
-    cpu.reserve_shared(packed_.bytes());
+    const size_t columns = static_cast<size_t>(cut_.count() * kPanel + kLastPanel - kPanel);
+    cpu.reserve_shared(columns * static_cast<size_t>(depth_) * sizeof(float));
     cpu.reserve_per_thread(static_cast<size_t>(end()) * sizeof(float));
   }
 
   void launch() override {
     auto* packed = reinterpret_cast<float*>(cpu_.shared_scratch());
-    pack(cpu_, packed_, x_, /*transposed=*/true, packed);
+    pack_rows_of_x(packed);
     const float* bias = bias_.dtype == DType::kBF16 ? wide_bias_.data() : bias_.f32();
     if (!wide_bias_.empty()) cpu_.simd().gemm->widen(bias_.bf16(), w_.shape[0], wide_bias_.data());
     const DropSite drop =
@@ -46,31 +48,40 @@ class FewRowsKernel final : public Kernel {
   }
 
  private:
+  void pack_rows_of_x(float* packed) {
+    const bool bf16 = x_.dtype == DType::kBF16;
+    const int64_t row_bytes = depth_ * static_cast<int64_t>(size_of(x_.dtype));
+    cpu_.pool().run(cut_.count(), [&](int64_t p, int) {
+      cpu_.simd().gemm->pack_panel(
+          static_cast<const std::byte*>(x_.data) + cut_.first(p) * row_bytes, bf16, depth_,
+          /*transposed=*/true, depth_, cut_.width(p), packed + cut_.first(p) * depth_,
+          cut_.stride(p));
+    });
+  }
+
   // Per thread: a block of the product, the same transposed, dropout factors, rows of bf16 weights
   // widened.
-  static constexpr int64_t kTransposed = kOutputs * kPanel,
-                           kFactors = kTransposed + kPanel * kPanel,
+  static constexpr int64_t kTransposed = kOutputs * kLastPanel,
+                           kFactors = kTransposed + kLastPanel * kPanel,
                            kWeights = kFactors + kPanel + 16;
-  int64_t end() const {
-    return kWeights + (w_.dtype == DType::kBF16 ? kOutputs * packed_.depth : 0);
-  }
+  int64_t end() const { return kWeights + (w_.dtype == DType::kBF16 ? kOutputs * depth_ : 0); }
 
   void block(const LinearEpilogueArgs& epilogue, const float* packed, int64_t first, int64_t count,
              int thread) {
     auto* scratch = reinterpret_cast<float*>(cpu_.thread_scratch(thread));
     const GemmKernels& gemm = *cpu_.simd().gemm;
-    const int64_t k = packed_.depth;
     const float* weights = scratch + kWeights;
     if (w_.dtype == DType::kBF16)
-      gemm.widen(w_.bf16() + first * k, count * k, scratch + kWeights);
+      gemm.widen(w_.bf16() + first * depth_, count * depth_, scratch + kWeights);
     else
-      weights = w_.f32() + first * k;
-    for (int64_t p = 0; p < packed_.panels(); ++p) {
-      const int64_t row = p * kPanel, rows = std::min(kPanel, packed_.columns - row);
-      gemm.panel(weights, k, packed_.panel(packed, p), kPanel, scratch, kPanel, count, k, rows,
-                 false);
-      gemm.pack_panel(scratch, /*bf16=*/false, kPanel, /*transposed=*/true, rows, count,
-                      scratch + kTransposed);
+      weights = w_.f32() + first * depth_;
+    for (int64_t p = 0; p < cut_.count(); ++p) {
+      const int64_t row = cut_.first(p), rows = cut_.width(p);
+      // Whole vectors: the panel has zeros behind the last row, and the scratch has room for them.
+      gemm.panel(weights, depth_, packed + row * depth_, cut_.stride(p), scratch, kLastPanel, count,
+                 depth_, (rows + 15) / 16 * 16, false);
+      gemm.pack_panel(scratch, /*bf16=*/false, kLastPanel, /*transposed=*/true, rows, count,
+                      scratch + kTransposed, kPanel);
       cpu_.simd().linear->epilogue(epilogue, scratch + kTransposed, kPanel, row, rows, first, count,
                                    scratch + kFactors);
     }
@@ -79,7 +90,8 @@ class FewRowsKernel final : public Kernel {
   CpuBackend& cpu_;
   Linear op_;
   TensorView x_, w_, bias_, rng_, y_, saved_;
-  PackedB packed_;  // x^T
+  int64_t depth_;
+  PanelCut cut_;  // of the rows of x, which are the columns of its transpose
   Chunks blocks_;
   std::vector<float> wide_bias_;
 };

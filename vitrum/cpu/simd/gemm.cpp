@@ -35,22 +35,22 @@ void tile(const float* a, int64_t row_stride, int64_t k_stride, const float* b, 
   Vec acc[R][V];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
+#pragma GCC unroll 5
     for (int v = 0; v < V; ++v) acc[r][v] = accumulate ? load_vec(c + r * ldc + v * kLanes) : Vec{};
   for (int64_t i = 0; i < k; ++i, b += ldb, a += k_stride) {
     Vec bv[V];
-#pragma GCC unroll 4
+#pragma GCC unroll 5
     for (int v = 0; v < V; ++v) bv[v] = load_vec(b + v * kLanes);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
       const Vec x = broadcast(a[r * row_stride]);
-#pragma GCC unroll 4
+#pragma GCC unroll 5
       for (int v = 0; v < V; ++v) acc[r][v] = multiply_add(x, bv[v], acc[r][v]);
     }
   }
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
+#pragma GCC unroll 5
     for (int v = 0; v < V; ++v) store_vec(c + r * ldc + v * kLanes, acc[r][v]);
 }
 
@@ -59,7 +59,8 @@ using Tile = void (*)(const float*, int64_t, int64_t, const float*, int64_t, flo
 template <int R>
 Tile by_vectors(int v) {
 #ifdef __AVX512F__
-  static constexpr Tile kTiles[] = {tile<R, 1>, tile<R, 2>, tile<R, 3>, tile<R, 4>};
+  static constexpr Tile kTiles[] = {tile<R, 1>, tile<R, 2>, tile<R, 3>, tile<R, 4>,
+                                    R <= 5 ? tile < R <= 5 ? R : 1, 5 > : nullptr};
 #else
   static constexpr Tile kTiles[] = {tile<R, 1>, tile<R, 2>};
 #endif
@@ -81,23 +82,28 @@ Tile choose(int64_t rows, int v) {
 void edge_tile(Tile f, const float* a, int64_t row_stride, int64_t k_stride, const float* b,
                int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width,
                bool accumulate) {
-  alignas(64) float buffer[kStrip * kPanel];
+  alignas(64) float buffer[kStrip * kLastPanel];
   for (int64_t r = 0; accumulate && r < rows; ++r)
-    for (int64_t j = 0; j < kPanel; ++j) buffer[r * kPanel + j] = j < width ? c[r * ldc + j] : 0.f;
-  f(a, row_stride, k_stride, b, ldb, buffer, kPanel, k, accumulate);
+    for (int64_t j = 0; j < kLastPanel; ++j)
+      buffer[r * kLastPanel + j] = j < width ? c[r * ldc + j] : 0.f;
+  f(a, row_stride, k_stride, b, ldb, buffer, kLastPanel, k, accumulate);
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t j = 0; j < width; ++j) c[r * ldc + j] = buffer[r * kPanel + j];
+    for (int64_t j = 0; j < width; ++j) c[r * ldc + j] = buffer[r * kLastPanel + j];
 }
 
-// All rows of one panel for one slice of k; at(r) is where row r of A starts.
-template <class At>
+// All rows of one panel for one slice of k; at(r) is where row r of A starts, which packed strips
+// know for multiples of six only.
+template <bool strips_of_six, class At>
 void sweep(const At& at, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb,
            float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width, bool accumulate) {
-  for (int64_t j = 0; j < width; j += kWide * kLanes) {
-    const int64_t w = width - j < kWide * kLanes ? width - j : kWide * kLanes;
+  for (int64_t j = 0, w; j < width; j += w) {
+    // A fifth vector is taken along rather than left for a pass of its own: 5 x 5 accumulators.
+    const bool all = kWide == 4 && !strips_of_six && width - j <= kLastPanel;
+    w = all || width - j < kWide * kLanes ? width - j : kWide * kLanes;
     const int v = static_cast<int>((w + kLanes - 1) / kLanes);
-    for (int64_t r = 0; r < rows; r += kStrip) {
-      const int64_t n = rows - r < kStrip ? rows - r : kStrip;
+    const int64_t most = v > 4 ? 5 : kStrip;
+    for (int64_t r = 0; r < rows; r += most) {
+      const int64_t n = rows - r < most ? rows - r : most;
       const Tile f = choose(n, v);
       if (w == v * kLanes)
         f(at(r), row_stride, k_stride, b + j, ldb, c + r * ldc + j, ldc, k, accumulate);
@@ -110,10 +116,11 @@ void sweep(const At& at, int64_t row_stride, int64_t k_stride, const float* b, i
 
 void panel(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
            int64_t rows, int64_t k, int64_t width, bool accumulate) {
-  for (int64_t i = 0; i < k; i += kDepth) {
-    const int64_t depth = k - i < kDepth ? k - i : kDepth;
-    sweep([&](int64_t r) { return a + r * lda + i; }, lda, 1, b + i * ldb, ldb, c, ldc, rows, depth,
-          width, accumulate || i > 0);
+  const int64_t most = ldb > kPanel ? kDepth * kPanel / kLastPanel : kDepth;
+  for (int64_t i = 0; i < k; i += most) {
+    const int64_t depth = k - i < most ? k - i : most;
+    sweep<false>([&](int64_t r) { return a + r * lda + i; }, lda, 1, b + i * ldb, ldb, c, ldc, rows,
+                 depth, width, accumulate || i > 0);
   }
 }
 
@@ -121,22 +128,22 @@ void strips(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, 
             int64_t k, int64_t width, bool accumulate) {
   for (int64_t i = 0; i < k; i += kDepth) {
     const int64_t depth = k - i < kDepth ? k - i : kDepth;
-    sweep([&](int64_t r) { return a + r * k + i * kStrip; }, 1, kStrip, b + i * ldb, ldb, c, ldc,
-          rows, depth, width, accumulate || i > 0);
+    sweep<true>([&](int64_t r) { return a + r * k + i * kStrip; }, 1, kStrip, b + i * ldb, ldb, c,
+                ldc, rows, depth, width, accumulate || i > 0);
   }
 }
 
 template <class T>
-void pack_rows(const T* b, int64_t ldb, int64_t k, int64_t width, float* out) {
-  for (int64_t i = 0; i < k; ++i, b += ldb, out += kPanel)
-    for (int64_t j = 0; j < kPanel; j += 8) _mm256_storeu_ps(out + j, load8_n(b + j, width - j));
+void pack_rows(const T* b, int64_t ldb, int64_t k, int64_t width, float* out, int64_t stride) {
+  for (int64_t i = 0; i < k; ++i, b += ldb, out += stride)
+    for (int64_t j = 0; j < stride; j += 8) _mm256_storeu_ps(out + j, load8_n(b + j, width - j));
 }
 
 template <class T>
-void pack_columns(const T* b, int64_t ldb, int64_t k, int64_t width, float* out) {
+void pack_columns(const T* b, int64_t ldb, int64_t k, int64_t width, float* out, int64_t stride) {
   for (int64_t i = 0; i < k; i += 8) {
     const int64_t depth = k - i < 8 ? k - i : 8;
-    for (int64_t j = 0; j < kPanel; j += 8) {
+    for (int64_t j = 0; j < stride; j += 8) {
       __m256 r[8];
 #pragma GCC unroll 8
       for (int y = 0; y < 8; ++y)
@@ -144,21 +151,23 @@ void pack_columns(const T* b, int64_t ldb, int64_t k, int64_t width, float* out)
       transpose8(r);
 #pragma GCC unroll 8
       for (int x = 0; x < 8; ++x)
-        if (x < depth) _mm256_storeu_ps(out + (i + x) * kPanel + j, r[x]);
+        if (x < depth) _mm256_storeu_ps(out + (i + x) * stride + j, r[x]);
     }
   }
 }
 
 template <class T>
-void pack(const T* b, int64_t ldb, bool transposed, int64_t k, int64_t width, float* out) {
-  transposed ? pack_columns(b, ldb, k, width, out) : pack_rows(b, ldb, k, width, out);
+void pack(const T* b, int64_t ldb, bool transposed, int64_t k, int64_t width, float* out,
+          int64_t stride) {
+  transposed ? pack_columns(b, ldb, k, width, out, stride)
+             : pack_rows(b, ldb, k, width, out, stride);
 }
 void pack_panel(const void* b, bool bf16, int64_t ldb, bool transposed, int64_t k, int64_t width,
-                float* out) {
+                float* out, int64_t stride) {
   if (bf16)
-    pack(static_cast<const uint16_t*>(b), ldb, transposed, k, width, out);
+    pack(static_cast<const uint16_t*>(b), ldb, transposed, k, width, out, stride);
   else
-    pack(static_cast<const float*>(b), ldb, transposed, k, width, out);
+    pack(static_cast<const float*>(b), ldb, transposed, k, width, out, stride);
 }
 
 // Eight floats are moved where six are wanted: the two too many land in the next slot of the strip,

@@ -1,4 +1,4 @@
-// Matrix products, the inner part. C (rows, width <= 64) is a block of the result; B has rows of at
+// Matrix products, the inner part. C (rows, width <= 80) is a block of the result; B has rows of at
 // least `width` columns, rounded up to 16, `ldb` apart: kPanel in a packed panel. Every element of
 // C is one chain of fused multiply-adds in the order of k, whatever the block it falls into:
 // results do not depend on rows, position, threads or instruction set.
@@ -7,8 +7,9 @@
 
 namespace vitrum::cpu {
 
-inline constexpr int64_t kPanel = 64;  // columns of a packed panel of B
-inline constexpr int64_t kStrip = 6;   // rows of a packed strip of A
+inline constexpr int64_t kPanel = 64;      // columns of a packed panel of B
+inline constexpr int64_t kLastPanel = 80;  // of one that takes a short rest along
+inline constexpr int64_t kStrip = 6;       // rows of a packed strip of A
 
 struct GemmKernels {
   // C (rows, width) = A (rows, k) B + (accumulate ? C : 0). A is row-major with stride lda.
@@ -18,13 +19,26 @@ struct GemmKernels {
   void (*strips)(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
                  int64_t k, int64_t width, bool accumulate);
   // Packs columns [0, width) of a row-major (k, ..) matrix, or rows of its transpose (.., k), as k
-  // x kPanel; the columns past `width` are zero.
+  // x stride (kPanel or kLastPanel); the columns past `width` are zero.
   void (*pack_panel)(const void* b, bool bf16, int64_t ldb, bool transposed, int64_t k,
-                     int64_t width, float* out);
+                     int64_t width, float* out, int64_t stride);
   // Packs columns [0, rows) of a (k, ..) matrix as the strips of its transpose; missing rows are
   // zero.
   void (*pack_strips)(const float* a, int64_t lda, int64_t k, int64_t rows, float* out);
   void (*widen)(const uint16_t* from, int64_t n, float* to);  // bf16 -> f32
+};
+
+// How `columns` are cut into panels: 64 each, but where at most 16 would be left, the last one has
+// them too. ViT's 197 tokens are 64 + 64 + 69.
+struct PanelCut {
+  int64_t columns = 0;
+  int64_t count() const {
+    const int64_t whole = columns / kPanel, rest = columns % kPanel;
+    return whole + (rest > kLastPanel - kPanel || (rest > 0 && whole == 0));
+  }
+  int64_t first(int64_t p) const { return p * kPanel; }
+  int64_t width(int64_t p) const { return p + 1 == count() ? columns - first(p) : kPanel; }
+  int64_t stride(int64_t p) const { return width(p) > kPanel ? kLastPanel : kPanel; }
 };
 
 }  // namespace vitrum::cpu

@@ -1,0 +1,81 @@
+"""Inference with Vitrum and with its peers in turn on a CPU; prints medians and ratios.
+
+    venv/bin/python bench/compare_infer.py [--vitrum build/release/vitrum] [--rounds 3] [--threads 2]
+                                           [--model NAME ...] [--batch N ...] [--peer NAME ...]
+
+Run with a Python that has torch, timm, onnxruntime and openvino. Everything takes its turn within every round, each in a
+process of its own, so that a change in the machine's speed meets all alike.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PEERS = ["torch_f32", "torch_bf16", "onnxruntime", "openvino_f32"]
+
+
+def last_json(command):
+    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode or not done.stdout.strip():
+        print(f"failed: {' '.join(map(str, command))}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        return None
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def model_directory(model, at):
+    """A directory in timm's layout with random weights."""
+    import timm
+    from safetensors.torch import save_file
+
+    at.mkdir()
+    net = timm.create_model(model, pretrained=False)
+    save_file(net.state_dict(), at / "model.safetensors")
+    config = {"architecture": model, "num_classes": 1000, "pretrained_cfg": {
+        "input_size": [3, 224, 224], "mean": [0.5] * 3, "std": [0.5] * 3, "num_classes": 1000}}
+    (at / "config.json").write_text(json.dumps(config))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--vitrum", default=ROOT / "build/release/vitrum")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--model", nargs="+", default=["vit_tiny_patch16_224", "vit_base_patch16_224"])
+    parser.add_argument("--batch", nargs="+", type=int, default=[1, 16])
+    parser.add_argument("--peer", nargs="+", default=PEERS)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        for model in args.model:
+            directory = pathlib.Path(temporary) / model
+            onnx = f"{directory}.onnx"
+            model_directory(model, directory)
+            subprocess.run([str(args.vitrum), "export", "--model", str(directory), "--output", onnx, "-q"], check=True)
+            for batch in args.batch:
+                compare(args, model, directory, onnx, batch)
+
+
+def compare(args, model, directory, onnx, batch):
+    times, shares = {}, []
+    for _ in range(args.rounds):
+        ours = last_json([args.vitrum, "bench", "--model", directory, "--batch", batch, "--device", "cpu", "--threads",
+                          args.threads, "--steps", 20 if batch == 1 else 4, "--json"])
+        times.setdefault("vitrum_f32", []).append(ours["milliseconds"])
+        shares.append(ours["mfu"])
+        for peer in args.peer:
+            result = last_json([sys.executable, ROOT / "bench/peer_infer.py", peer, model, batch, args.threads, onnx])
+            if result:
+                times.setdefault(peer, []).append(result["milliseconds"])
+    own = statistics.median(times["vitrum_f32"])
+    print(f"{model}, batch {batch}: share of the matrix-product peak {statistics.median(shares):.2f}")
+    for name, values in times.items():
+        median = statistics.median(values)
+        print(f"  {name:20} {median:9.2f} ms (best {min(values):9.2f})   {median / own:5.2f}x Vitrum's", flush=True)
+
+
+if __name__ == "__main__":
+    main()

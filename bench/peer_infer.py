@@ -1,0 +1,77 @@
+"""One peer's inference time on a CPU: peer_infer.py PEER MODEL BATCH THREADS [ONNX]; prints one JSON line.
+
+PEER: torch_f32, torch_bf16, torch_compile_f32, torch_compile_bf16, onnxruntime, openvino_f32, openvino_bf16.
+The last three run the ONNX file that `vitrum export` wrote. The median of at least 5 runs and 4 seconds, after a warm-up.
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+
+
+def torch_runner(peer, model, batch, threads):
+    import timm
+    import torch
+
+    torch.set_num_threads(threads)
+    net = timm.create_model(model, pretrained=False).eval()
+    x = torch.randn(batch, 3, 224, 224)
+    if "compile" in peer:
+        net = torch.compile(net, mode="max-autotune-no-cudagraphs")
+    narrow = peer.endswith("bf16")
+
+    def run():
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+            return net(x)
+
+    return run
+
+
+def onnxruntime_runner(batch, threads, path):
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    x = np.random.randn(batch, 3, 224, 224).astype(np.float32)
+    name = session.get_inputs()[0].name
+    return lambda: session.run(None, {name: x})
+
+
+def openvino_runner(peer, batch, threads, path):
+    import openvino as ov
+
+    core = ov.Core()
+    model = core.read_model(path)
+    model.reshape([batch, 3, 224, 224])
+    compiled = core.compile_model(model, "CPU", {
+        "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "bf16" if peer.endswith("bf16") else "f32"})
+    request = compiled.create_infer_request()
+    x = np.random.randn(batch, 3, 224, 224).astype(np.float32)
+    return lambda: request.infer([x])
+
+
+def main():
+    peer, model, batch, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    if peer.startswith("torch"):
+        run = torch_runner(peer, model, batch, threads)
+    elif peer == "onnxruntime":
+        run = onnxruntime_runner(batch, threads, sys.argv[5])
+    else:
+        run = openvino_runner(peer, batch, threads, sys.argv[5])
+    for _ in range(2):
+        run()
+    times, end = [], time.perf_counter() + 4
+    while len(times) < 5 or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    print(json.dumps({"milliseconds": 1e3 * sorted(times)[len(times) // 2]}))
+
+
+if __name__ == "__main__":
+    main()
