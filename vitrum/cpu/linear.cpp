@@ -30,8 +30,8 @@ class LinearKernel final : public Kernel {
         y_(io.out[0]),
         saved_(io.out.size() > 1 ? io.out[1] : TensorView{}),
         packed_{w_.shape[1], w_.shape[0]},
-        row_blocks_{x_.shape.rows(), kRowBlock},
         groups_{packed_.panels(), panels_per_group(packed_.panels())},
+        row_blocks_{x_.shape.rows(), rows_per_task(x_.shape.rows(), groups_.count())},
         wide_bias_(bias_.dtype == DType::kBF16 ? static_cast<size_t>(bias_.shape.numel()) : 0) {
     const int64_t k = packed_.depth, group = groups_.size * kPanel;
     cpu.reserve_shared(packed_.bytes());
@@ -64,6 +64,15 @@ class LinearKernel final : public Kernel {
   // A few panels a task keep their rows of y in the cache until the epilogue, and give small
   // batches enough tasks.
   static int64_t panels_per_group(int64_t panels) { return panels >= 16 ? 8 : panels >= 8 ? 4 : 2; }
+  // Blocks of one size, so that threads finish together: of up to 192 rows, and where that makes
+  // few tasks, of 48 or more.
+  static int64_t rows_per_task(int64_t rows, int64_t groups) {
+    constexpr int64_t kTasks = 16, kLeast = 48;
+    const auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+    const int64_t parts = std::max({divide_up(rows, kRowBlock), int64_t{1},
+                                    std::min(divide_up(kTasks, groups), rows / kLeast)});
+    return std::min(kRowBlock, divide_up(divide_up(rows, parts), kStrip) * kStrip);
+  }
 
   void block(const LinearEpilogueArgs& epilogue, const float* packed, int64_t row_block,
              int64_t group, int thread) {
@@ -91,7 +100,7 @@ class LinearKernel final : public Kernel {
   Linear op_;
   TensorView x_, w_, bias_, rng_, y_, saved_;
   PackedB packed_;
-  Chunks row_blocks_, groups_;
+  Chunks groups_, row_blocks_;
   std::vector<float> wide_bias_;
 };
 
