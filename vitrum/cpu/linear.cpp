@@ -1,7 +1,6 @@
-#include "vitrum/cpu/simd/linear.h"
+#include "vitrum/cpu/linear.h"
 
 #include "vitrum/cpu/gemm.h"
-#include "vitrum/cpu/linear_few.h"
 
 namespace vitrum::cpu {
 namespace {
@@ -17,22 +16,14 @@ const float* rows_as_f32(const CpuBackend& cpu, const TensorView& x, int64_t row
   return scratch;
 }
 
-// y (M, N) = dropout(act(x (M, K) w^T + bias)). A task is a block of rows and a group of panels.
-class LinearKernel final : public Kernel {
+// A task is a block of rows and a group of panels of w.
+class LinearKernel final : public LinearForward {
  public:
   LinearKernel(CpuBackend& cpu, const Linear& op, const Operands& io)
-      : cpu_(cpu),
-        op_(op),
-        x_(io.in[0]),
-        w_(io.in[1]),
-        bias_(io.in[2]),
-        rng_(io.in[3]),
-        y_(io.out[0]),
-        saved_(io.out.size() > 1 ? io.out[1] : TensorView{}),
+      : LinearForward(cpu, op, io),
         packed_{w_.shape[1], w_.shape[0]},
         groups_{packed_.panels(), panels_per_group(packed_.panels())},
-        row_blocks_{x_.shape.rows(), rows_per_task(x_.shape.rows(), groups_.count())},
-        wide_bias_(bias_.dtype == DType::kBF16 ? static_cast<size_t>(bias_.shape.numel()) : 0) {
+        row_blocks_{x_.shape.rows(), rows_per_task(x_.shape.rows(), groups_.count())} {
     const int64_t k = packed_.depth, group = groups_.size * kPanel;
     cpu.reserve_shared(packed_.bytes());
     // Per thread: widened rows of x, a block of the product, dropout factors.
@@ -43,11 +34,7 @@ class LinearKernel final : public Kernel {
   void launch() override {
     auto* packed = reinterpret_cast<float*>(cpu_.shared_scratch());
     pack(cpu_, packed_, w_, /*transposed=*/true, packed);
-    const DropSite drop =
-        op_.drop > 0 ? drop_site(random_state(rng_), op_.drop, op_.site) : DropSite{};
-    const LinearEpilogueArgs epilogue{
-        floats(y_),     floats(saved_), bias(), op_.act, op_.drop > 0 ? &drop : nullptr,
-        packed_.columns};
+    const LinearEpilogueArgs& epilogue = this->epilogue();
     const int64_t groups = groups_.count();
     cpu_.pool().run(row_blocks_.count() * groups, [&](int64_t task, int thread) {
       block(epilogue, packed, task / groups, task % groups, thread);
@@ -55,12 +42,6 @@ class LinearKernel final : public Kernel {
   }
 
  private:
-  const float* bias() {
-    if (wide_bias_.empty()) return bias_.f32();
-    cpu_.simd().gemm->widen(bias_.bf16(), packed_.columns, wide_bias_.data());
-    return wide_bias_.data();
-  }
-
   // A few panels a task keep their rows of y in the cache until the epilogue, and give small
   // batches enough tasks.
   static int64_t panels_per_group(int64_t panels) { return panels >= 16 ? 8 : panels >= 8 ? 4 : 2; }
@@ -96,12 +77,8 @@ class LinearKernel final : public Kernel {
                                  scratch + kRowBlock * (k + groups_.size * kPanel));
   }
 
-  CpuBackend& cpu_;
-  Linear op_;
-  TensorView x_, w_, bias_, rng_, y_, saved_;
   PackedB packed_;
   Chunks groups_, row_blocks_;
-  std::vector<float> wide_bias_;
 };
 
 // dx (M, K) = dpre w, dw (N, K) += dpre^T x, dbias += column sums of dpre, where dpre (M, N) is dy

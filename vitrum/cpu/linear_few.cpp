@@ -2,10 +2,8 @@
 // the rest, so they are read where they lie, once, as the left operand; x is packed instead, and
 // the product comes out transposed. Each element is the same chain of multiply-adds as in
 // linear.cpp, so results do not depend on which of the two ran.
-#include "vitrum/cpu/linear_few.h"
-
 #include "vitrum/cpu/gemm.h"
-#include "vitrum/cpu/simd/linear.h"
+#include "vitrum/cpu/linear.h"
 
 namespace vitrum::cpu {
 namespace {
@@ -13,21 +11,13 @@ namespace {
 constexpr int64_t kOutputs = 48;  // rows of w in a task: they stay in the second-level cache
 static_assert(kOutputs <= kPanel && kOutputs % kStrip == 0);
 
-class FewRowsKernel final : public Kernel {
+class FewRowsKernel final : public LinearForward {
  public:
   FewRowsKernel(CpuBackend& cpu, const Linear& op, const Operands& io)
-      : cpu_(cpu),
-        op_(op),
-        x_(io.in[0]),
-        w_(io.in[1]),
-        bias_(io.in[2]),
-        rng_(io.in[3]),
-        y_(io.out[0]),
-        saved_(operand(io.out, 1)),
+      : LinearForward(cpu, op, io),
         depth_(w_.shape[1]),
         cut_{x_.shape.rows()},
-        blocks_{w_.shape[0], kOutputs},
-        wide_bias_(bias_.dtype == DType::kBF16 ? static_cast<size_t>(w_.shape[0]) : 0) {
+        blocks_{w_.shape[0], kOutputs} {
     const size_t columns = static_cast<size_t>(cut_.count() * kPanel + kLastPanel - kPanel);
     cpu.reserve_shared(columns * static_cast<size_t>(depth_) * sizeof(float));
     cpu.reserve_per_thread(static_cast<size_t>(end()) * sizeof(float));
@@ -36,12 +26,7 @@ class FewRowsKernel final : public Kernel {
   void launch() override {
     auto* packed = reinterpret_cast<float*>(cpu_.shared_scratch());
     pack_rows_of_x(packed);
-    const float* bias = bias_.dtype == DType::kBF16 ? wide_bias_.data() : bias_.f32();
-    if (!wide_bias_.empty()) cpu_.simd().gemm->widen(bias_.bf16(), w_.shape[0], wide_bias_.data());
-    const DropSite drop =
-        op_.drop > 0 ? drop_site(random_state(rng_), op_.drop, op_.site) : DropSite{};
-    const LinearEpilogueArgs epilogue{
-        floats(y_), floats(saved_), bias, op_.act, op_.drop > 0 ? &drop : nullptr, w_.shape[0]};
+    const LinearEpilogueArgs& epilogue = this->epilogue();
     for_chunks(cpu_, blocks_, [&](int64_t first, int64_t last, int64_t, int thread) {
       block(epilogue, packed, first, last - first, thread);
     });
@@ -87,13 +72,9 @@ class FewRowsKernel final : public Kernel {
     }
   }
 
-  CpuBackend& cpu_;
-  Linear op_;
-  TensorView x_, w_, bias_, rng_, y_, saved_;
   int64_t depth_;
   PanelCut cut_;  // of the rows of x, which are the columns of its transpose
   Chunks blocks_;
-  std::vector<float> wide_bias_;
 };
 
 }  // namespace

@@ -1,0 +1,54 @@
+// What the two forward kernels of a linear layer share.
+#pragma once
+#include <vector>
+
+#include "vitrum/cpu/backend.h"
+#include "vitrum/cpu/simd/gemm.h"
+#include "vitrum/cpu/simd/linear.h"
+
+namespace vitrum::cpu {
+
+// y (M, N) = dropout(act(x (M, K) w^T + bias)), and what the backward pass saves.
+class LinearForward : public Kernel {
+ protected:
+  LinearForward(CpuBackend& cpu, const Linear& op, const Operands& io)
+      : cpu_(cpu),
+        x_(io.in[0]),
+        w_(io.in[1]),
+        y_(io.out[0]),
+        saved_(operand(io.out, 1)),
+        op_(op),
+        bias_(io.in[2]),
+        rng_(io.in[3]),
+        wide_bias_(bias_.dtype == DType::kBF16 ? static_cast<size_t>(bias_.shape.numel()) : 0) {}
+
+  // What follows the product in this launch.
+  const LinearEpilogueArgs& epilogue() {
+    if (!wide_bias_.empty())
+      cpu_.simd().gemm->widen(bias_.bf16(), bias_.shape.numel(), wide_bias_.data());
+    if (op_.drop > 0) drop_ = drop_site(random_state(rng_), op_.drop, op_.site);
+    args_ = {.y = floats(y_),
+             .saved = floats(saved_),
+             .bias = wide_bias_.empty() ? bias_.f32() : wide_bias_.data(),
+             .act = op_.act,
+             .drop = op_.drop > 0 ? &drop_ : nullptr,
+             .width = w_.shape[0]};
+    return args_;
+  }
+
+  CpuBackend& cpu_;
+  TensorView x_, w_, y_, saved_;
+
+ private:
+  Linear op_;
+  TensorView bias_, rng_;
+  std::vector<float> wide_bias_;
+  DropSite drop_{};
+  LinearEpilogueArgs args_{};
+};
+
+// Whether a linear layer has so few rows that its weights are better left as they lie.
+bool has_few_rows(const Operands& io);
+KernelPtr lower_few_rows(CpuBackend& cpu, const Linear& op, const Operands& io);
+
+}  // namespace vitrum::cpu
