@@ -297,7 +297,7 @@ Verb bench_verb() {
             .required = true},
            {.name = "--mode",
             .target = &o->mode,
-            .help = "infer or train",
+            .help = "what is measured",
             .value = "NAME",
             .choices = {"infer", "train"}},
            {.name = "--batch",

@@ -228,7 +228,7 @@ std::vector<Option> common_options(CommonOptions& common) {
           {"--device", &common.device, "auto, cpu, cuda[:N] or reference", "NAME"},
           {.name = "--precision",
            .target = &common.precision,
-           .help = "auto, f32 or bf16",
+           .help = "of the arithmetic; auto suits the device",
            .value = "NAME",
            .choices = {"auto", "f32", "bf16"}}};
 }
