@@ -106,7 +106,7 @@ struct DropBits {
 struct Layout {
   int rows;  // of each of the two matrices: all, or as many as fit
   int tokens16;
-  size_t bits_bytes, bytes;
+  size_t bytes;
 };
 
 // ---- forward ----
@@ -395,10 +395,10 @@ template <int kSteps>
 Layout plan(const CudaBackend& cuda, const AttentionShape& shape, bool backward, bool drops) {
   Layout layout;
   layout.tokens16 = static_cast<int>(divide_up(shape.tokens, 16) * 16);
-  layout.bits_bytes = drops ? static_cast<size_t>(shape.tokens * draws_per_row(shape.tokens)) : 0;
+  const size_t bits = drops ? static_cast<size_t>(shape.tokens * draws_per_row(shape.tokens)) : 0;
   const size_t row = 2 * Head<kSteps>::kStride * sizeof(bf16);
   const size_t rest =
-      layout.bits_bytes + (backward ? 2 * sizeof(float) * static_cast<size_t>(layout.tokens16) : 0);
+      bits + (backward ? 2 * sizeof(float) * static_cast<size_t>(layout.tokens16) : 0);
   const size_t room = cuda.shared_memory() > rest ? (cuda.shared_memory() - rest) / row : 0;
   layout.rows = std::min(layout.tokens16, static_cast<int>(room / kChunk * kChunk));
   layout.bytes = static_cast<size_t>(layout.rows) * row + rest;

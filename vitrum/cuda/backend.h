@@ -2,7 +2,6 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>

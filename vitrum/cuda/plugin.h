@@ -1,5 +1,5 @@
 // What the separately loaded CUDA library exports. The loader (runtime/backends.cpp) finds these
-// two functions by name; nothing else of CUDA is visible to it.
+// three functions by name; nothing else of CUDA is visible to it.
 #pragma once
 #include "vitrum/runtime/backend.h"
 
