@@ -8,14 +8,39 @@
 namespace vitrum {
 
 std::string_view name_of(const Op& op) {
-  static constexpr std::string_view kNames[] = {
-      "Normalize",     "Patchify",     "Linear",          "Activation",
-      "LayerNorm",     "AddLayerNorm", "Attention",       "Add",
-      "ChannelScale",  "Dropout",      "DropPath",        "Tokens",
-      "Pool",          "CrossEntropy", "TrainMetrics",    "LinearBwd",
-      "ActivationBwd", "LayerNormBwd", "AttentionBwd",    "ChannelScaleBwd",
-      "TokensBwd",     "PoolBwd",      "CrossEntropyBwd", "ClipScale",
-      "OptimizerStep"};
+  static constexpr std::string_view kNames[] = {"Normalize",
+                                                "Patchify",
+                                                "Linear",
+                                                "Activation",
+                                                "LayerNorm",
+                                                "AddLayerNorm",
+                                                "Attention",
+                                                "Add",
+                                                "ChannelScale",
+                                                "Dropout",
+                                                "DropPath",
+                                                "Tokens",
+                                                "Pool",
+                                                "CrossEntropy",
+                                                "TrainMetrics",
+                                                "LinearBwd",
+                                                "ActivationBwd",
+                                                "LayerNormBwd",
+                                                "AttentionBwd",
+                                                "ChannelScaleBwd",
+                                                "TokensBwd",
+                                                "PoolBwd",
+                                                "CrossEntropyBwd",
+                                                "ClipScale",
+                                                "OptimizerStep",
+                                                "Conv2d",
+                                                "MaxPool",
+                                                "BatchNorm",
+                                                "FrozenBatchNorm",
+                                                "RunningStats",
+                                                "Conv2dBwd",
+                                                "MaxPoolBwd",
+                                                "BatchNormBwd"};
   static_assert(std::size(kNames) == std::variant_size_v<Op>);
   return kNames[op.index()];
 }
@@ -84,6 +109,15 @@ Value Graph::emit(std::string name, Op op, std::vector<Value> in, std::vector<Sh
 Value Graph::rng() {
   if (!rng_) rng_ = input("rng", {sizeof(RandomState) / 4}, DType::kI32);
   return rng_;
+}
+
+Value Scope::buffer(const std::string& leaf, Shape shape, Init init) const {
+  return graph_->param({.name = (*this / leaf).path(),
+                        .shape = shape,
+                        .init = std::move(init),
+                        .decay = false,
+                        .trainable = false,
+                        .buffer = true});
 }
 
 Value Scope::param(const std::string& leaf, Shape shape, Init init, bool decay) const {
