@@ -97,5 +97,13 @@ void make(Maker& m, const PoolBwd&);
 void make(Maker& m, const CrossEntropyBwd&);
 void make(Maker& m, const ClipScale&);
 void make(Maker& m, const OptimizerStep&);
+void make(Maker& m, const Conv2d&);
+void make(Maker& m, const MaxPool&);
+void make(Maker& m, const BatchNorm&);
+void make(Maker& m, const FrozenBatchNorm&);
+void make(Maker& m, const RunningStats&);
+void make(Maker& m, const Conv2dBwd&);
+void make(Maker& m, const MaxPoolBwd&);
+void make(Maker& m, const BatchNormBwd&);
 
 }  // namespace vitrum::test

@@ -122,5 +122,13 @@ KernelPtr lower(CpuBackend& cpu, const PoolBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const CrossEntropyBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const ClipScale& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const OptimizerStep& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Conv2d& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const MaxPool& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const BatchNorm& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const FrozenBatchNorm& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const RunningStats& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Conv2dBwd& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const MaxPoolBwd& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const BatchNormBwd& op, const Operands& io);
 
 }  // namespace vitrum::cpu

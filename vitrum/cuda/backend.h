@@ -124,5 +124,13 @@ KernelPtr lower(CudaBackend& cuda, const PoolBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const CrossEntropyBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const ClipScale& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const OptimizerStep& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Conv2d& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const MaxPool& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const FrozenBatchNorm& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const RunningStats& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Conv2dBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const MaxPoolBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io);
 
 }  // namespace vitrum::cuda

@@ -47,6 +47,9 @@ struct ParamSpec {
   Init init;
   bool decay = true;      // false for biases, norms, tokens and positions
   bool trainable = true;  // false: frozen, no gradient is computed
+  // Written by the model while it trains, as running statistics are: saved and loaded with the
+  // weights, but not optimised, averaged or counted.
+  bool buffer = false;
 };
 
 enum class Mode : uint8_t { kInference, kTraining };
@@ -96,6 +99,9 @@ class Graph {
   std::vector<Node> nodes;
   std::vector<ParamSpec> params;
   int region = -1, regions = 0;  // see RecomputeUnit
+  // (B), set before tracing where batches may be padded: samples of weight 0 are, and statistics
+  // over the batch leave them out.
+  Value sample_weight;
 
  private:
   Value rng_;
@@ -128,6 +134,7 @@ class Scope {
   // The one place where a parameter is stated: its dotted name, shape, start value, and whether it
   // decays.
   Value param(const std::string& leaf, Shape shape, Init init, bool decay) const;
+  Value buffer(const std::string& leaf, Shape shape, Init init) const;  // see ParamSpec::buffer
 
  private:
   Graph* graph_;

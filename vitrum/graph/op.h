@@ -84,8 +84,38 @@ struct DropPath {  // (x (B, ..), rng) -> whole samples kept (and divided by kee
 };
 struct Tokens {
 };  // (x (B, N, C), pos? (1, T, C), prefix tokens (1, 1, C) ...) -> [prefix; x] + pos, (B, T, C)
-struct Pool {                    // (x (B, T, C)) -> (B, C)
+struct Pool {                    // (x (B, T, C) or (B, H, W, C), T = H W) -> (B, C)
   int64_t first = 0, count = 1;  // mean of tokens [first, first + count); one token is a plain copy
+};
+// Images are channels last, (B, H, W, C); windows reach `padding` pixels of zeros (MaxPool: of
+// nothing) over each edge.
+struct Conv2d {  // (x, w (O, C, K, K), and of a FrozenBatchNorm behind it: w?, bias?, mean?, var?,
+                 // skip?) -> (B, H', W', O)
+  int64_t stride = 1, padding = 0;
+  float eps = 1e-5f;
+  Act act = Act::kNone;
+};
+struct MaxPool {  // (x) -> (B, H', W', C)
+  int64_t kernel = 3, stride = 2, padding = 1;
+};
+// (x (B, .., C), w (C), bias (C), weight? (B), skip?) -> act(norm(x) + skip) [, mean (C), var (C)]
+// by the statistics of the batch, samples of weight 0 not counted; var is the biased one. act:
+// none or ReLU.
+struct BatchNorm {
+  float eps = 1e-5f;
+  Act act = Act::kNone;
+};
+// (x, w, bias, mean, var, skip?) -> act(norm(x) + skip) by given statistics: batch norm in
+// inference
+struct FrozenBatchNorm : Final {
+  float eps = 1e-5f;
+  Act act = Act::kNone;
+};
+// (mean, var, weight?) of a BatchNorm over `samples` of `positions` rows each -> running mean and
+// unbiased variance, moved by `momentum` towards them
+struct RunningStats : Final {
+  float momentum = 0.1f;
+  int64_t samples = 0, positions = 1;
 };
 struct CrossEntropy {  // (logits (B, K), target i32 (B) or float (B, K), weight (B)) -> sum_b
                        // weight * loss_b [, lse (B)]
@@ -118,6 +148,17 @@ struct TokensBwd : Final {};        // (dy) -> dx, += dpos, += dprefix ...
 struct PoolBwd : Final {            // (dy (B, C)) -> dx (B, T, C)
   int64_t first = 0, count = 1;
 };
+struct Conv2dBwd : Final {  // (dy, x, w) -> dx, += dw
+  int64_t stride = 1, padding = 0;
+};
+struct MaxPoolBwd : Final {  // (dy, x) -> dx: to the first of equal values
+  int64_t kernel = 3, stride = 2, padding = 1;
+};
+// (dy, x, w, mean, var, y? (with ReLU), weight?) -> dx, += dw, += dbias, dskip (with ReLU)
+struct BatchNormBwd : Final {
+  float eps = 1e-5f;
+  Act act = Act::kNone;
+};
 struct CrossEntropyBwd : Final {  // (logits, target, weight, lse) -> dlogits
   float smoothing = 0;
 };
@@ -141,11 +182,13 @@ struct OptimizerStep : Final {
   std::vector<Segment> segments;
 };
 
-using Op = std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
-                        RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath, Tokens,
-                        Pool, CrossEntropy, TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd,
-                        AttentionBwd, RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd,
-                        CrossEntropyBwd, ClipScale, OptimizerStep>;
+using Op =
+    std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
+                 RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath, Tokens, Pool,
+                 Conv2d, MaxPool, BatchNorm, FrozenBatchNorm, RunningStats, CrossEntropy,
+                 TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd,
+                 RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd, Conv2dBwd, MaxPoolBwd,
+                 BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep>;
 
 std::string_view name_of(const Op& op);
 

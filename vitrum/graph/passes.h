@@ -9,7 +9,7 @@
 namespace vitrum {
 
 // normalize + patchify; linear + activation + dropout; residual add + LayerNorm, also across
-// blocks.
+// blocks; convolution + batch norm (in inference) + residual add + ReLU.
 void fuse(Graph& g);
 
 // What the backward pass computes again instead of keeping: nothing; what costs no matrix product

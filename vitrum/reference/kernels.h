@@ -33,6 +33,14 @@ void run(const PoolBwd&, const Operands& io);
 void run(const CrossEntropyBwd&, const Operands& io);
 void run(const ClipScale&, const Operands& io);
 void run(const OptimizerStep&, const Operands& io);
+void run(const Conv2d&, const Operands& io);
+void run(const MaxPool&, const Operands& io);
+void run(const BatchNorm&, const Operands& io);
+void run(const FrozenBatchNorm&, const Operands& io);
+void run(const RunningStats&, const Operands& io);
+void run(const Conv2dBwd&, const Operands& io);
+void run(const MaxPoolBwd&, const Operands& io);
+void run(const BatchNormBwd&, const Operands& io);
 
 double activate(Act act, double x);
 double activation_slope(Act act, double x);

@@ -32,7 +32,7 @@ class ParamStore {
   const std::vector<ParamSpec>& specs() const { return specs_; }
   int64_t elements() const { return elements_; }  // of an arena, padding included
   int64_t offset(size_t param) const { return offsets_[param]; }
-  int64_t parameter_count() const;           // padding excluded
+  int64_t parameter_count() const;           // without padding and buffers
   int index(const std::string& name) const;  // -1 when there is none
 
   // Allocates an arena on first use, zeroed (kCompute: filled from the master; kEma: a copy of it).
@@ -40,7 +40,7 @@ class ParamStore {
   bool has(Arena which) const {
     return static_cast<bool>(buffers_[static_cast<size_t>(which)].data());
   }
-  TensorView view(size_t param, Arena which);
+  TensorView view(size_t param, Arena which);  // a buffer has no average: kEma is its kMaster
   TensorView state(const std::string& name, Shape shape, DType dtype);
   std::map<std::string, TensorView> states() const;
 
