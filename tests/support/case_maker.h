@@ -94,5 +94,8 @@ void make(Maker& m, const PoolBwd&);
 void make(Maker& m, const CrossEntropyBwd&);
 void make(Maker& m, const ClipScale&);
 void make(Maker& m, const OptimizerStep&);
+void make(Maker& m, const Orthogonalize&);
+void make(Maker& m, const Perturb&);
+void make(Maker& m, const Copy&);
 
 }  // namespace vitrum::test

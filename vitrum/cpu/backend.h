@@ -119,5 +119,8 @@ KernelPtr lower(CpuBackend& cpu, const PoolBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const CrossEntropyBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const ClipScale& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const OptimizerStep& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Orthogonalize& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Perturb& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Copy& op, const Operands& io);
 
 }  // namespace vitrum::cpu

@@ -121,5 +121,8 @@ KernelPtr lower(CudaBackend& cuda, const PoolBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const CrossEntropyBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const ClipScale& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const OptimizerStep& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Orthogonalize& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Perturb& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Copy& op, const Operands& io);
 
 }  // namespace vitrum::cuda

@@ -30,6 +30,9 @@ void run(const PoolBwd&, const Operands& io);
 void run(const CrossEntropyBwd&, const Operands& io);
 void run(const ClipScale&, const Operands& io);
 void run(const OptimizerStep&, const Operands& io);
+void run(const Orthogonalize&, const Operands& io);
+void run(const Perturb&, const Operands& io);
+void run(const Copy&, const Operands& io);
 
 double activate(Act act, double x);
 double activation_slope(Act act, double x);
