@@ -129,7 +129,7 @@ TEST(Recipe, SetTakesPlainWordsAndToml) {
     set_assignment(r, assignment);
   EXPECT_EQ(r.optimizer, OptimizerKind::kAdam);
   EXPECT_EQ(r.lr, 0.5);
-  EXPECT_EQ(r.betas[1], 0.6);
+  EXPECT_EQ(r.betas->at(1), 0.6);
   EXPECT_FALSE(r.no_decay);
   EXPECT_EQ(r.data, "mnist:some dir/with=equals");
   EXPECT_EQ(r.model, "vit_mnist");

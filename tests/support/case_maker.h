@@ -105,5 +105,8 @@ void make(Maker& m, const RunningStats&);
 void make(Maker& m, const Conv2dBwd&);
 void make(Maker& m, const MaxPoolBwd&);
 void make(Maker& m, const BatchNormBwd&);
+void make(Maker& m, const Orthogonalize&);
+void make(Maker& m, const Perturb&);
+void make(Maker& m, const Copy&);
 
 }  // namespace vitrum::test

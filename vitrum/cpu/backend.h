@@ -130,5 +130,8 @@ KernelPtr lower(CpuBackend& cpu, const RunningStats& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Conv2dBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const MaxPoolBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const BatchNormBwd& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Orthogonalize& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Perturb& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Copy& op, const Operands& io);
 
 }  // namespace vitrum::cpu

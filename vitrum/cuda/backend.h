@@ -132,5 +132,8 @@ KernelPtr lower(CudaBackend& cuda, const RunningStats& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Conv2dBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const MaxPoolBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Orthogonalize& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Perturb& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Copy& op, const Operands& io);
 
 }  // namespace vitrum::cuda

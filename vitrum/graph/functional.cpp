@@ -7,11 +7,31 @@
 
 namespace vitrum {
 
+// What a low-rank adapter adds to its layer: scale * B A x, with A as PyTorch starts a layer and B
+// zero, so that it starts as nothing. The factor is applied where the fewest values are.
+static Value adapter(Scope s, Value x, int64_t out, const LoraSpec& lora) {
+  Graph& g = s.graph();
+  Value a = (s / "lora_A").param("weight", {lora.rank, x.dim(-1)}, Init::fan_in(x.dim(-1)), true),
+        b = (s / "lora_B").param("weight", {out, lora.rank}, Init::zeros(), true);
+  x = dropout(s / "lora_dropout", x, lora.drop);
+  const Shape low = x.shape().with_last(lora.rank);
+  x = g.emit(s.path() + ".lora_A", Linear{}, {x, a, Value(), Value()}, {low});
+  if (lora.scale() != 1) {
+    const std::vector<float> factors(static_cast<size_t>(lora.rank), lora.scale());
+    Value scale = g.constant(s.path() + ".lora_scale", {lora.rank}, factors);
+    x = g.emit(s.path() + ".lora_scale", ChannelScale{}, {x, scale}, {low});
+  }
+  return g.emit(s.path() + ".lora_B", Linear{}, {x, b, Value(), Value()},
+                {x.shape().with_last(out)});
+}
+
 Value linear(Scope s, Value x, int64_t out, const LinearOptions& options) {
   if (out <= 0) fail_usage("{}: a linear layer needs at least one output, not {}", s.path(), out);
   Value w = s.param("weight", {out, x.dim(-1)}, options.weight_init, /*decay=*/true);
   Value b = options.bias ? s.param("bias", {out}, options.bias_init, /*decay=*/false) : Value();
-  return s.graph().emit(s.path(), Linear{}, {x, w, b, Value()}, {x.shape().with_last(out)});
+  Value y = s.graph().emit(s.path(), Linear{}, {x, w, b, Value()}, {x.shape().with_last(out)});
+  const LoraSpec& lora = s.graph().lora;
+  return lora.adapts(s.path()) ? y + adapter(s, x, out, lora) : y;
 }
 
 Value layer_norm(Scope s, Value x, float eps, bool bias) {

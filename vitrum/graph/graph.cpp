@@ -1,5 +1,6 @@
 #include "vitrum/graph/graph.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "vitrum/core/error.h"
@@ -22,6 +23,26 @@ constexpr std::string_view type_name() {
 
 std::string_view name_of(const Op& op) {
   return std::visit([]<class T>(const T&) { return type_name<T>(); }, op);
+}
+
+static bool ends_with_name(std::string_view path, std::string_view name) {
+  return path == name || (path.size() > name.size() && path.ends_with(name) &&
+                          path[path.size() - name.size() - 1] == '.');
+}
+
+bool in_block(std::string_view path) {
+  for (size_t at = 0; at < path.size();) {
+    const size_t end = std::min(path.find('.', at), path.size());
+    if (path.substr(at, end - at).find_first_not_of("0123456789") == path.npos) return true;
+    at = end + 1;
+  }
+  return false;
+}
+
+bool LoraSpec::adapts(std::string_view path) const {
+  return rank > 0 && in_block(path) &&
+         std::any_of(targets.begin(), targets.end(),
+                     [&](const std::string& name) { return ends_with_name(path, name); });
 }
 
 Value Graph::add_value(ValueInfo info) {

@@ -19,7 +19,7 @@ enum class PatchOrder : uint8_t {
   kChannelFirst,
   kChannelLast
 };  // (C, P, P) as a convolution, or (P, P, C)
-enum class OptimizerKind : uint8_t { kSgd, kAdam, kAdamW };
+enum class OptimizerKind : uint8_t { kSgd, kAdam, kAdamW, kLion, kLamb, kMuon };
 
 // Marks ops that are never differentiated: backward and update ops, metrics.
 template <class T>
@@ -176,19 +176,40 @@ struct Segment {
 // gradients (read, then cleared), parameters, first? and second? moments, ema?, compute copy?
 // (bf16)
 struct OptimizerStep : Final {
-  OptimizerKind kind = OptimizerKind::kAdamW;
-  double beta1 = 0.9, beta2 = 0.999;  // beta1 is the momentum of SGD
+  OptimizerKind kind = OptimizerKind::kAdamW;  // kMuon: descent along what Orthogonalize left
+  double beta1 = 0.9, beta2 = 0.999;           // beta1 is the momentum of SGD
   float eps = 1e-8f;
+  bool nesterov = false;  // of SGD
   std::vector<Segment> segments;
 };
+struct MatrixSegment {
+  int64_t offset = 0, rows = 0, columns = 0;  // elements of an arena, row-major
+  float scale = 1;
+};
+// Muon's direction, (clip (2)) and, updated in place: gradients, momentum. The momentum takes in
+// the clipped gradient; the gradient becomes scale * U S V^T, where U .. V^T are those of the
+// (Nesterov) momentum and S is near 1: five steps of the quintic Newton-Schulz iteration.
+struct Orthogonalize : Final {
+  double momentum = 0.95;
+  bool nesterov = true;
+  bool bf16 = false;  // operands of the iteration's products may be rounded to bf16
+  std::vector<MatrixSegment> matrices;
+};
+// SAM's way up, (norms (2): ClipScale's) and, updated in place: gradients (read, then cleared),
+// parameters += rho * gradient / (norm + 1e-12), compute copy? (bf16)
+struct Perturb : Final {
+  float rho = 0;
+  std::vector<Segment> segments;
+};
+struct Copy : Final {};  // (x) -> x of the same shape and type: state put aside and brought back
 
-using Op =
-    std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
-                 RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath, Tokens, Pool,
-                 Conv2d, MaxPool, BatchNorm, FrozenBatchNorm, RunningStats, CrossEntropy,
-                 TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd,
-                 RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd, Conv2dBwd, MaxPoolBwd,
-                 BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep>;
+using Op = std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
+                        RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath, Tokens,
+                        Pool, Conv2d, MaxPool, BatchNorm, FrozenBatchNorm, RunningStats,
+                        CrossEntropy, TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd,
+                        AttentionBwd, RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd,
+                        Conv2dBwd, MaxPoolBwd, BatchNormBwd, CrossEntropyBwd, ClipScale,
+                        OptimizerStep, Orthogonalize, Perturb, Copy>;
 
 std::string_view name_of(const Op& op);
 

@@ -41,6 +41,9 @@ void run(const RunningStats&, const Operands& io);
 void run(const Conv2dBwd&, const Operands& io);
 void run(const MaxPoolBwd&, const Operands& io);
 void run(const BatchNormBwd&, const Operands& io);
+void run(const Orthogonalize&, const Operands& io);
+void run(const Perturb&, const Operands& io);
+void run(const Copy&, const Operands& io);
 
 double activate(Act act, double x);
 double activation_slope(Act act, double x);

@@ -49,6 +49,10 @@ void each_key(R& r, Visit&& visit) {
   visit("momentum", r.momentum, kBelowOne);
   visit("betas", r.betas, kBelowOne);
   visit("eps", r.eps, kPositive);
+  visit("nesterov", r.nesterov, Range{});
+  visit("adamw_lr", r.adamw_lr, Range{0, 1e6});
+  visit("muon_scale", r.muon_scale, Range{});
+  visit("sam", r.sam, Range{0, 1e6});
   visit("no_decay", r.no_decay, Range{});
   visit("clip_norm", r.clip_norm, Range{});
   visit("label_smoothing", r.label_smoothing, kBelowOne);
@@ -69,6 +73,10 @@ void each_key(R& r, Visit&& visit) {
   visit("checkpoint_every", r.checkpoint_every, Range{});
   visit("eval_every", r.eval_every, kCount);
   visit("workers", r.workers, Range{0, 1024});
+  visit("lora", r.lora, Range{0, 1 << 16});
+  visit("lora_alpha", r.lora_alpha, kPositive);
+  visit("lora_targets", r.lora_targets, Range{});
+  visit("lora_dropout", r.lora_dropout, kBelowOne);
 }
 
 const Recipe kDefault;
@@ -80,7 +88,10 @@ constexpr std::array<std::string_view, 15> kLater = {
     "distillation", "alpha",       "tau",       "pos_resample", "lr_scan_epochs"};
 
 // The spellings of an enumeration, in its order.
-std::vector<std::string> names(OptimizerKind) { return {"sgd", "adam", "adamw"}; }
+std::vector<std::string> names(OptimizerKind) {
+  return {"sgd", "adam", "adamw", "lion", "lamb", "muon"};
+}
+std::vector<std::string> names(MuonScale) { return {"original", "match_rms_adamw"}; }
 std::vector<std::string> names(ScheduleKind) { return {"constant", "cosine", "linear"}; }
 std::vector<std::string> names(ScheduleUnit) { return {"step", "epoch"}; }
 std::vector<std::string> names(Precision) { return {"auto", "f32", "bf16"}; }
@@ -145,6 +156,13 @@ void read(std::vector<double>& to, const Source& from) {
   for (const toml::node& item : *array)
     read(to.emplace_back(), {from.place, from.key, item, from.range});
 }
+void read(std::vector<std::string>& to, const Source& from) {
+  const auto* array = from.node.as_array();
+  if (!array) from.expected("texts in brackets");
+  to.clear();
+  for (const toml::node& item : *array)
+    read(to.emplace_back(), {from.place, from.key, item, from.range});
+}
 template <class T>
 requires std::is_enum_v<T>
 void read(T& to, const Source& from) {
@@ -168,6 +186,11 @@ std::string literal(int64_t n) { return std::to_string(n); }
 std::string literal(double x) { return fmt::format("{}", x); }
 std::string literal(const std::vector<double>& x) {
   return fmt::format("[{}]", fmt::join(x, ", "));
+}
+std::string literal(const std::vector<std::string>& texts) {
+  std::vector<std::string> quoted;
+  for (const std::string& text : texts) quoted.push_back(json_string(text));
+  return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
 template <class T>
 requires std::is_enum_v<T> std::string literal(T x) {
@@ -220,15 +243,39 @@ std::string trimmed(std::string_view text) {
 void check_recipe(const Recipe& r) {
   if (r.model.empty()) fail_usage("no model: give --model NAME, or a recipe that names one");
   if (r.data.empty()) fail_usage("no data: give --data DATA, or a recipe that names it");
-  if (r.betas.size() != 2) fail_usage("betas: expected two numbers, as [0.9, 0.999]");
+  if (r.betas && r.betas->size() != 2) fail_usage("betas: expected two numbers, as [0.9, 0.999]");
   if (r.mean && r.std && r.mean->size() != r.std->size())
     fail_usage("mean has {} numbers and std {}; expected as many of both", r.mean->size(),
                r.std->size());
   if (r.min_lr > r.lr) fail_usage("min_lr {} is above lr {}", r.min_lr, r.lr);
+  const Hyper hyper = r.hyper();
+  if (hyper.nesterov && hyper.momentum == 0)
+    fail_usage("nesterov needs a momentum; set momentum, or nesterov = false");
+  if (r.adamw_lr && r.optimizer != OptimizerKind::kMuon)
+    fail_usage("adamw_lr is for optimizer = \"muon\"; other optimisers have one rate, lr");
+  if (r.adamw_lr && r.lr == 0)
+    fail_usage("lr is 0, and adamw_lr {} follows its schedule; give both a rate", *r.adamw_lr);
+  if (r.lora > 0 && r.lora_targets.empty())
+    fail_usage("lora_targets is empty; name layers to adapt, as [\"qkv\", \"proj\"]");
 }
 
 double Recipe::decay() const {
-  return weight_decay.value_or(optimizer == OptimizerKind::kAdamW ? 0.05 : 0);
+  const bool coupled = optimizer == OptimizerKind::kSgd || optimizer == OptimizerKind::kAdam;
+  return weight_decay.value_or(coupled ? 0 : 0.05);
+}
+
+// As their papers and timm have them: LAMB clips and has a larger eps, Lion a shorter memory.
+Hyper Recipe::hyper() const {
+  const bool lion = optimizer == OptimizerKind::kLion, lamb = optimizer == OptimizerKind::kLamb,
+             muon = optimizer == OptimizerKind::kMuon;
+  const std::vector<double> b = betas.value_or(std::vector<double>{0.9, lion ? 0.99 : 0.999});
+  return {.beta1 = b[0],
+          .beta2 = b[1],
+          .momentum = momentum.value_or(muon ? 0.95 : 0.9),
+          .eps = eps.value_or(lamb ? 1e-6 : 1e-8),
+          .decay = decay(),
+          .clip_norm = clip_norm.value_or(lamb ? 1 : 0),
+          .nesterov = nesterov.value_or(muon)};
 }
 
 void load_recipe(Recipe& recipe, const std::string& path) {

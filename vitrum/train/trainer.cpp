@@ -155,8 +155,19 @@ void Trainer::train_step() {
   const int64_t per_step = recipe_.accumulate * recipe_.batch_size;
   const int64_t seen = (at_.step - at_.epochs * steps_per_epoch()) * per_step;
   const int64_t images = std::min(per_step, data_.train().size() - seen);
-  for (int64_t k = 0; k < recipe_.accumulate && train_loader_.next(batch_); ++k)
-    step_.backward(batch_, images, at_.step * recipe_.accumulate + k);
+  const bool twice = recipe_.sam > 0;  // then the batches are kept
+  const auto backward = [&](size_t k) {
+    step_.backward(batches_[twice ? k : 0], images,
+                   at_.step * recipe_.accumulate + static_cast<int64_t>(k));
+  };
+  size_t count = 0;
+  batches_.resize(twice ? static_cast<size_t>(recipe_.accumulate) : 1);
+  for (; count < static_cast<size_t>(recipe_.accumulate) &&
+         train_loader_.next(batches_[twice ? count : 0]);
+       ++count)
+    backward(count);
+  if (twice) step_.perturb();
+  for (size_t k = 0; twice && k < count; ++k) backward(k);
   const double lr = lr_at(schedule_, at_.step);
   step_.update(lr, at_.step);
   given_.push_back({++at_.step, images, lr});

@@ -90,7 +90,7 @@ class Trainer {
   std::unique_ptr<RunLock> lock_;
   TrainPosition at_;
   std::unique_ptr<RunLog> log_;
-  Batch batch_;
+  std::vector<Batch> batches_;
   std::vector<Given> given_;
   double last_loss_ = 0;
 };
