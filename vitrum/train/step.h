@@ -25,8 +25,10 @@ struct StepResult {
 
 class TrainStep {
  public:
-  // Parameters start as the recipe's seed says.
-  TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend);
+  // Parameters start as the recipe's weights, or its seed, say. kFeatures trains the head alone, on
+  // batches whose pixels are the bytes of features.
+  TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
+            From from = From::kPixels);
 
   // Adds the gradient of one batch. `images` is how many the whole optimiser step sees,
   // `micro_step` how many batches came before in the run.
@@ -49,6 +51,7 @@ class TrainStep {
   void clear_totals();
 
   ParamStore& store() { return store_; }
+  const LoadReport& loaded() const { return loaded_; }  // empty where the model starts from scratch
   const Plan& plan() const { return backward_.plan(); }
 
  private:
@@ -58,13 +61,16 @@ class TrainStep {
   struct UpdateValues {
     Value hyper, clip;
   };
-  ForwardValues record(const ModelSpec& model, const Recipe& recipe);
+  ForwardValues record(const ModelSpec& model, const Recipe& recipe, From from);
+  ParamStore filled(const ModelSpec& model, const Recipe& recipe, Backend& backend);
   Program compile_backward(const Recipe& recipe, DType compute);
   UpdateValues record_update(const Recipe& recipe, DType compute);
 
   uint64_t seed_;
   double beta1_, beta2_, ema_;
-  Graph forward_graph_{Mode::kTraining}, update_graph_;
+  Graph forward_graph_, update_graph_;
+  size_t first_of_head_ = 0;
+  LoadReport loaded_;
   ForwardValues values_;
   ParamStore store_;
   Program backward_;
