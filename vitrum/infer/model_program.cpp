@@ -7,21 +7,20 @@
 namespace vitrum {
 
 TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from) {
-  const ViTConfig& c = model.config;
-  const Value image = g.input("image", {batch, c.channels, c.image_h, c.image_w}, DType::kU8);
+  const ModelConfig& c = model.config;
+  const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}, DType::kU8);
   const Value x = normalize(image, model.preprocess.mean, model.preprocess.std);
-  const Value features = vit_features(Scope(g), x, c);
-  const size_t feature_params = g.params.size();
+  const Value features = model_features(Scope(g), x, c);
   if (from == From::kFeatures) g.nodes.clear(), g.info(features).role = Role::kInput;
-  const Value logits = vit_head(Scope(g), features, c);
-  return {from == From::kFeatures ? features : image, features, logits, feature_params};
+  const Value logits = model_head(Scope(g), features, c);
+  return {from == From::kFeatures ? features : image, features, logits};
 }
 
 Preprocess preprocess_of(const ModelSpec& model) {
   const Preprocessing& p = model.preprocess;
-  return {.channels = static_cast<int>(model.config.channels),
-          .height = static_cast<int>(model.config.image_h),
-          .width = static_cast<int>(model.config.image_w),
+  return {.channels = static_cast<int>(model.config.channels()),
+          .height = static_cast<int>(model.config.image_h()),
+          .width = static_cast<int>(model.config.image_w()),
           .interpolation = parse_filter(p.interpolation),
           .crop_pct = p.crop_pct,
           .crop_mode = p.crop_mode == "squash" ? CropMode::kSquash : CropMode::kCenter,

@@ -13,7 +13,6 @@ namespace vitrum {
 // the features.
 struct TracedModel {
   Value image, features, logits;
-  size_t feature_params = 0;  // parameters before the head's
 };
 // kFeatures: the head alone, `image` being the features. The graph has every parameter all the
 // same, so that it shares a store with one from pixels.

@@ -59,7 +59,7 @@ Preprocess feature_preprocess(int64_t dimension) {
 bool keeps_features(const Recipe& recipe, const ModelSpec& model, const TrainData& data) {
   const Augment augment = augment_for(recipe, model);
   const bool random = augment.crop_padding > 0 || augment.flip;
-  const int64_t dimension = model.config.width;
+  const int64_t dimension = feature_width(model.config);
   const int64_t bytes = (data.train().size() + data.test().size()) * dimension * kFloat;
   return recipe.head_only && !random && dimension <= kWidest && bytes <= kMostBytes;
 }

@@ -68,9 +68,9 @@ bool matches(const std::string& pattern, const std::string& name) {
          fnmatch((pattern + ".*").c_str(), name.c_str(), 0) == 0;
 }
 
-void freeze_params(std::vector<ParamSpec>& params, size_t first_of_head, const Recipe& recipe) {
+void freeze_params(std::vector<ParamSpec>& params, const ModelConfig& model, const Recipe& recipe) {
   if (recipe.head_only)
-    for (size_t i = 0; i < first_of_head; ++i) params[i].trainable = false;
+    for (ParamSpec& p : params) p.trainable = in_head(model, p.name);
   for (const std::string& pattern : recipe.freeze)
     each_match("freeze", pattern, params, [&](size_t i) { params[i].trainable = false; });
   if (std::none_of(params.begin(), params.end(), [](const ParamSpec& p) { return p.trainable; }))

@@ -4,20 +4,18 @@
 // module: "blocks.0" means all of that block. One that matches nothing is a usage error that shows
 // near names.
 #pragma once
-#include <cstddef>
 #include <string>
 #include <vector>
 
-#include "vitrum/graph/graph.h"
+#include "vitrum/models/model.h"
 #include "vitrum/train/recipe.h"
 
 namespace vitrum {
 
 bool matches(const std::string& pattern, const std::string& name);
 
-// Clears `trainable` where the recipe's `freeze` and `head_only` say so; parameters from
-// `first_of_head` on are the head's.
-void freeze_params(std::vector<ParamSpec>& params, size_t first_of_head, const Recipe& recipe);
+// Clears `trainable` where the recipe's `freeze` and `head_only` say so.
+void freeze_params(std::vector<ParamSpec>& params, const ModelConfig& model, const Recipe& recipe);
 
 // Each parameter's factor to the learning rate: all the lr_scale patterns that match, times the
 // layer decay.

@@ -55,8 +55,8 @@ TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe&
                                            From from) {
   Graph& g = forward_graph_;
   const int64_t batch = recipe.batch_size;
-  const auto [image, features, logits, first_of_head] = trace(g, model, batch, from);
-  freeze_params(g.params, first_of_head_ = first_of_head, recipe);
+  const auto [image, features, logits] = trace(g, model, batch, from);
+  freeze_params(g.params, model.config, recipe);
   const Value target = g.input("target", {batch}, DType::kI32);
   const Value weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
   const Value loss =
@@ -76,8 +76,9 @@ ParamStore TrainStep::filled(const ModelSpec& model, const Recipe& recipe, Backe
         recipe.weights, model, store,
         {.pos_resample = recipe.pos_resample, .head = recipe.head_init, .seed = seed_});
   if (recipe.weights.empty() && recipe.head_init != HeadInit::kKeep)
-    for (size_t i = first_of_head_; i < store.specs().size(); ++i)
-      store.write(i, new_head(store.specs()[i], recipe.head_init, seed_));
+    for (size_t i = 0; i < store.specs().size(); ++i)
+      if (in_head(model.config, store.specs()[i].name))
+        store.write(i, new_head(store.specs()[i], recipe.head_init, seed_));
   return store;
 }
 

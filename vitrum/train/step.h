@@ -69,7 +69,6 @@ class TrainStep {
   uint64_t seed_;
   double beta1_, beta2_, ema_;
   Graph forward_graph_, update_graph_;
-  size_t first_of_head_ = 0;
   LoadReport loaded_;
   ForwardValues values_;
   ParamStore store_;

@@ -57,7 +57,7 @@ bool all_finite(ParamStore& store) {
 std::optional<Trainer::Features> Trainer::features_for(const Recipe& recipe, const ModelSpec& model,
                                                        const TrainData& data) {
   if (!vitrum::keeps_features(recipe, model, data)) return {};
-  const int64_t width = model.config.width;
+  const int64_t width = feature_width(model.config);
   return Features{{data.train(), width}, {data.test(), width}};
 }
 
@@ -105,7 +105,8 @@ LoaderConfig Trainer::loader_config(const Dataset& images) const {
           .shuffle = true,
           .seed = static_cast<uint64_t>(recipe_.seed),
           .threads = recipe_.workers > 0 ? static_cast<int>(recipe_.workers) : usual,
-          .preprocess = features_ ? feature_preprocess(model_.config.width) : preprocess_of(model_),
+          .preprocess =
+              features_ ? feature_preprocess(feature_width(model_.config)) : preprocess_of(model_),
           .augment = augment_for(recipe_, model_)};
 }
 
