@@ -2,6 +2,7 @@
 #pragma once
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "vitrum/core/dtype.h"
@@ -95,7 +96,8 @@ class Graph {
   std::deque<ValueInfo> values;  // a deque: references to shapes survive growth
   std::vector<Node> nodes;
   std::vector<ParamSpec> params;
-  int region = -1, regions = 0;  // see RecomputeUnit
+  std::vector<std::pair<std::string, ValueId>> modules;  // what each returns: see module_output()
+  int region = -1, regions = 0;                          // see RecomputeUnit
 
  private:
   Value rng_;

@@ -57,6 +57,10 @@ struct Attention {  // (qkv (B, T, 3C) in the order q, k, v, each (H, D), rng?) 
   float drop = 0;  // on the attention weights
   uint32_t site = 0;
 };
+struct AttentionProbs : Final {  // (qkv) -> f32 (B, H, T, T): Attention's weights, not dropped; a
+                                 // branch beside it for who wants to see them
+  int64_t heads = 1;
+};
 struct Add {};           // (a, b) -> a + b
 struct ChannelScale {};  // (x (.., C), gamma (C)) -> x * gamma: LayerScale
 struct Dropout {         // (x, rng) -> x / keep where kept, else 0
@@ -96,6 +100,10 @@ struct AttentionBwd : Final {    // (dy, qkv, y, lse, rng?) -> dqkv
   float drop = 0;
   uint32_t site = 0;
 };
+struct AttentionProbsGrad : Final {  // (dy, qkv) -> f32 (B, H, T, T): dy v^T, the gradient of
+                                     // Attention's weights
+  int64_t heads = 1;
+};
 struct ChannelScaleBwd : Final {};  // (dy, x, gamma) -> dx, += dgamma
 struct TokensBwd : Final {};        // (dy) -> dx, += dpos, += dprefix ...
 struct PoolBwd : Final {            // (dy (B, C)) -> dx (B, T, C)
@@ -124,11 +132,11 @@ struct OptimizerStep : Final {
   std::vector<Segment> segments;
 };
 
-using Op =
-    std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention, Add,
-                 ChannelScale, Dropout, DropPath, Tokens, Pool, CrossEntropy, TrainMetrics,
-                 LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd, ChannelScaleBwd, TokensBwd,
-                 PoolBwd, CrossEntropyBwd, ClipScale, OptimizerStep>;
+using Op = std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
+                        AttentionProbs, Add, ChannelScale, Dropout, DropPath, Tokens, Pool,
+                        CrossEntropy, TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd,
+                        AttentionBwd, AttentionProbsGrad, ChannelScaleBwd, TokensBwd, PoolBwd,
+                        CrossEntropyBwd, ClipScale, OptimizerStep>;
 
 std::string_view name_of(const Op& op);
 
