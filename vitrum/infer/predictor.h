@@ -53,8 +53,8 @@ class Predictor {
   // For programs of one's own on the same weights; they must not run while this predicts.
   ParamStore& store() { return weights_.store(); }
   int64_t max_batch() const { return options_.max_batch; }
-  int64_t classes() const { return spec_.config.classes; }  // 0: the model has no head
-  int64_t dimension() const { return spec_.config.width; }  // of the features
+  int64_t classes() const { return spec_.config.classes(); }         // 0: the model has no head
+  int64_t dimension() const { return feature_width(spec_.config); }  // of the features
   // What the taps give for each image; attention in windows has a first dimension for them.
   const std::vector<Shape>& tap_shapes() const { return tap_shapes_; }
 
