@@ -336,6 +336,24 @@ void make(Maker& m, const Attention&) {
         {m.blank({2, 9, 32}, m.compute), m.blank({2, 2, 9}, kF32)});
 }
 
+void make(Maker& m, const AttentionProbs&) {
+  for (const AttentionCase& c : kAttentionCases)
+    m.add(AttentionProbs{.heads = c.heads}, std::to_string(c.heads) + " heads",
+          {m.normal({c.batch, c.tokens, 3 * c.heads * c.size}, m.compute)},
+          {m.needed(m.blank({c.batch, c.heads, c.tokens, c.tokens}, kF32))});
+  m.add(AttentionProbs{.heads = 2}, "sharp", {m.normal({2, 9, 96}, m.compute, 8)},
+        {m.needed(m.blank({2, 2, 9, 9}, kF32))});
+}
+
+void make(Maker& m, const AttentionProbsGrad&) {
+  for (const AttentionCase& c : kAttentionCases) {
+    const Shape y{c.batch, c.tokens, c.heads * c.size};
+    m.add(AttentionProbsGrad{.heads = c.heads}, std::to_string(c.heads) + " heads",
+          {m.normal(y, m.compute), m.normal(y.with_last(3 * y[-1]), m.compute)},
+          {m.needed(m.blank({c.batch, c.heads, c.tokens, c.tokens}, kF32))});
+  }
+}
+
 void make(Maker& m, const AttentionBwd&) {
   for (const AttentionCase& c : kAttentionCases) {
     const int64_t width = c.heads * c.size;

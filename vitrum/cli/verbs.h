@@ -56,6 +56,7 @@ Verb doctor_verb();
 Verb download_verb();
 Verb embed_verb();
 Verb eval_verb();
+Verb explain_verb();
 Verb export_verb();
 Verb finetune_verb();
 Verb forward_verb();

@@ -259,8 +259,54 @@ class AttentionBwdKernel final : public HeadKernel {
   Chunks parts_;
 };
 
+// The matrix (tokens, tokens) of each head that the other kernels keep in scratch, written out: the
+// weights, or where dy is given their gradient dy v^T.
+class AttentionMatrixKernel final : public HeadKernel {
+ public:
+  AttentionMatrixKernel(CpuBackend& cpu, const TensorView& dy, const TensorView& qkv, int64_t heads,
+                        const TensorView& out)
+      : HeadKernel(cpu, qkv, heads, 0, 0, {}), dy_(dy), qkv_(qkv), out_(out) {
+    const Dims& d = dims_;
+    reserve(4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
+  }
+
+  void launch() override {
+    cpu_.pool().run(dims_.batch * dims_.heads,
+                    [&](int64_t number, int thread) { head(number, thread); });
+  }
+
+ private:
+  void head(int64_t number, int thread) {
+    const Dims& d = dims_;
+    const int64_t b = number / d.heads, h = number % d.heads;
+    const AttentionKernels& simd = *cpu_.simd().attention;
+    Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
+    const auto part = queries_keys_values(qkv_, b, h, scratch);
+    float *dy = scratch.take(d.tokens * d.head), *s = scratch.take(d.tokens * d.padded),
+          *packed = scratch.take(packed_floats());
+    if (dy_) {
+      simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
+      scores(dy, part[2], s, packed);
+    } else {
+      scores(part[0], part[1], s, packed);
+      simd.softmax(s, d.tokens, d.padded, scale_, 0, nullptr, nullptr, scratch.take(d.padded + 32));
+    }
+    float* out = f32_only(out_) + number * d.tokens * d.tokens;
+    for (int64_t t = 0; t < d.tokens; ++t)
+      std::copy_n(s + t * d.padded, d.tokens, out + t * d.tokens);
+  }
+
+  TensorView dy_, qkv_, out_;
+};
+
 }  // namespace
 
+KernelPtr lower(CpuBackend& cpu, const AttentionProbs& op, const Operands& io) {
+  return std::make_unique<AttentionMatrixKernel>(cpu, TensorView{}, io.in[0], op.heads, io.out[0]);
+}
+KernelPtr lower(CpuBackend& cpu, const AttentionProbsGrad& op, const Operands& io) {
+  return std::make_unique<AttentionMatrixKernel>(cpu, io.in[0], io.in[1], op.heads, io.out[0]);
+}
 KernelPtr lower(CpuBackend& cpu, const Attention& op, const Operands& io) {
   return std::make_unique<AttentionKernel>(cpu, op, io);
 }

@@ -105,6 +105,11 @@ Value drop_path(Scope s, Value x, float drop) {
   return g.emit(s.path(), DropPath{.drop = drop, .site = g.next_site()}, {x, g.rng()}, {x.shape()});
 }
 
+Value module_output(Scope s, Value x) {
+  s.graph().modules.emplace_back(s.path(), x.id());
+  return x;
+}
+
 // Pixels are 0..255 (u8); mean and std are in units of 0..1, as every framework states them.
 Value normalize(Value pixels, const std::vector<float>& mean, const std::vector<float>& std) {
   Graph& g = pixels.graph();

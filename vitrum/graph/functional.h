@@ -29,6 +29,9 @@ Value layer_scale(Scope s, Value x, float start);
 Value dropout(Scope s, Value x, float drop);    // the identity unless training
 Value drop_path(Scope s, Value x, float drop);  // likewise
 
+// States that module `s` returns x, so that x can be tapped by the module's name.
+Value module_output(Scope s, Value x);
+
 Value normalize(Value pixels, const std::vector<float>& mean, const std::vector<float>& std);
 Value patchify(Value image, int64_t patch_h, int64_t patch_w, PatchOrder order);
 Value add_tokens(Value x, const std::vector<Value>& prefix, Value positions);

@@ -10,7 +10,8 @@ namespace vitrum {
 
 namespace {
 
-// The type's name as the compiler spells it in "[with T = vitrum::Linear; ...]", less the namespace.
+// The type's name as the compiler spells it in "[with T = vitrum::Linear; ...]", less the
+// namespace.
 template <class T>
 constexpr std::string_view type_name() {
   constexpr std::string_view kBefore = "T = vitrum::";

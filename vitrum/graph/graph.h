@@ -3,6 +3,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "vitrum/core/dtype.h"
@@ -113,7 +114,8 @@ class Graph {
   std::deque<ValueInfo> values;  // a deque: references to shapes survive growth
   std::vector<Node> nodes;
   std::vector<ParamSpec> params;
-  int region = -1, regions = 0;  // see RecomputeUnit
+  std::vector<std::pair<std::string, ValueId>> modules;  // what each returns: see module_output()
+  int region = -1, regions = 0;                          // see RecomputeUnit
   // (B), set before tracing where batches may be padded: samples of weight 0 are, and statistics
   // over the batch leave them out.
   Value sample_weight;

@@ -71,6 +71,10 @@ struct GatherTokens {
   int64_t tokens = 1, width = 1;
   std::vector<int32_t> from;
 };
+struct AttentionProbs : Final {  // (qkv) -> f32 (B, H, T, T): Attention's weights, not dropped; a
+                                 // branch beside it for who wants to see them
+  int64_t heads = 1;
+};
 struct Add {};           // (a, b) -> a + b
 struct ChannelScale {};  // (x (.., C), gamma (C)) -> x * gamma: LayerScale
 struct Dropout {         // (x, rng) -> x / keep where kept, else 0
@@ -143,6 +147,10 @@ struct AttentionBwd : Final {    // (dy, qkv, y, lse, rng?, bias?, mask?) -> dqk
 struct RelativeBiasBwd : Final {  // (dy (H, T, T)) -> += dtable
   int64_t window_h = 1, window_w = 1;
 };
+struct AttentionProbsGrad : Final {  // (dy, qkv) -> f32 (B, H, T, T): dy v^T, the gradient of
+                                     // Attention's weights
+  int64_t heads = 1;
+};
 struct ChannelScaleBwd : Final {};  // (dy, x, gamma) -> dx, += dgamma
 struct TokensBwd : Final {};        // (dy) -> dx, += dpos, += dprefix ...
 struct PoolBwd : Final {            // (dy (B, C)) -> dx (B, T, C)
@@ -203,13 +211,14 @@ struct Perturb : Final {
 };
 struct Copy : Final {};  // (x) -> x of the same shape and type: state put aside and brought back
 
-using Op = std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
-                        RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath, Tokens,
-                        Pool, Conv2d, MaxPool, BatchNorm, FrozenBatchNorm, RunningStats,
-                        CrossEntropy, TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd,
-                        AttentionBwd, RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd,
-                        Conv2dBwd, MaxPoolBwd, BatchNormBwd, CrossEntropyBwd, ClipScale,
-                        OptimizerStep, Orthogonalize, Perturb, Copy>;
+using Op =
+    std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
+                 RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath, Tokens, Pool,
+                 Conv2d, MaxPool, BatchNorm, FrozenBatchNorm, RunningStats, CrossEntropy,
+                 TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd,
+                 RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd, Conv2dBwd, MaxPoolBwd,
+                 BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep, Orthogonalize, Perturb,
+                 Copy, AttentionProbs, AttentionProbsGrad>;
 
 std::string_view name_of(const Op& op);
 

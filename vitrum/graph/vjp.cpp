@@ -15,9 +15,25 @@ class Differentiator {
       : g_(g), policy_(policy), forward_size_(g.nodes.size()) {}
 
   void run(Value loss) {
-    mark_needed();
-    index_producers();
+    mark_trainable();
     loss_ = loss.id();
+    walk_back();
+  }
+
+  std::vector<Value> run(Value of, Value seed, std::span<const Value> wrt) {
+    needed_.assign(g_.values.size(), false);
+    for (Value v : wrt) needed_[static_cast<size_t>(v.id())] = true;
+    grad_[of.id()] = seed;
+    walk_back();
+    std::vector<Value> gradients;
+    for (Value v : wrt) gradients.push_back(grad_.at(v.id()));
+    return gradients;
+  }
+
+ private:
+  void walk_back() {
+    spread_needed();
+    index_producers();
     for (node_ = forward_size_; node_-- > 0;) {
       if (!reached()) continue;
       if (policy_ == Recompute::kBlock) enter_region(g_.nodes[node_].region);
@@ -25,13 +41,14 @@ class Differentiator {
     }
   }
 
- private:
   // ---- what needs a gradient, and which node a value comes from ----
-  void mark_needed() {
+  void mark_trainable() {
     needed_.assign(g_.values.size(), false);
     for (size_t v = 0; v < g_.values.size(); ++v)
       if (g_.values[v].role == Role::kParam)
         needed_[v] = g_.params[static_cast<size_t>(g_.values[v].param)].trainable;
+  }
+  void spread_needed() {
     for (const Node& node : g_.nodes)
       for (ValueId in : node.in)
         if (in != kAbsent && needed_[static_cast<size_t>(in)])
@@ -283,5 +300,9 @@ class Differentiator {
 }  // namespace
 
 void differentiate(Graph& g, Value loss, Recompute policy) { Differentiator(g, policy).run(loss); }
+
+std::vector<Value> differentiate(Graph& g, Value of, Value seed, std::span<const Value> wrt) {
+  return Differentiator(g, Recompute::kNone).run(of, seed, wrt);
+}
 
 }  // namespace vitrum

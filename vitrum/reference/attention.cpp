@@ -88,6 +88,30 @@ void run(const Attention& op, const Operands& io) {
   write(at(io.out, 1), lse);
 }
 
+void run(const AttentionProbs& op, const Operands& io) {
+  const Values qkv = read(io.in[0]);
+  Values p(static_cast<size_t>(io.out[0].shape.numel()));
+  for_each_head(io.in[0].shape, op.heads, [&](const Head& at) {
+    for (int64_t t = 0; t < at.tokens; ++t) {
+      const Values s = scores(at, qkv, t);
+      const double norm = log_sum_exp(s);
+      for (int64_t u = 0; u < at.tokens; ++u) p[at.row(t) * at.tokens + u] = std::exp(s[u] - norm);
+    }
+  });
+  write(io.out[0], p);
+}
+
+void run(const AttentionProbsGrad& op, const Operands& io) {
+  const Values dy = read(io.in[0]), qkv = read(io.in[1]);
+  Values d(static_cast<size_t>(io.out[0].shape.numel()));
+  for_each_head(io.in[1].shape, op.heads, [&](const Head& at) {
+    for (int64_t t = 0; t < at.tokens; ++t)
+      for (int64_t u = 0; u < at.tokens; ++u)
+        d[at.row(t) * at.tokens + u] = dot(&dy[at.y(t)], &qkv[at.v(u)], at.size);
+  });
+  write(io.out[0], d);
+}
+
 // With weights p = exp(s - lse), their dropout factors m and g_u = m_u (dy_t . v_u):
 // dv_u += p_u m_u dy_t, and ds_u = p_u (g_u - sum_j p_j g_j).
 void run(const AttentionBwd& op, const Operands& io) {
