@@ -6,6 +6,7 @@
 
 #include "vitrum/cli/verbs.h"
 #include "vitrum/core/error.h"
+#include "vitrum/report/live_report.h"
 #include "vitrum/train/trainer.h"
 
 namespace vitrum {
@@ -119,10 +120,11 @@ std::string closing(const Trainer& t, const TrainResult& result) {
       "test accuracy {} (best {} after epoch {})\n"
       "run directory {}\n"
       "try next:\n"
+      "  {}/report.html in a browser: curves, mistakes, recipe\n"
       "  {} eval --model {} --data {}\n"
       "  {} bench --model {} --mode infer\n",
       percent(result.last.test_acc), percent(result.best_accuracy), result.best_epoch,
-      t.directory(), command, best, quoted(t.recipe().data), command, best);
+      t.directory(), t.directory(), command, best, quoted(t.recipe().data), command, best);
 }
 
 int stopped(const Trainer& t, const TrainResult& result, const CommonOptions& common) {
@@ -132,17 +134,31 @@ int stopped(const Trainer& t, const TrainResult& result, const CommonOptions& co
   return 128 + result.signal;
 }
 
+// A page that cannot be written is no reason to end a run.
+template <class Write>
+void try_report(const CommonOptions& common, const Write& write) {
+  try {
+    write();
+  } catch (const Error& error) {
+    info(common, fmt::format("no report.html: {}", error.what()));
+  }
+}
+
 int train(const Options& o, const CommonOptions& common) {
   const Recipe recipe = merged_recipe(o, common);
   Trainer trainer(recipe, run_options(o, common, recipe));
   info(common, opening(trainer));
   if (common.verbose) info(common, "\n" + to_toml(trainer.recipe()));
+  LiveReport report(trainer);
   const TrainResult result = trainer.run({.epoch = [&](const EpochMetrics& row, bool best) {
     if (common.json)
       print_out(to_json(row) + "\n");
     else if (!common.quiet)
       print_out(epoch_line(row, best, trainer.total_epochs()));
+    try_report(common, [&] { report.epoch(); });
   }});
+  try_report(common,
+             [&] { report.finish(result.signal != 0 ? RunState::kStopped : RunState::kFinished); });
   if (result.signal != 0) return stopped(trainer, result, common);
   const std::string text = closing(trainer, result);
   if (!common.json)

@@ -59,6 +59,7 @@ Verb eval_verb();
 Verb export_verb();
 Verb forward_verb();
 Verb models_verb();
+Verb report_verb();
 Verb summary_verb();
 Verb train_verb();
 Verb version_verb();
