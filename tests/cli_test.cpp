@@ -79,18 +79,19 @@ void write_digits(const std::string& dir) {
 }
 
 void write_model(const std::string& dir) {
-  ModelSpec spec{.architecture = "vit_small28", .config = {}, .preprocess = {}, .labels = {}};
-  spec.config = {.patch_h = 2,
-                 .patch_w = 3,
-                 .channels = 1,
-                 .width = 8,
-                 .depth = 1,
-                 .heads = 2,
-                 .mlp_width = 8,
-                 .classes = 10};
+  ModelSpec spec{
+      .architecture = "vit_small28", .config = ViTConfig{}, .preprocess = {}, .labels = {}};
+  spec.config = ViTConfig{.patch_h = 2,
+                          .patch_w = 3,
+                          .channels = 1,
+                          .width = 8,
+                          .depth = 1,
+                          .heads = 2,
+                          .mlp_width = 8,
+                          .classes = 10};
   set_image_size(spec, 4, 6);
   Graph g;
-  vit(Scope(g), g.input("x", {1, 1, 4, 6}), spec.config);
+  model(Scope(g), g.input("x", {1, 1, 4, 6}), spec.config);
   const auto backend = make_backend({.device = "reference"});
   ParamStore store(g, *backend);
   store.initialize(0);

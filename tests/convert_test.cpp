@@ -9,6 +9,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/vit_of.h"
 #include "vitrum/core/files.h"
 #include "vitrum/weights/npz.h"
 #include "vitrum/weights/pytorch.h"
@@ -103,7 +104,7 @@ TEST(Convert, SaysWhatDoesNotFit) {
 
   const auto refuse = [&](const char* part, auto change) {
     ModelSpec spec = dialect_spec();
-    change(spec.config);
+    change(vit_of(spec));
     LoadedModel model(spec);
     save_model_dir(dir / "odd", spec, model.store);
     EXPECT_ERROR(convert_model(dir / "odd", {}, dir / "odd.npz", "npz"), ErrorKind::kInput, part);

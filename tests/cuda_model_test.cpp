@@ -5,6 +5,7 @@
 #include "tests/support/cuda.h"
 #include "tests/support/tiny_run.h"
 #include "tests/support/training_graph.h"
+#include "tests/support/vit_of.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/train/step.h"
 
@@ -13,20 +14,20 @@ namespace {
 
 ModelSpec small_model() {
   ModelSpec model{.architecture = "vit_tiny_cifar"};
-  model.config = {.image_h = 32,
-                  .image_w = 32,
-                  .patch_h = 4,
-                  .patch_w = 4,
-                  .width = 128,
-                  .depth = 3,
-                  .heads = 2,
-                  .mlp_width = 256,
-                  .classes = 10,
-                  .layer_scale = 0.1f,
-                  .drop_pos = 0.1f,
-                  .drop_attn = 0.1f,
-                  .drop_act = 0.1f,
-                  .drop_path = 0.2f};
+  model.config = ViTConfig{.image_h = 32,
+                           .image_w = 32,
+                           .patch_h = 4,
+                           .patch_w = 4,
+                           .width = 128,
+                           .depth = 3,
+                           .heads = 2,
+                           .mlp_width = 256,
+                           .classes = 10,
+                           .layer_scale = 0.1f,
+                           .drop_pos = 0.1f,
+                           .drop_attn = 0.1f,
+                           .drop_act = 0.1f,
+                           .drop_path = 0.2f};
   model.preprocess.mean = model.preprocess.std = {0.5f, 0.5f, 0.5f};
   return model;
 }
@@ -47,7 +48,7 @@ std::vector<StepResult> losses(Backend& backend, DType compute) {
   recipe.batch_size = 24, recipe.clip_norm = 1, recipe.ema = 0.9, recipe.label_smoothing = 0.1;
   const ModelSpec model = small_model();
   TrainStep step(model, recipe, compute, backend);
-  const Batch batch = noise_batch(model.config, recipe.batch_size);
+  const Batch batch = noise_batch(vit_of(model), recipe.batch_size);
   for (int64_t i = 0; i < 6; ++i) step.backward(batch, batch.count, i), step.update(1e-3, i);
   return step.results();
 }
@@ -70,7 +71,7 @@ TEST(CudaModel, TrainsAsOnTheCpu) {
 
 // The gradients of one step, through run() or kernel by kernel.
 std::vector<float> gradients(Backend& backend, Recompute recompute, bool captured) {
-  const ViTConfig config = small_model().config;
+  const ViTConfig config = vit_of(small_model());
   TrainingGraph graph(config, 16, {.recompute = recompute});
   ParamStore store(graph.g, backend);
   store.initialize(5);

@@ -7,6 +7,7 @@
 #include "tests/support/dialect_model.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/vit_of.h"
 #include "vitrum/weights/safetensors.h"
 
 namespace vitrum {
@@ -34,8 +35,8 @@ ModelSpec spec_of(const Source& source) {
   const std::string path = dialect_file(source.file);
   if (is_model_dir(path)) return resolve_model(path);
   ModelSpec spec = dialect_spec();
-  spec.config.eps = find_dialect(source.dialect).eps;
-  spec.config.act = find_dialect(source.dialect).act;
+  vit_of(spec).eps = find_dialect("vit", source.dialect).eps;
+  vit_of(spec).act = find_dialect("vit", source.dialect).act;
   return spec;
 }
 
@@ -175,7 +176,7 @@ TEST(Dialects, AnotherNumberOfClassesGivesANewHead) {
   set_classes(spec, 5);
   EXPECT_TRUE(spec.labels.empty());
   for (const bool bias : {true, false}) {
-    spec.config.head_bias = bias;
+    vit_of(spec).head_bias = bias;
     LoadedModel model(spec);
     const LoadReport report = load_weights(dialect_file("hf"), spec, model.store);
     EXPECT_EQ(report.adapted, std::vector<std::string>{"new head of 5 classes"});
@@ -191,7 +192,7 @@ TEST(Dialects, AnotherNumberOfClassesGivesANewHead) {
     EXPECT_EQ(model.values("head.weight"), std::vector<float>(40, 0.f));
   }
   set_classes(spec, 3);
-  spec.config.head_bias = true;
+  vit_of(spec).head_bias = true;
   LoadedModel model(spec);
   load_weights(dialect_file("hf"), spec, model.store, {.head = HeadInit::kNormal, .seed = 7});
   EXPECT_NE(model.values("head.weight"), stored.values("head.weight")) << "new where asked for";
@@ -241,7 +242,7 @@ TEST(Dialects, ALayerBeforeTheHeadIsRefusedUnlessTheHeadIsNew) {
   EXPECT_EQ(load_weights(path, spec, other.store).dialect, "npz");
 }
 
-TEST(Dialects, AFileWithoutAVitIsExplained) {
+TEST(Dialects, AFileWithoutAModelIsExplained) {
   const TempDir dir;
   const std::vector<float> x(4);
   const std::vector<NamedTensor> tensors = {
@@ -249,7 +250,7 @@ TEST(Dialects, AFileWithoutAVitIsExplained) {
   write_safetensors(dir / "resnet.safetensors", tensors);
   LoadedModel model(dialect_spec());
   EXPECT_ERROR(load_weights(dir / "resnet.safetensors", dialect_spec(), model.store),
-               ErrorKind::kInput, "no ViT under names we know");
+               ErrorKind::kInput, "no model under names we know");
 }
 
 TEST(BareFile, SaysItsSizesAndItsFrameworkThePreprocessing) {
@@ -266,19 +267,19 @@ TEST(BareFile, SaysItsSizesAndItsFrameworkThePreprocessing) {
     return resolve_model(file.write(dir), "vit_tiny_patch16_224");
   };
   const ModelSpec vision = torchvision(14), large = torchvision(24);
-  EXPECT_EQ(vision.config.classes, 5);
-  EXPECT_EQ(vision.config.image_h, 224);
+  EXPECT_EQ(vit_of(vision).classes, 5);
+  EXPECT_EQ(vision.config.image_h(), 224);
   EXPECT_EQ(vision.preprocess.mean[0], 0.485f);
   EXPECT_EQ(vision.preprocess.interpolation, "bilinear");
   EXPECT_EQ(vision.preprocess.resize, 256);
-  EXPECT_EQ(large.config.image_h, 384);
+  EXPECT_EQ(large.config.image_h(), 384);
   EXPECT_EQ(large.preprocess.interpolation, "bicubic") << "SWAG's, by its size";
   EXPECT_EQ(large.preprocess.resize, 384);
   const ModelSpec google = spec("google.npz", "vit_base_patch16_224.augreg_in21k");
-  EXPECT_EQ(google.config.act, Act::kGeluTanh);
+  EXPECT_EQ(vit_of(google).act, Act::kGeluTanh);
   EXPECT_EQ(google.preprocess.crop_mode, "squash");
   EXPECT_EQ(google.preprocess.interpolation, "bilinear");
-  EXPECT_EQ(spec("hf5.safetensors", "google/vit-base-patch16-224").config.eps, 1e-12f);
+  EXPECT_EQ(vit_of(spec("hf5.safetensors", "google/vit-base-patch16-224")).eps, 1e-12f);
   EXPECT_EQ(spec("timm/model.safetensors", "vit_tiny_patch16_224").preprocess.interpolation,
             "bicubic");
   EXPECT_TRUE(vision.preprocess.assumed);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/vit_of.h"
 #include "vitrum/weights/model_config.h"
 
 namespace vitrum {
@@ -18,7 +19,7 @@ ModelSpec parsed(const std::string& text, const std::string& preprocessor = "{}"
 
 TEST(HfConfig, DefaultsAreTransformers) {
   const ModelSpec spec = parsed(std::string(kViT) + "}");
-  const ViTConfig& c = spec.config;
+  const ViTConfig& c = vit_of(spec);
   EXPECT_EQ(c.width, 768);
   EXPECT_EQ(c.depth, 12);
   EXPECT_EQ(c.heads, 12);
@@ -42,7 +43,7 @@ TEST(HfConfig, KeysAreRead) {
       R"("hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
          "image_size": [24, 32], "patch_size": 8, "num_channels": 1, "qkv_bias": false, "hidden_act": "gelu_new",
          "layer_norm_eps": 1e-6, "id2label": {"1": "dog", "0": "cat"}, "torch_dtype": "float32")"));
-  const ViTConfig& c = spec.config;
+  const ViTConfig& c = vit_of(spec);
   EXPECT_EQ(c.width, 32);
   EXPECT_EQ(c.depth, 2);
   EXPECT_EQ(c.heads, 4);
@@ -55,12 +56,12 @@ TEST(HfConfig, KeysAreRead) {
   EXPECT_EQ(c.eps, 1e-6f);
   EXPECT_EQ(spec.labels, (std::vector<std::string>{"cat", "dog"}));
   EXPECT_EQ(spec.architecture, "vit");
-  EXPECT_EQ(parsed(config(R"("num_labels": 7)")).config.classes, 7);
+  EXPECT_EQ(parsed(config(R"("num_labels": 7)")).config.classes(), 7);
   const ModelSpec unnamed = parsed(config(R"("id2label": {"0": "LABEL_0", "1": "LABEL_1"})"));
-  EXPECT_EQ(unnamed.config.classes, 2);
+  EXPECT_EQ(vit_of(unnamed).classes, 2);
   EXPECT_TRUE(unnamed.labels.empty()) << "placeholders are no labels";
   EXPECT_EQ(parsed(R"({"model_type": "vit", "architectures": ["ViTModel"], "num_labels": 3})")
-                .config.classes,
+                .config.classes(),
             0);
 }
 

@@ -4,6 +4,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/vit_of.h"
 #include "vitrum/core/files.h"
 #include "vitrum/models/registry.h"
 #include "vitrum/runtime/backends.h"
@@ -15,19 +16,19 @@ namespace {
 
 ModelSpec tiny_spec() {
   ModelSpec spec{.architecture = "vit_tiny_patch16_224",
-                 .config = {},
+                 .config = ViTConfig{},
                  .preprocess = {},
                  .labels = {"cat", "dög"}};
-  spec.config = {.image_h = 8,
-                 .image_w = 12,
-                 .patch_h = 4,
-                 .patch_w = 3,
-                 .channels = 2,
-                 .width = 8,
-                 .depth = 2,
-                 .heads = 2,
-                 .mlp_width = 12,
-                 .classes = 2};
+  spec.config = ViTConfig{.image_h = 8,
+                          .image_w = 12,
+                          .patch_h = 4,
+                          .patch_w = 3,
+                          .channels = 2,
+                          .width = 8,
+                          .depth = 2,
+                          .heads = 2,
+                          .mlp_width = 12,
+                          .classes = 2};
   set_image_size(spec, 8, 12);
   spec.preprocess.mean = {0.1f, 0.2f}, spec.preprocess.std = {0.5f, 0.25f};
   return spec;
@@ -36,7 +37,7 @@ ModelSpec tiny_spec() {
 // A store for the spec's model on the reference backend.
 struct Model {
   explicit Model(const ModelSpec& spec, uint64_t seed = 1)
-      : store((record(spec.config), graph), *backend) {
+      : store((record(vit_of(spec)), graph), *backend) {
     store.initialize(seed);
   }
   void record(const ViTConfig& c) {
@@ -73,7 +74,7 @@ TEST(ModelConfig, EveryPresetComesBack) {
 
 TEST(ModelConfig, EverySwitchComesBack) {
   ModelSpec spec = tiny_spec();
-  ViTConfig& c = spec.config;
+  ViTConfig& c = vit_of(spec);
   c.eps = 1e-12f, c.act = Act::kGeluTanh, c.patch_order = PatchOrder::kChannelLast,
   c.init = InitStyle::kNotes;
   c.pre_norm = c.qkv_bias = c.proj_bias = c.mlp_bias = c.norm_bias = c.head_bias = false;
@@ -87,10 +88,10 @@ TEST(ModelConfig, EverySwitchComesBack) {
 
 TEST(ModelConfig, TimmKeysSayTheSameWhereTimmHasTheModel) {
   ModelSpec layered = tiny_spec();
-  layered.config.layer_scale = 1e-5f, layered.config.mean_pool = true,
-  layered.config.qkv_bias = false;
-  layered.config.mlp_width = 37;  // no exact ratio to the width
-  layered.config.drop_proj = layered.config.drop_act = layered.config.drop_mlp = 0.25f;
+  vit_of(layered).layer_scale = 1e-5f, vit_of(layered).mean_pool = true,
+  vit_of(layered).qkv_bias = false;
+  vit_of(layered).mlp_width = 37;  // no exact ratio to the width
+  vit_of(layered).drop_proj = vit_of(layered).drop_act = vit_of(layered).drop_mlp = 0.25f;
   std::vector<ModelSpec> specs = {tiny_spec(), layered};
   for (const char* name :
        {"vit_tiny_patch16_224", "vit_base_patch32_384", "vit_huge_patch14_224", "vit_small28"})
@@ -181,7 +182,7 @@ TEST(ModelDir, PatchEmbeddingIsAConvolutionOnDisk) {
   save_fresh(dir.path(), spec);
   EXPECT_EQ(SafetensorsFile(dir / "model.safetensors").at("patch_embed.proj.weight").shape,
             Shape({8, 2, 4, 3}));
-  spec.config.patch_order = PatchOrder::kChannelLast;  // no convolution has these weights
+  vit_of(spec).patch_order = PatchOrder::kChannelLast;  // no convolution has these weights
   save_fresh(dir.path(), spec);
   EXPECT_EQ(SafetensorsFile(dir / "model.safetensors").at("patch_embed.proj.weight").shape,
             Shape({8, 24}));
@@ -191,7 +192,7 @@ TEST(ModelDir, AllDifferencesAreNamedAtOnce) {
   const TempDir dir;
   ModelSpec spec = tiny_spec();
   save_fresh(dir.path(), spec);
-  spec.config.mlp_width = 13, spec.config.mean_pool = true;
+  vit_of(spec).mlp_width = 13, vit_of(spec).mean_pool = true;
   Model other(spec);
   const auto before = values(other.store);
   for (const char* part :

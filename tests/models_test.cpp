@@ -1,6 +1,7 @@
 // Parameter counts that the source documents, timm and torchvision state.
 #include <gtest/gtest.h>
 
+#include "tests/support/vit_of.h"
 #include "vitrum/core/error.h"
 #include "vitrum/models/registry.h"
 #include "vitrum/models/vit.h"
@@ -20,7 +21,7 @@ int64_t parameters(const ViTConfig& c) {
 }
 
 ViTConfig config(const char* name, int64_t classes = -1) {
-  ViTConfig c = find_preset(name).config;
+  ViTConfig c = vit_of(find_preset(name));
   if (classes >= 0) c.classes = classes;
   return c;
 }

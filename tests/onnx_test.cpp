@@ -10,6 +10,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/vit_of.h"
 #include "vitrum/core/files.h"
 #include "vitrum/export/onnx.pb.h"
 #include "vitrum/graph/functional.h"
@@ -25,16 +26,16 @@ using onnx::TensorProto;
 
 ModelSpec tiny_spec() {
   ModelSpec spec{
-      .architecture = "vit_tiny", .config = {}, .preprocess = {}, .labels = {"a", "b\""}};
-  spec.config = {.patch_h = 4,
-                 .patch_w = 2,
-                 .channels = 3,
-                 .width = 16,
-                 .depth = 2,
-                 .heads = 2,
-                 .mlp_width = 24,
-                 .classes = 2,
-                 .layer_scale = 0.1f};
+      .architecture = "vit_tiny", .config = ViTConfig{}, .preprocess = {}, .labels = {"a", "b\""}};
+  spec.config = ViTConfig{.patch_h = 4,
+                          .patch_w = 2,
+                          .channels = 3,
+                          .width = 16,
+                          .depth = 2,
+                          .heads = 2,
+                          .mlp_width = 24,
+                          .classes = 2,
+                          .layer_scale = 0.1f};
   set_image_size(spec, 8, 6);
   spec.preprocess.mean = {0.5f, 0.25f, 0.125f}, spec.preprocess.std = {0.5f};
   return spec;
@@ -42,7 +43,7 @@ ModelSpec tiny_spec() {
 
 struct Exported {
   explicit Exported(const ModelSpec& spec, const OnnxOptions& options = {}, bool pixels = false) {
-    const ViTConfig& c = spec.config;
+    const ViTConfig& c = vit_of(spec);
     Value image = graph.input("pixel_values", {1, c.channels, c.image_h, c.image_w},
                               pixels ? DType::kU8 : DType::kF32);
     if (pixels) image = normalize(image, spec.preprocess.mean, spec.preprocess.std);
@@ -164,7 +165,7 @@ TEST(Onnx, WeightsAreTheModels) {
 
 TEST(Onnx, PatchesInChannelLastOrderBecomeAConvolutionToo) {
   ModelSpec spec = tiny_spec();
-  spec.config.patch_order = PatchOrder::kChannelLast;
+  vit_of(spec).patch_order = PatchOrder::kChannelLast;
   Exported e(spec);
   expect_well_formed(e);
   const auto kernel = e.values("patch_embed.proj.weight");
@@ -215,7 +216,7 @@ TEST(Onnx, ExternalDataIsAlignedAndComplete) {
 TEST(Onnx, EveryKindOfModel) {
   const auto with = [](auto change) {
     ModelSpec spec = tiny_spec();
-    change(spec.config);
+    change(vit_of(spec));
     const Exported e(spec);
     expect_well_formed(e);
     return e.model.graph().output(0).name() + " " + shape_of(e.model.graph().output(0));
@@ -235,11 +236,11 @@ TEST(Onnx, EveryKindOfModel) {
 TEST(Onnx, TrainingAndFusedGraphsAreRefused) {
   const TempDir dir;
   ModelSpec spec = tiny_spec();
-  spec.config.drop_mlp = 0.1f;
+  vit_of(spec).drop_mlp = 0.1f;
   const auto backend = make_backend({.device = "reference"});
   const auto attempt = [&](Mode mode, bool fused, const char* name = "m.onnx") {
     Graph g(mode);
-    const Value logits = vit(Scope(g), g.input("pixel_values", {1, 3, 8, 6}), spec.config);
+    const Value logits = model(Scope(g), g.input("pixel_values", {1, 3, 8, 6}), spec.config);
     if (fused) fuse(g);
     ParamStore store(g, *backend);
     write_onnx(dir / name, g, logits, store, spec);

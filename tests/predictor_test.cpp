@@ -8,6 +8,7 @@
 #include "tests/support/data_files.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/tiny_model.h"
+#include "tests/support/vit_of.h"
 #include "vitrum/core/files.h"
 #include "vitrum/infer/match_labels.h"
 #include "vitrum/infer/predict_all.h"
@@ -144,7 +145,7 @@ TEST_F(PredictorTest, FailsBeforeTheFirstImage) {
   EXPECT_ERROR(Predictor("vit_tiny_patch16_224"), ErrorKind::kUsage, "preset without weights");
   EXPECT_ERROR(Predictor(dir_ / "nothing"), ErrorKind::kUsage, "unknown model");
   ModelSpec other = test::tiny_rgb_model();
-  other.config.width = 96;
+  vit_of(other).width = 96;
   write_file_atomic(dir_ / "model/config.json", model_config_text(other));
   EXPECT_ERROR(Predictor{model()}, ErrorKind::kInput, "does not fit the model");
 }
@@ -204,9 +205,9 @@ TEST(MatchLabels, WithoutLabelsByPosition) {
   model.labels.clear(), model.class_ids.clear();
   const auto data = folders(dir, {"b", "a"});
   EXPECT_EQ(match_labels(*data, model).outputs, (std::vector{0, 1}));
-  model.config.classes = 1;
+  vit_of(model).classes = 1;
   EXPECT_ERROR(match_labels(*data, model), ErrorKind::kInput, "only 1 outputs");
-  model.config.classes = 2, model.labels = {"x", "y"};
+  vit_of(model).classes = 2, model.labels = {"x", "y"};
   EXPECT_TRUE(match_labels(*data, model).by_position);
 }
 

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "tests/support/training_graph.h"
+#include "tests/support/vit_of.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/cpu/cpu.h"
 #include "vitrum/models/registry.h"
@@ -206,7 +207,7 @@ TEST(Program, RunsWithoutAllocating) {
 TEST(Plan, MeetsTheLowerBound) {
   for (const char* name : {"vit_mnist", "minvit_cifar10", "vit_tiny_patch16_224",
                            "vit_base_patch16_224", "vit_small28"}) {
-    const ViTConfig cfg = find_preset(name).config;
+    const ViTConfig cfg = vit_of(find_preset(name));
     for (Recompute policy : {Recompute::kNone, Recompute::kCheap, Recompute::kBlock}) {
       TrainingGraph t(cfg, 32, {.recompute = policy});
       const std::array outputs = {t.loss, t.logits};
@@ -226,7 +227,7 @@ TEST(Plan, MeetsTheLowerBound) {
 }
 
 TEST(Plan, RecomputeSavesMemory) {
-  const ViTConfig cfg = find_preset("vit_base_patch16_224").config;
+  const ViTConfig cfg = vit_of(find_preset("vit_base_patch16_224"));
   std::vector<int64_t> bytes;
   for (Recompute policy : {Recompute::kNone, Recompute::kCheap, Recompute::kBlock}) {
     TrainingGraph t(cfg, 64, {.recompute = policy});

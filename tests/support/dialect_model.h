@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/vit_of.h"
 #include "vitrum/graph/passes.h"
 #include "vitrum/runtime/backends.h"
 #include "vitrum/runtime/program.h"
@@ -25,16 +26,16 @@ inline std::vector<float> expected_values(const std::string& name) {
 
 // What the bare files hold; eps and activation as their frameworks have them.
 inline ModelSpec dialect_spec() {
-  ModelSpec spec{.architecture = "golden", .config = {}, .preprocess = {}, .labels = {}};
-  spec.config = {.image_h = 12,
-                 .image_w = 12,
-                 .patch_h = 4,
-                 .patch_w = 4,
-                 .width = 8,
-                 .depth = 2,
-                 .heads = 2,
-                 .mlp_width = 16,
-                 .classes = 3};
+  ModelSpec spec{.architecture = "golden", .config = ViTConfig{}, .preprocess = {}, .labels = {}};
+  spec.config = ViTConfig{.image_h = 12,
+                          .image_w = 12,
+                          .patch_h = 4,
+                          .patch_w = 4,
+                          .width = 8,
+                          .depth = 2,
+                          .heads = 2,
+                          .mlp_width = 16,
+                          .classes = 3};
   set_image_size(spec, 12, 12);
   return spec;
 }
@@ -42,7 +43,7 @@ inline ModelSpec dialect_spec() {
 // A model with its weights, on the reference backend.
 struct LoadedModel {
   explicit LoadedModel(const ModelSpec& spec, int64_t batch = 2)
-      : config(spec.config),
+      : config(vit_of(spec)),
         image(graph.input("image", {batch, config.channels, config.image_h, config.image_w})),
         logits(vit(Scope(graph), image, config)),
         store(graph, *backend) {

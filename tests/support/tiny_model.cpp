@@ -10,15 +10,15 @@ namespace vitrum::test {
 
 ModelSpec tiny_rgb_model() {
   ModelSpec spec{.architecture = "vit_tiny_patch16_224"};
-  spec.config = {.image_h = 32,
-                 .image_w = 32,
-                 .patch_h = 8,
-                 .patch_w = 8,
-                 .width = 48,
-                 .depth = 2,
-                 .heads = 3,
-                 .mlp_width = 96,
-                 .classes = 7};
+  spec.config = ViTConfig{.image_h = 32,
+                          .image_w = 32,
+                          .patch_h = 8,
+                          .patch_w = 8,
+                          .width = 48,
+                          .depth = 2,
+                          .heads = 3,
+                          .mlp_width = 96,
+                          .classes = 7};
   spec.preprocess.height = spec.preprocess.width = 32;
   spec.preprocess.crop_pct = 0.9;
   spec.preprocess.mean = spec.preprocess.std = {0.5f, 0.5f, 0.5f};

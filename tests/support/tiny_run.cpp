@@ -32,18 +32,18 @@ Bytes images(int64_t count, uint64_t seed) {
 
 ModelSpec tiny_model() {
   ModelSpec model{.architecture = "vit_small28"};
-  model.config = {.image_h = kSide,
-                  .image_w = kSide,
-                  .patch_h = 4,
-                  .patch_w = 4,
-                  .channels = 1,
-                  .width = 16,
-                  .depth = 2,
-                  .heads = 2,
-                  .mlp_width = 32,
-                  .classes = 10,
-                  .drop_act = 0.1f,
-                  .drop_mlp = 0.1f};
+  model.config = ViTConfig{.image_h = kSide,
+                           .image_w = kSide,
+                           .patch_h = 4,
+                           .patch_w = 4,
+                           .channels = 1,
+                           .width = 16,
+                           .depth = 2,
+                           .heads = 2,
+                           .mlp_width = 32,
+                           .classes = 10,
+                           .drop_act = 0.1f,
+                           .drop_mlp = 0.1f};
   model.preprocess.height = model.preprocess.width = kSide;
   return model;
 }

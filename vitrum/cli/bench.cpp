@@ -45,14 +45,15 @@ int64_t peak_memory() {
   return 0;
 }
 
-Batch synthetic_batch(const ViTConfig& c, int64_t size) {
+Batch synthetic_batch(const ModelConfig& c, int64_t size) {
   Batch batch;
   batch.count = size;
-  batch.storage = allocate_host(static_cast<size_t>(size * c.channels * c.image_h * c.image_w));
+  batch.storage =
+      allocate_host(static_cast<size_t>(size * c.channels() * c.image_h() * c.image_w()));
   PhiloxStream random(0, kAugmentStream, 0);
   for (uint8_t& pixel : batch.pixels()) pixel = static_cast<uint8_t>(random.next_u32());
   for (int64_t i = 0; i < size; ++i) {
-    batch.labels.push_back(static_cast<int32_t>(i % std::max<int64_t>(c.classes, 1)));
+    batch.labels.push_back(static_cast<int32_t>(i % std::max<int64_t>(c.classes(), 1)));
     batch.indices.push_back(i);
   }
   return batch;

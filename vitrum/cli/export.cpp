@@ -23,12 +23,12 @@ OnnxSummary export_model(const Options& o) {
     fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
                o.model);
   if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
-  const ViTConfig& c = spec.config;
+  const ModelConfig& c = spec.config;
   Graph g;
-  Value image = g.input("pixel_values", {1, c.channels, c.image_h, c.image_w},
+  Value image = g.input("pixel_values", {1, c.channels(), c.image_h(), c.image_w()},
                         o.normalize ? DType::kU8 : DType::kF32);
   if (o.normalize) image = normalize(image, spec.preprocess.mean, spec.preprocess.std);
-  const Value result = vit(Scope(g), image, c);
+  const Value result = model(Scope(g), image, c);
   const auto backend = make_backend({.device = "reference"});  // nothing is computed
   ParamStore store(g, *backend);
   load_weights(o.model, spec, store, {.pos_resample = parse_pos_resample(o.pos_resample)});

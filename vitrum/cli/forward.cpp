@@ -38,16 +38,16 @@ void say(const CommonOptions& common, const std::string& model, const LoadReport
 int run(const Options& o, const CommonOptions& common) {
   const ModelSpec spec = model_of(o);
   const NpyArray input = read_npy(o.input);
-  const ViTConfig& c = spec.config;
+  const ModelConfig& c = spec.config;
   const Shape& shape = input.shape;
-  if (shape.rank() != 4 || shape != Shape{shape[0], c.channels, c.image_h, c.image_w})
-    fail_input("{}: shape {}, {} needs (N, {}, {}, {})", o.input, shape.str(), o.model, c.channels,
-               c.image_h, c.image_w);
+  if (shape.rank() != 4 || shape != Shape{shape[0], c.channels(), c.image_h(), c.image_w()})
+    fail_input("{}: shape {}, {} needs (N, {}, {}, {})", o.input, shape.str(), o.model,
+               c.channels(), c.image_h(), c.image_w());
 
   const std::unique_ptr<Backend> backend = open_backend(common);
   Graph g;
   const Value image = g.input("image", shape);
-  const Value logits = vit(Scope(g), image, c);
+  const Value logits = model(Scope(g), image, c);
   fuse(g);
   ParamStore store(g, *backend);
   say(common, o.model,

@@ -33,8 +33,8 @@ bool matches(const Preset& preset, const std::string& glob) {
 
 Row measure(const Preset& preset) {
   Graph g;
-  const ViTConfig& c = preset.config;
-  vit(Scope(g), g.input("image", {1, c.channels, c.image_h, c.image_w}), c);
+  const ModelConfig& c = preset.config;
+  model(Scope(g), g.input("image", {1, c.channels(), c.image_h(), c.image_w()}), c);
   return {&preset, count_parameters(g).all, multiply_adds(g)};
 }
 
@@ -60,9 +60,9 @@ std::string json_line(const Row& row) {
       .field("family", p.family)
       .field("parameters", row.parameters);
   json.field("macs", row.macs)
-      .field("image_size", p.config.image_h)
-      .field("channels", p.config.channels);
-  json.field("num_classes", p.config.classes).key("aliases").begin_array();
+      .field("image_size", p.config.image_h())
+      .field("channels", p.config.channels());
+  json.field("num_classes", p.config.classes()).key("aliases").begin_array();
   for (const std::string& alias : p.aliases) json.value(alias);
   json.end_array().key("pretrained");
   p.public_weights.empty() ? json.null() : json.value(p.public_weights);
@@ -74,7 +74,7 @@ std::string table(const std::vector<Row>& rows, bool aliases, bool pretrained) {
   for (const Row& row : rows) {
     const Preset& p = *row.preset;
     out += fmt::format("{:<30}{:>12}{:>10}{:>7}\n", p.name, with_commas(row.parameters),
-                       human_count(static_cast<double>(row.macs)), p.config.image_h);
+                       human_count(static_cast<double>(row.macs)), p.config.image_h());
     if (pretrained) out += fmt::format("    weights: {}\n", p.public_weights);
     if (aliases && !p.aliases.empty())
       out += fmt::format("    also: {}\n", fmt::join(p.aliases, ", "));

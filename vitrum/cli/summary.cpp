@@ -23,8 +23,8 @@ struct Options {
   int64_t batch = 1;
 };
 
-Value record(Graph& g, const ViTConfig& c, int64_t batch) {
-  return vit(Scope(g), g.input("image", {batch, c.channels, c.image_h, c.image_w}), c);
+Value record(Graph& g, const ModelConfig& c, int64_t batch) {
+  return model(Scope(g), g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}), c);
 }
 
 // Bytes of the planned arena, for inference and for training.
@@ -32,7 +32,7 @@ struct ActivationBytes {
   int64_t inference, training;
 };
 
-ActivationBytes plan_activations(const ViTConfig& c, int64_t batch, DType compute) {
+ActivationBytes plan_activations(const ModelConfig& c, int64_t batch, DType compute) {
   const auto plan = [&](Graph& g, Value output) {
     assign_dtypes(g, compute, std::span(&output, 1));
     drop_dead(g, std::span(&output, 1));

@@ -83,7 +83,7 @@ int64_t stored_bytes(ParamStore& store) {
 
 std::string opening(Trainer& t) {
   const Recipe& r = t.recipe();
-  const ViTConfig& c = t.model().config;
+  const ModelConfig& c = t.model().config;
   const int64_t steps = t.total_steps(),
                 per_epoch = (steps + t.total_epochs() - 1) / t.total_epochs();
   const std::string accumulated = r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "";
@@ -93,8 +93,8 @@ std::string opening(Trainer& t) {
       "plan    {} epochs of {} steps, batch {}{}, lr {}\n"
       "device  {}, {}; {} for weights and optimiser, {} for activations\n"
       "run     {}{}",
-      t.model().architecture, with_commas(t.store().parameter_count()), c.channels, c.image_h,
-      c.image_w, c.classes, r.data, with_commas(t.data().train().size()),
+      t.model().architecture, with_commas(t.store().parameter_count()), c.channels(), c.image_h(),
+      c.image_w(), c.classes(), r.data, with_commas(t.data().train().size()),
       with_commas(t.data().test().size()), t.data().train().classes().size(), t.total_epochs(),
       with_commas(per_epoch), r.batch_size, accumulated, r.lr, t.backend().name(),
       r.precision == Precision::kBF16 ? "bf16" : "f32", human_bytes(stored_bytes(t.store())),

@@ -67,14 +67,14 @@ std::string preprocessing_json(const ModelSpec& spec, bool in_graph) {
   const Preprocessing& p = spec.preprocess;
   JsonWriter json;
   json.begin_object().key("input_size").begin_array();
-  json.value(spec.config.channels).value(p.height).value(p.width).end_array();
+  json.value(spec.config.channels()).value(p.height).value(p.width).end_array();
   json.field("interpolation", p.interpolation)
       .field("crop_pct", p.crop_pct)
       .field("crop_mode", p.crop_mode);
   if (p.resize > 0) json.field("resize", p.resize);
   const auto per_channel = [&](const char* key, const std::vector<float>& list, float fallback) {
     json.key(key).begin_array();
-    for (size_t c = 0; c < static_cast<size_t>(spec.config.channels); ++c)
+    for (size_t c = 0; c < static_cast<size_t>(spec.config.channels()); ++c)
       json.value(list.empty() ? fallback : list[c % list.size()]);
     json.end_array();
   };
@@ -147,7 +147,7 @@ OnnxSummary write_onnx(const std::string& path, const Graph& g, Value result, Pa
       out.input(value.name, value.shape, value.dtype);
       in_graph |= value.dtype == DType::kU8;
     }
-  const std::string result_name = spec.config.classes > 0 ? "logits" : "features";
+  const std::string result_name = spec.config.classes() > 0 ? "logits" : "features";
   translate(g, result, result_name, store, out);
   out.output(result_name, result.shape());
   describe(model, spec, in_graph);

@@ -35,7 +35,7 @@ size_t best_class(std::span<const float> logits, size_t taken) {
 }
 
 const ModelSpec& require_head(const ModelSpec& spec) {
-  if (spec.config.classes == 0) fail_usage("{} has no head to evaluate", spec.architecture);
+  if (spec.config.classes() == 0) fail_usage("{} has no head to evaluate", spec.architecture);
   return spec;
 }
 
@@ -96,7 +96,7 @@ Evaluator::Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, D
                      Arena weights)
     : program_(require_head(model), store, batch,
                {.compute = weights == Arena::kEma ? DType::kF32 : compute, .weights = weights}),
-      logits_(static_cast<size_t>(batch * model.config.classes)) {}
+      logits_(static_cast<size_t>(batch * model.config.classes())) {}
 
 Evaluation Evaluator::run(Loader& loader, int64_t classes, const KeepGoing& keep_going) {
   const size_t outputs = logits_.size() / static_cast<size_t>(batch());

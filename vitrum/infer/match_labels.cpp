@@ -41,7 +41,7 @@ std::vector<std::string> synonyms(const std::string& label) {
 // The ways to name an output, the best first.
 class Names {
  public:
-  explicit Names(const ModelSpec& model) : outputs_(model.config.classes) {
+  explicit Names(const ModelSpec& model) : outputs_(model.config.classes()) {
     for (size_t i = 0; i < model.labels.size(); ++i) {
       const int output = static_cast<int>(i);
       labels_[model.labels[i]].insert(output);
@@ -96,9 +96,9 @@ LabelMatch match_labels(const Dataset& data, const ModelSpec& model) {
   const std::vector<std::string>& classes = data.classes();
   const auto count = static_cast<int64_t>(classes.size());
   if (model.labels.empty()) {
-    if (count > model.config.classes)
+    if (count > model.config.classes())
       fail_input("the data has {} classes, {} only {} outputs and no labels to match", count,
-                 model.architecture, model.config.classes);
+                 model.architecture, model.config.classes());
     return in_order(classes.size());
   }
   std::vector<bool> used(classes.size(), false);
@@ -119,7 +119,7 @@ LabelMatch match_labels(const Dataset& data, const ModelSpec& model) {
                                                   fmt::join(found, " and ")));
   }
   if (wrong.empty()) return match;
-  if (!some && count == model.config.classes) return in_order(classes.size());
+  if (!some && count == model.config.classes()) return in_order(classes.size());
   fail_unmatched(model, std::move(wrong));
 }
 

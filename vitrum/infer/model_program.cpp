@@ -7,18 +7,18 @@
 namespace vitrum {
 
 TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch) {
-  const ViTConfig& c = model.config;
-  const Value image = g.input("image", {batch, c.channels, c.image_h, c.image_w}, DType::kU8);
+  const ModelConfig& c = model.config;
+  const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}, DType::kU8);
   const Value x = normalize(image, model.preprocess.mean, model.preprocess.std);
-  const Value features = vit_features(Scope(g), x, c);
-  return {image, features, vit_head(Scope(g), features, c)};
+  const Value features = model_features(Scope(g), x, c);
+  return {image, features, model_head(Scope(g), features, c)};
 }
 
 Preprocess preprocess_of(const ModelSpec& model) {
   const Preprocessing& p = model.preprocess;
-  return {.channels = static_cast<int>(model.config.channels),
-          .height = static_cast<int>(model.config.image_h),
-          .width = static_cast<int>(model.config.image_w),
+  return {.channels = static_cast<int>(model.config.channels()),
+          .height = static_cast<int>(model.config.image_h()),
+          .width = static_cast<int>(model.config.image_w()),
           .interpolation = parse_filter(p.interpolation),
           .crop_pct = p.crop_pct,
           .crop_mode = p.crop_mode == "squash" ? CropMode::kSquash : CropMode::kCenter,

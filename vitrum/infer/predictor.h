@@ -50,8 +50,8 @@ class Predictor {
   DType precision() const { return options_.precision.value_or(backend_->usual_precision()); }
   const FrozenWeights& weights() const { return weights_; }
   int64_t max_batch() const { return options_.max_batch; }
-  int64_t classes() const { return spec_.config.classes; }  // 0: the model has no head
-  int64_t dimension() const { return spec_.config.width; }  // of the features
+  int64_t classes() const { return spec_.config.classes(); }         // 0: the model has no head
+  int64_t dimension() const { return feature_width(spec_.config); }  // of the features
 
   // An image file, the bytes of one (JPEG, PNG, WebP), or pixels.
   std::vector<Prediction> classify(const std::string& path, size_t top_k = 5);

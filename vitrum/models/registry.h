@@ -5,14 +5,14 @@
 #include <string_view>
 #include <vector>
 
-#include "vitrum/models/vit.h"
+#include "vitrum/models/model.h"
 
 namespace vitrum {
 
 struct Preset {
   std::string name;
   std::string family;  // "vit"
-  ViTConfig config;
+  ModelConfig config;
   std::vector<std::string> aliases;
   std::vector<float> mean, std;  // of the pixels in [0, 1]
   bool fixed_classes =

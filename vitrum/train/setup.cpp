@@ -6,14 +6,17 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/data/resize.h"
-#include "vitrum/models/vit.h"
+#include "vitrum/models/model.h"
 
 namespace vitrum {
 namespace {
 
 // Where a model drops already, it drops with the new probability; one that drops nowhere starts to,
 // at the places of the ViT paper.
-void set_dropout(ViTConfig& c, double dropout) {
+void set_dropout(ModelSpec& model, double dropout) {
+  ViTConfig* vit = model.config.as<ViTConfig>();
+  if (!vit) fail_usage("dropout: {} has no dropout; leave the key out", model.architecture);
+  ViTConfig& c = *vit;
   const auto p = static_cast<float>(dropout);
   const std::array places = {&c.drop_pos, &c.drop_attn, &c.drop_proj, &c.drop_act, &c.drop_mlp};
   if (std::all_of(places.begin(), places.end(), [](const float* x) { return *x == 0; }))
@@ -34,7 +37,7 @@ std::vector<float> per_channel(const std::vector<double>& values, int64_t channe
 
 void set_preprocessing(ModelSpec& model, const Recipe& recipe) {
   Preprocessing& p = model.preprocess;
-  const int64_t channels = model.config.channels;
+  const int64_t channels = model.config.channels();
   if (recipe.mean) p.mean = per_channel(*recipe.mean, channels, "mean");
   if (recipe.std) p.std = per_channel(*recipe.std, channels, "std");
   if (p.mean.empty() != p.std.empty())
@@ -45,14 +48,14 @@ void set_preprocessing(ModelSpec& model, const Recipe& recipe) {
 
 void set_head(ModelSpec& model, const Recipe& recipe, const Dataset& data) {
   const auto in_data = static_cast<int64_t>(data.classes().size());
-  const int64_t own = model.fixed_classes ? model.config.classes : in_data;
+  const int64_t own = model.fixed_classes ? model.config.classes() : in_data;
   set_classes(model, recipe.num_classes.value_or(own));
-  if (model.config.classes < in_data)
+  if (model.config.classes() < in_data)
     fail_usage("{} has {} outputs, the data has {} classes", model.architecture,
-               model.config.classes, in_data);
-  model.labels = model.config.classes == in_data ? data.classes() : std::vector<std::string>();
+               model.config.classes(), in_data);
+  model.labels = model.config.classes() == in_data ? data.classes() : std::vector<std::string>();
   model.class_ids.clear();
-  if (recipe.head_bias) model.config.head_bias = *recipe.head_bias;
+  if (recipe.head_bias) model.config.set_head_bias(*recipe.head_bias);
 }
 
 }  // namespace
@@ -66,8 +69,8 @@ TrainData::TrainData(const Recipe& recipe) : splits_(open_data(recipe.data)) {
 ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
   ModelSpec model = resolve_model(recipe.model);
   if (recipe.image_size) set_image_size(model, *recipe.image_size, *recipe.image_size);
-  if (recipe.dropout) set_dropout(model.config, *recipe.dropout);
-  if (recipe.drop_path) model.config.drop_path = static_cast<float>(*recipe.drop_path);
+  if (recipe.dropout) set_dropout(model, *recipe.dropout);
+  if (recipe.drop_path) model.config.set_drop_path(static_cast<float>(*recipe.drop_path));
   set_preprocessing(model, recipe);
   set_head(model, recipe, data);
   validate(model.config);
@@ -80,7 +83,7 @@ Augment augment_for(const Recipe& recipe, const ModelSpec& model) {
   if (kind == Augmentation::kNone) return {};
   const bool flips = kind == Augmentation::kFlip || kind == Augmentation::kCropFlip;
   // 4 of 32 pixels, as everybody pads CIFAR.
-  const int64_t usual = kind == Augmentation::kFlip ? 0 : model.config.image_h / 8;
+  const int64_t usual = kind == Augmentation::kFlip ? 0 : model.config.image_h() / 8;
   return {.crop_padding = static_cast<int>(recipe.crop_padding.value_or(usual)), .flip = flips};
 }
 

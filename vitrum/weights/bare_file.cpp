@@ -18,36 +18,39 @@ void center_crop(Preprocessing& p, const char* interpolation, int64_t resize) {
 
 // torchvision's IMAGENET1K_V1 files are of 224 pixels (and none is a ViT-H); others are SWAG's,
 // fine-tuned at a larger size.
-void torchvision_transforms(const ModelSpec& spec, Preprocessing& p) {
+void torchvision_transforms(const ViTConfig& c, Preprocessing& p) {
   constexpr int64_t kSize = 224, kResize = 256, kResizeL16 = 242;
-  const bool swag = p.height != kSize || spec.config.depth > 24;
-  const bool large16 = spec.config.depth == 24 && spec.config.patch_h == 16;
+  const bool swag = p.height != kSize || c.depth > 24;
+  const bool large16 = c.depth == 24 && c.patch_h == 16;
   if (swag)
     center_crop(p, "bicubic", p.height);
   else
     center_crop(p, "bilinear", large16 ? kResizeL16 : kResize);
-  if (spec.config.channels == 3) p.mean = kImageNetMean, p.std = kImageNetStd;
+  if (c.channels == 3) p.mean = kImageNetMean, p.std = kImageNetStd;
+}
+
+void as_published(const Dialect& dialect, ViTConfig& c, Preprocessing& p) {
+  if (c.init == InitStyle::kTimm)  // our own models state theirs
+    c.eps = dialect.eps, c.act = dialect.act;
+  if (dialect.name == "torchvision")
+    torchvision_transforms(c, p);
+  else if (dialect.name == "hf" || dialect.name == "npz")
+    squash_bilinear(p);
+  else if (c.image_h == 224)  // timm's ViTs; those of 384 pixels are not cropped
+    p.crop_pct = 0.9;
 }
 
 }  // namespace
 
 ModelSpec bare_file_spec(ModelSpec spec, const Checkpoint& file) {
   const Dialect& dialect = file.dialect();
-  const ViTConfig sizes = file.stored_sizes(spec.config);
-  set_channels(spec, sizes.channels);
-  set_image_size(spec, sizes.image_h, sizes.image_w);
-  set_classes(spec, sizes.classes);
-  spec.config.head_bias = sizes.head_bias;
-  if (spec.config.init == InitStyle::kTimm)  // our own models state theirs
-    spec.config.eps = dialect.eps, spec.config.act = dialect.act;
-  Preprocessing& p = spec.preprocess;
-  p.assumed = true;
-  if (dialect.name == "torchvision")
-    torchvision_transforms(spec, p);
-  else if (dialect.name == "hf" || dialect.name == "npz")
-    squash_bilinear(p);
-  else if (spec.config.image_h == 224)  // timm's ViTs; those of 384 pixels are not cropped
-    p.crop_pct = 0.9;
+  const ModelConfig sizes = file.stored_sizes(spec.config);
+  set_channels(spec, sizes.channels());
+  set_image_size(spec, sizes.image_h(), sizes.image_w());
+  set_classes(spec, sizes.classes());
+  spec.config.set_head_bias(sizes.head_bias());
+  spec.preprocess.assumed = true;
+  spec.config.visit([&](auto& c) { as_published(dialect, c, spec.preprocess); });
   return spec;
 }
 

@@ -62,9 +62,9 @@ int64_t square_root(int64_t n) {
 
 }  // namespace
 
-std::vector<ParamSpec> model_params(const ViTConfig& c) {
+std::vector<ParamSpec> model_params(const ModelConfig& c) {
   Graph g;
-  vit(Scope(g), g.input("image", {1, c.channels, c.image_h, c.image_w}), c);
+  model(Scope(g), g.input("image", {1, c.channels(), c.image_h(), c.image_w()}), c);
   return g.params;
 }
 
@@ -81,7 +81,12 @@ std::string weights_path(const std::string& model) {
 Checkpoint::Checkpoint(const std::string& path)
     : file_(open_tensors(path)), naming_(detect_naming(*file_)) {}
 
-ViTConfig Checkpoint::stored_sizes(ViTConfig c) const {
+ModelConfig Checkpoint::stored_sizes(ModelConfig config) const {
+  require_family(config);
+  return config.visit([&](auto c) { return ModelConfig(sizes_of(std::move(c))); });
+}
+
+ViTConfig Checkpoint::sizes_of(ViTConfig c) const {
   const bool google = naming_.dialect->name == "npz";
   // The dimensions of a one-tensor parameter, in our order, where it has `rank` of them.
   const auto dims_of = [&](const char* name, int rank) -> std::vector<int64_t> {
@@ -108,8 +113,15 @@ ViTConfig Checkpoint::stored_sizes(ViTConfig c) const {
   return c;
 }
 
-void Checkpoint::check(std::span<const ParamSpec> params, const ViTConfig& config,
+void Checkpoint::require_family(const ModelConfig& config) const {
+  if (dialect().family != family_of(config))
+    fail_input("{} holds a model of the {} family, not of the {} family", path(), dialect().family,
+               family_of(config));
+}
+
+void Checkpoint::check(std::span<const ParamSpec> params, const ModelConfig& config,
                        bool head) const {
+  require_family(config);
   Differences wrong;
   for (const ParamSpec& param : params) {
     const auto stored = stored_as(naming_, param.name, param.shape, config);
@@ -122,9 +134,10 @@ void Checkpoint::check(std::span<const ParamSpec> params, const ViTConfig& confi
       compare(*file_, t, first ? first->dtype : DType::kF32, wrong);
   }
   if (!head)
-    for (const char* name : {"head.weight", "head.bias"})
-      if (const auto stored = stored_as(naming_, name, {1, 1}, config))
-        wrong.known.insert(stored->tensors[0].name);
+    for (const ParamSpec& param : model_params(config))
+      if (in_head(config, param.name))
+        if (const auto stored = stored_as(naming_, param.name, param.shape, config))
+          wrong.known.insert(stored->tensors[0].name);
   for (const TensorInfo& t : file_->tensors()) {
     if (wrong.known.contains(t.name)) continue;
     const Extra extra = extra_tensor(naming_, t.name);
@@ -144,11 +157,11 @@ void Checkpoint::check(std::span<const ParamSpec> params, const ViTConfig& confi
   fail_input("{} does not fit the model: {}", path(), fmt::join(wrong.all, "; "));
 }
 
-DType Checkpoint::dtype(const ParamSpec& param, const ViTConfig& config) const {
+DType Checkpoint::dtype(const ParamSpec& param, const ModelConfig& config) const {
   return file_->at(stored_as(naming_, param.name, param.shape, config)->tensors[0].name).dtype;
 }
 
-std::span<const std::byte> Checkpoint::read(const ParamSpec& param, const ViTConfig& config,
+std::span<const std::byte> Checkpoint::read(const ParamSpec& param, const ModelConfig& config,
                                             std::vector<std::byte>& scratch) const {
   const StoredParam stored = *stored_as(naming_, param.name, param.shape, config);
   const TensorInfo& first = file_->at(stored.tensors[0].name);
@@ -164,7 +177,7 @@ std::span<const std::byte> Checkpoint::read(const ParamSpec& param, const ViTCon
   return scratch;
 }
 
-void Checkpoint::release(const ParamSpec& param, const ViTConfig& config) const {
+void Checkpoint::release(const ParamSpec& param, const ModelConfig& config) const {
   const StoredParam stored = *stored_as(naming_, param.name, param.shape, config);
   for (const StoredTensor& t : stored.tensors) file_->release(file_->at(t.name));
 }

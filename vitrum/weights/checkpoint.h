@@ -22,27 +22,30 @@ class Checkpoint {
 
   // Classes, channels and, where the patch grid is square, the image size as the tensors have them:
   // what `config` cannot know about a bare file.
-  ViTConfig stored_sizes(ViTConfig config) const;
+  ModelConfig stored_sizes(ModelConfig config) const;
 
   // Fails with all differences at once unless the file holds exactly these parameters, once each.
   // `params` has shapes of `config`. Without `head`, a head and what leads to it may be there.
-  void check(std::span<const ParamSpec> params, const ViTConfig& config, bool head) const;
+  void check(std::span<const ParamSpec> params, const ModelConfig& config, bool head) const;
 
   // A checked parameter: its dtype, and its bytes in our order. Those of the file itself where they
   // are in that order already, else copied to `scratch`.
-  DType dtype(const ParamSpec& param, const ViTConfig& config) const;
-  std::span<const std::byte> read(const ParamSpec& param, const ViTConfig& config,
+  DType dtype(const ParamSpec& param, const ModelConfig& config) const;
+  std::span<const std::byte> read(const ParamSpec& param, const ModelConfig& config,
                                   std::vector<std::byte>& scratch) const;
   // It will not be read again soon: gives back the memory of the file's pages.
-  void release(const ParamSpec& param, const ViTConfig& config) const;
+  void release(const ParamSpec& param, const ModelConfig& config) const;
 
  private:
+  void require_family(const ModelConfig& config) const;
+  ViTConfig sizes_of(ViTConfig config) const;
+
   std::unique_ptr<TensorSource> file_;
   Naming naming_;
 };
 
 // The parameters of a model, in order.
-std::vector<ParamSpec> model_params(const ViTConfig& config);
+std::vector<ParamSpec> model_params(const ModelConfig& config);
 
 // A preset as a bare file has it: its own sizes, and what the framework that wrote it computes with
 // and publishes for preprocessing.

@@ -69,7 +69,7 @@ std::vector<std::string> computed_otherwise(const Dialect& dialect, const ViTCon
 
 class Converter {
  public:
-  Converter(const Checkpoint& file, const ViTConfig& config, const Naming& naming)
+  Converter(const Checkpoint& file, const ModelConfig& config, const Naming& naming)
       : file_(file), config_(config), naming_(naming) {}
 
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
@@ -115,7 +115,7 @@ class Converter {
   }
 
   const Checkpoint& file_;
-  const ViTConfig& config_;
+  const ModelConfig& config_;
   const Naming& naming_;
   std::vector<NamedTensor> tensors_;
   std::deque<std::vector<std::byte>> owned_;
@@ -148,17 +148,17 @@ void write_directory(const fs::path& dir, std::string_view dialect, const ModelS
 
 Converted convert_model(const std::string& source, const std::string& arch,
                         const std::string& target, const std::string& dialect_name) {
-  const Dialect& dialect = find_dialect(dialect_name);
-  const Format format = format_of(target, dialect.name);
   const ModelSpec spec = resolve_model(source, arch);
+  const Dialect& dialect = find_dialect(family_of(spec.config), dialect_name);
+  const Format format = format_of(target, dialect.name);
   if (!has_weights(source)) fail_usage("{} is a preset without weights", source);
-  require_plain(dialect, spec.config);
+  spec.config.visit([&](const auto& c) { require_plain(dialect, c); });
   const Checkpoint file(weights_path(source));
   const std::vector<ParamSpec> params = model_params(spec.config);
-  file.check(params, spec.config, spec.config.classes > 0);
+  file.check(params, spec.config, spec.config.classes() > 0);
 
   const Naming naming{&dialect, false,
-                      dialect.name == "hf" && spec.config.classes > 0 ? "vit." : ""};
+                      dialect.name == "hf" && spec.config.classes() > 0 ? "vit." : ""};
   Converter converter(file, spec.config, naming);
   for (const ParamSpec& param : params) converter.add(param);
   const std::span<const NamedTensor> tensors = converter.tensors();
@@ -169,8 +169,9 @@ Converted convert_model(const std::string& source, const std::string& arch,
     case Format::kNpz: write_npz(target, tensors); break;
   }
   const bool says_so = format == Format::kDirectory && dialect.name == "hf";
-  Converted result{static_cast<int64_t>(tensors.size()), 0,
-                   computed_otherwise(dialect, spec.config, says_so)};
+  Converted result{static_cast<int64_t>(tensors.size()), 0, spec.config.visit([&](const auto& c) {
+                     return computed_otherwise(dialect, c, says_so);
+                   })};
   for (const NamedTensor& t : tensors) result.bytes += static_cast<int64_t>(t.tensor.bytes());
   return result;
 }

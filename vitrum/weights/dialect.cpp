@@ -78,19 +78,18 @@ std::optional<Match> match(const Naming& naming, std::string_view name) {
 }
 
 // `shape` is ours, of one of the tensors.
-Shape stored_shape(Layout layout, const Shape& shape, const ViTConfig& c) {
-  const int64_t dim = c.width / c.heads;
+Shape stored_shape(Layout layout, const Shape& shape, const LayoutSizes& s) {
   switch (layout) {
     case Layout::kSame: break;
     case Layout::kConv:
       // Patches flattened channel last are no convolution's.
-      if (c.patch_order == PatchOrder::kChannelLast) break;
-      return {shape[0], c.channels, c.patch_h, c.patch_w};
-    case Layout::kConvHwio: return {c.patch_h, c.patch_w, c.channels, shape[0]};
+      if (s.channel_last) break;
+      return {shape[0], s.channels, s.patch_h, s.patch_w};
+    case Layout::kConvHwio: return {s.patch_h, s.patch_w, s.channels, shape[0]};
     case Layout::kKernel: return {shape[1], shape[0]};
-    case Layout::kHeadKernel: return {shape[1], c.heads, dim};
-    case Layout::kOutKernel: return {c.heads, dim, shape[0]};
-    case Layout::kHeadBias: return {c.heads, dim};
+    case Layout::kHeadKernel: return {shape[1], s.heads, s.head_dim};
+    case Layout::kOutKernel: return {s.heads, s.head_dim, shape[0]};
+    case Layout::kHeadBias: return {s.heads, s.head_dim};
   }
   return shape;
 }
@@ -101,21 +100,11 @@ Shape third(const Shape& shape) {
   return s;
 }
 
-// Names that tell dialects and spellings apart.
-constexpr std::array<std::string_view, 8> kProbes = {"patch_embed.proj.weight",
-                                                     "cls_token",
-                                                     "pos_embed",
-                                                     "blocks.0.norm1.weight",
-                                                     "blocks.0.attn.qkv.weight",
-                                                     "blocks.0.attn.proj.weight",
-                                                     "blocks.0.mlp.fc1.weight",
-                                                     "norm.weight"};
-
 constexpr int kMaxPrefixes = 8;  // of one dialect; a file has one or two
 
 int score(const TensorSource& file, const Naming& naming) {
   int found = 0;
-  for (const std::string_view probe : kProbes) {
+  for (const std::string_view probe : naming.dialect->probes) {
     const auto m = match(naming, probe);
     found += m && file.find(m->names[0]) != nullptr;
   }
@@ -134,16 +123,30 @@ bool starts_with_any(std::string_view name, std::span<const std::string_view> st
                      [&](std::string_view s) { return name.starts_with(s); });
 }
 
+LayoutSizes sizes_of(const ViTConfig& c) {
+  return {.patch_h = c.patch_h,
+          .patch_w = c.patch_w,
+          .channels = c.channels,
+          .heads = c.heads,
+          .head_dim = c.width / c.heads,
+          .channel_last = c.patch_order == PatchOrder::kChannelLast};
+}
+
 }  // namespace
 
+LayoutSizes layout_sizes(const ModelConfig& config) {
+  return config.visit([](const auto& c) { return sizes_of(c); });
+}
+
 std::optional<StoredParam> stored_as(const Naming& naming, std::string_view name,
-                                     const Shape& shape, const ViTConfig& config) {
+                                     const Shape& shape, const ModelConfig& config) {
   auto m = match(naming, name);
   if (!m) return std::nullopt;
   StoredParam stored{{}, m->layout};
+  const LayoutSizes sizes = layout_sizes(config);
   const Shape each = m->names.size() == 3 ? third(shape) : shape;
   for (std::string& n : m->names)
-    stored.tensors.push_back({std::move(n), stored_shape(m->layout, each, config)});
+    stored.tensors.push_back({std::move(n), stored_shape(m->layout, each, sizes)});
   return stored;
 }
 
@@ -152,7 +155,7 @@ Naming detect_naming(const TensorSource& file) {
   int best_score = 0;
   for (const Dialect& dialect : dialects()) {
     // Every model has this one, so what stands before it is the file's prefix.
-    const std::string mark = match({&dialect, false, {}}, kProbes[0])->names[0];
+    const std::string mark = match({&dialect, false, {}}, dialect.probes[0])->names[0];
     int candidates = 0;
     for (const TensorInfo& t : file.tensors()) {
       if (!t.name.ends_with(mark) || candidates == kMaxPrefixes) continue;
@@ -168,7 +171,8 @@ Naming detect_naming(const TensorSource& file) {
   }
   if (best_score == 0)
     fail_input(
-        "'{}' holds no ViT under names we know (timm, Hugging Face, torchvision, Google); found {}",
+        "'{}' holds no model under names we know (timm, Hugging Face, torchvision, Google); found "
+        "{}",
         file.path(), first_names(file));
   return best;
 }

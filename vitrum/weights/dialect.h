@@ -1,5 +1,5 @@
-// How frameworks name and lay out a ViT's parameters, as tables (dialect_tables.cpp). Our own names
-// are timm's.
+// How frameworks name and lay out a model's parameters, as tables (dialect_tables.cpp). Our own
+// names are timm's.
 #pragma once
 #include <optional>
 #include <span>
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "vitrum/models/vit.h"
+#include "vitrum/models/model.h"
 #include "vitrum/weights/positions.h"
 #include "vitrum/weights/tensor_source.h"
 
@@ -24,6 +24,13 @@ enum class Layout : uint8_t {
   kHeadBias,    // (heads, dim): the same memory
 };
 
+// The sizes that layouts are about.
+struct LayoutSizes {
+  int64_t patch_h = 1, patch_w = 1, channels = 1, heads = 1, head_dim = 1;
+  bool channel_last = false;  // patches are flattened (P, P, C)
+};
+LayoutSizes layout_sizes(const ModelConfig& config);
+
 // `ours` is a parameter, or the part before a dot of several, which then end alike in the file. {i}
 // is the block; {a,b,c} stands for three tensors, each a third of our rows; a leading ^ means
 // outside the base model: "vit.layernorm", but "classifier".
@@ -34,10 +41,14 @@ struct NameRule {
 };
 
 struct Dialect {
+  std::string_view family;  // as family_of()
   std::string_view name, title;
   std::span<const NameRule> rules;
   std::span<const std::string_view> ignored;      // what such names start with is not needed
   std::span<const std::string_view> before_head;  // and this not without the head
+  // Our names of parameters that tell this dialect and its spellings from others; every model of
+  // the family has the first.
+  std::span<const std::string_view> probes;
   PositionRule positions;
   // What the framework computes with where a bare file cannot say.
   float eps;
@@ -45,7 +56,8 @@ struct Dialect {
 };
 
 std::span<const Dialect> dialects();
-const Dialect& find_dialect(std::string_view name);  // "timm", "hf", "torchvision", "npz"
+// "timm", "hf", "torchvision", "npz"; an unknown one is a usage error.
+const Dialect& find_dialect(std::string_view family, std::string_view name);
 
 // A dialect as one file has it: its spelling, and what stands before every name ("module.", "vit.",
 // "opt/target/").
@@ -66,9 +78,10 @@ struct StoredParam {
 
 // Where a file holds the parameter `name` of our shape; none where the dialect has no place for it.
 std::optional<StoredParam> stored_as(const Naming& naming, std::string_view name,
-                                     const Shape& shape, const ViTConfig& config);
+                                     const Shape& shape, const ModelConfig& config);
 
-// The naming that most of a ViT's names are found under; fails naming what was found where none is.
+// The naming that most of a model's names are found under; fails naming what was found where none
+// is.
 Naming detect_naming(const TensorSource& file);
 
 enum class Extra { kUnknown, kIgnored, kBeforeHead };

@@ -1,4 +1,6 @@
 // The tables. To add a dialect, add one here.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -88,39 +90,72 @@ constexpr Names kHuggingFaceIgnored[] = {"pooler.", "embeddings.mask_token",
 constexpr Names kTorchvisionBefore[] = {"heads.pre_logits."};
 constexpr Names kGoogleBefore[] = {"pre_logits/"};
 
+constexpr Names kViTProbes[] = {"patch_embed.proj.weight",
+                                "cls_token",
+                                "pos_embed",
+                                "blocks.0.norm1.weight",
+                                "blocks.0.attn.qkv.weight",
+                                "blocks.0.attn.proj.weight",
+                                "blocks.0.mlp.fc1.weight",
+                                "norm.weight"};
+
 constexpr Dialect kDialects[] = {
-    {"timm", "timm", kTimm, {}, kTimmBefore, PositionRule::kBicubicAntialias, 1e-6f, Act::kGelu},
-    {"hf",
+    {"vit",
+     "timm",
+     "timm",
+     kTimm,
+     {},
+     kTimmBefore,
+     kViTProbes,
+     PositionRule::kBicubicAntialias,
+     1e-6f,
+     Act::kGelu},
+    {"vit",
+     "hf",
      "Hugging Face transformers",
      kHuggingFace,
      kHuggingFaceIgnored,
      {},
+     kViTProbes,
      PositionRule::kBicubic,
      1e-12f,
      Act::kGelu},
-    {"torchvision",
+    {"vit",
+     "torchvision",
      "torchvision",
      kTorchvision,
      {},
      kTorchvisionBefore,
+     kViTProbes,
      PositionRule::kBicubicAlignCorners,
      1e-6f,
      Act::kGelu},
     // JAX's gelu is the tanh form unless told otherwise.
-    {"npz", "Google", kGoogle, {}, kGoogleBefore, PositionRule::kZoom, 1e-6f, Act::kGeluTanh},
+    {"vit",
+     "npz",
+     "Google",
+     kGoogle,
+     {},
+     kGoogleBefore,
+     kViTProbes,
+     PositionRule::kZoom,
+     1e-6f,
+     Act::kGeluTanh},
 };
 
 }  // namespace
 
 std::span<const Dialect> dialects() { return kDialects; }
 
-const Dialect& find_dialect(std::string_view name) {
+const Dialect& find_dialect(std::string_view family, std::string_view name) {
   std::vector<std::string> names;
   for (const Dialect& d : kDialects) {
+    if (d.family != family) continue;
     if (d.name == name) return d;
     names.emplace_back(d.name);
   }
-  fail_usage("unknown dialect '{}'{}", name, did_you_mean(name, names));
+  fail_usage("unknown dialect '{}' of {} weights; there are {}{}", name, family,
+             fmt::join(names, ", "), did_you_mean(name, names));
 }
 
 }  // namespace vitrum

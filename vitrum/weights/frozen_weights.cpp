@@ -36,7 +36,7 @@ FrozenWeights::FrozenWeights(const std::string& model, const ModelSpec& spec, co
       config_(spec.config),
       file_(weights_path(model)),
       store_(g, backend, [this](size_t param, Arena which) { return find(param, which); }) {
-  file_.check(store_.specs(), config_, config_.classes > 0);
+  file_.check(store_.specs(), config_, config_.classes() > 0);
 }
 
 TensorView FrozenWeights::find(size_t param, Arena which) {

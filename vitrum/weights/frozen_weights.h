@@ -29,7 +29,7 @@ class FrozenWeights {
   TensorView find(size_t param, Arena which);
 
   Backend& backend_;
-  ViTConfig config_;
+  ModelConfig config_;
   Checkpoint file_;
   std::vector<Buffer> owned_;
   size_t mapped_ = 0, converted_ = 0;

@@ -53,12 +53,12 @@ bool placeholders(const std::vector<std::string>& labels) {
 }
 
 void read_classes(const JsonKeys& keys, ModelSpec& spec) {
-  spec.config.classes = 0;
+  spec.config.set_classes(0);
   if (!has_head(keys)) return;
   std::vector<std::string> labels = keys.numbered_texts("id2label");
   constexpr int64_t kDefault = 2;  // transformers'
-  spec.config.classes = labels.empty() ? keys.integer("num_labels", kDefault, {1, kClasses.high})
-                                       : static_cast<int64_t>(labels.size());
+  spec.config.set_classes(labels.empty() ? keys.integer("num_labels", kDefault, {1, kClasses.high})
+                                         : static_cast<int64_t>(labels.size()));
   if (!placeholders(labels)) spec.labels = std::move(labels);
 }
 
@@ -131,29 +131,30 @@ bool keeps_aspect(const JsonKeys& keys) {
   return type.starts_with("CLIP") || type.starts_with("Bit") || type.starts_with("Siglip");
 }
 
-void read_preprocessor(const JsonKeys& keys, const ViTConfig& config, Preprocessing& p) {
+void read_preprocessor(const JsonKeys& keys, const ModelConfig& config, Preprocessing& p) {
   const std::array<JsonKeys::Fixed, 2> only = {{{"do_resize", "true"}, {"do_pad", "false"}}};
   keys.require(only);
   if (keys.has("crop_pct")) fail_input("{}: crop_pct is not supported with a ViT", keys.where());
   const bool crops = keys.boolean("do_center_crop", false);
-  const Size size = read_size(keys, "size", {config.image_h, config.image_w}, keeps_aspect(keys));
+  const Size size =
+      read_size(keys, "size", {config.image_h(), config.image_w()}, keeps_aspect(keys));
   const Size crop = crops ? read_size(keys, "crop_size", size, false) : size;
   if (!crops && size.shortest)
     fail_input("{}: size.shortest_edge without do_center_crop gives images of any size",
                keys.where());
-  if (crop.height != config.image_h || crop.width != config.image_w)
+  if (crop.height != config.image_h() || crop.width != config.image_w())
     fail_input("{}: images become {} x {}, config.json's image_size is {} x {}", keys.where(),
-               crop.height, crop.width, config.image_h, config.image_w);
+               crop.height, crop.width, config.image_h(), config.image_w());
   if (crops && (size.height != size.width || size.height < std::max(crop.height, crop.width)))
     fail_input("{}: a crop of {} x {} from {} x {} is not supported", keys.where(), crop.height,
                crop.width, size.height, size.width);
-  p.height = config.image_h, p.width = config.image_w;
+  p.height = config.image_h(), p.width = config.image_w();
   p.interpolation = kFilters[static_cast<size_t>(keys.integer("resample", 2, {0, 5}))];
   p.crop_mode = size.shortest ? "center" : "squash";
   p.crop_floor = crops;
   if (crops) p.resize = size.height;
   if (crops) p.crop_pct = static_cast<double>(crop.height) / static_cast<double>(size.height);
-  read_normalization(keys, config.channels, p);
+  read_normalization(keys, config.channels(), p);
 }
 
 }  // namespace
@@ -169,10 +170,12 @@ ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocess
   if (type != "vit")
     fail_input("{}: model_type '{}' is not supported; expected 'vit'", config.path, type);
   ModelSpec spec;
-  read_model(keys, spec.config);
+  ViTConfig vit;
+  read_model(keys, vit);
+  spec.config = vit;
   read_classes(keys, spec);
   check_config(spec.config, config.path);
-  const std::string preset = preset_name(spec.config);
+  const std::string preset = preset_name(vit);
   spec.architecture = preset.empty() ? "vit" : preset;
   spec.preprocess.assumed = preprocessor.text == "{}";
   read_preprocessor(JsonKeys(preprocessor.text, preprocessor.path), spec.config, spec.preprocess);

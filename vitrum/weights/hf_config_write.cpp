@@ -26,7 +26,7 @@ const char* act_name(Act act) {
 // Labels where there are some, else the placeholders that transformers makes itself.
 Json id2label(const ModelSpec& spec) {
   Json labels = Json::object();
-  for (int64_t i = 0; i < spec.config.classes; ++i) {
+  for (int64_t i = 0; i < spec.config.classes(); ++i) {
     const auto at = static_cast<size_t>(i);
     labels[std::to_string(i)] =
         at < spec.labels.size() ? spec.labels[at] : fmt::format("LABEL_{}", i);
@@ -49,27 +49,30 @@ int resample_code(const std::string& interpolation) {
                           kFilters.begin());
 }
 
+Json hf_config(const ViTConfig& c, const std::string& dtype) {
+  return {{"architectures", {c.classes > 0 ? "ViTForImageClassification" : "ViTModel"}},
+          {"attention_probs_dropout_prob", tidy(c.drop_attn)},
+          {"dtype", dtype},
+          {"hidden_act", act_name(c.act)},
+          {"hidden_dropout_prob", tidy(c.drop_mlp)},
+          {"hidden_size", c.width},
+          {"image_size", side(c.image_h, c.image_w)},
+          {"initializer_range", 0.02},
+          {"intermediate_size", c.mlp_width},
+          {"layer_norm_eps", tidy(c.eps)},
+          {"model_type", "vit"},
+          {"num_attention_heads", c.heads},
+          {"num_channels", c.channels},
+          {"num_hidden_layers", c.depth},
+          {"patch_size", side(c.patch_h, c.patch_w)},
+          {"qkv_bias", c.qkv_bias}};
+}
+
 }  // namespace
 
 std::string hf_config_text(const ModelSpec& spec, const std::string& dtype) {
-  const ViTConfig& c = spec.config;
-  Json json = {{"architectures", {c.classes > 0 ? "ViTForImageClassification" : "ViTModel"}},
-               {"attention_probs_dropout_prob", tidy(c.drop_attn)},
-               {"dtype", dtype},
-               {"hidden_act", act_name(c.act)},
-               {"hidden_dropout_prob", tidy(c.drop_mlp)},
-               {"hidden_size", c.width},
-               {"image_size", side(c.image_h, c.image_w)},
-               {"initializer_range", 0.02},
-               {"intermediate_size", c.mlp_width},
-               {"layer_norm_eps", tidy(c.eps)},
-               {"model_type", "vit"},
-               {"num_attention_heads", c.heads},
-               {"num_channels", c.channels},
-               {"num_hidden_layers", c.depth},
-               {"patch_size", side(c.patch_h, c.patch_w)},
-               {"qkv_bias", c.qkv_bias}};
-  if (c.classes > 0) {
+  Json json = spec.config.visit([&](const auto& c) { return hf_config(c, dtype); });
+  if (spec.config.classes() > 0) {
     json["id2label"] = id2label(spec);
     Json& indices = json["label2id"] = Json::object();
     // Two classes may share a description; the later one would hide the earlier.
@@ -100,8 +103,8 @@ std::string hf_preprocessor_text(const ModelSpec& spec) {
   json["do_rescale"] = true;
   json["rescale_factor"] = 1.0 / 255;
   json["do_normalize"] = !p.mean.empty();
-  json["image_mean"] = numbers(p.mean, spec.config.channels, 0);
-  json["image_std"] = numbers(p.std, spec.config.channels, 1);
+  json["image_mean"] = numbers(p.mean, spec.config.channels(), 0);
+  json["image_std"] = numbers(p.std, spec.config.channels(), 1);
   return dumped(json);
 }
 

@@ -49,7 +49,7 @@ void permute(const FileIndex& index, const std::byte* from, std::byte* to) {
 }
 
 template <bool kToOurs>
-void convert(Layout layout, const Matrix& m, const ViTConfig& c, std::span<const std::byte> from,
+void convert(Layout layout, const Matrix& m, const ModelConfig& c, std::span<const std::byte> from,
              std::span<std::byte> to) {
   assert(from.size() == to.size() &&
          from.size() == static_cast<size_t>(m.rows * m.columns) * m.element);
@@ -58,7 +58,8 @@ void convert(Layout layout, const Matrix& m, const ViTConfig& c, std::span<const
     std::memcpy(to.data(), from.data(), from.size());
     return;
   }
-  const FileIndex index{layout, m.rows, m.columns, c.patch_h, c.patch_w, c.channels};
+  const LayoutSizes s = layout_sizes(c);
+  const FileIndex index{layout, m.rows, m.columns, s.patch_h, s.patch_w, s.channels};
   switch (m.element) {
     case 2: return permute<2, kToOurs>(index, from.data(), to.data());
     case 4: return permute<4, kToOurs>(index, from.data(), to.data());
@@ -72,11 +73,11 @@ bool same_memory(Layout layout) {
   return layout == Layout::kSame || layout == Layout::kConv || layout == Layout::kHeadBias;
 }
 
-void to_ours(Layout layout, const Matrix& m, const ViTConfig& config,
+void to_ours(Layout layout, const Matrix& m, const ModelConfig& config,
              std::span<const std::byte> from, std::span<std::byte> to) {
   convert<true>(layout, m, config, from, to);
 }
-void from_ours(Layout layout, const Matrix& m, const ViTConfig& config,
+void from_ours(Layout layout, const Matrix& m, const ModelConfig& config,
                std::span<const std::byte> from, std::span<std::byte> to) {
   convert<false>(layout, m, config, from, to);
 }

@@ -16,9 +16,9 @@ struct Matrix {
   int64_t rows, columns;
   size_t element;
 };
-void to_ours(Layout layout, const Matrix& m, const ViTConfig& config,
+void to_ours(Layout layout, const Matrix& m, const ModelConfig& config,
              std::span<const std::byte> from, std::span<std::byte> to);
-void from_ours(Layout layout, const Matrix& m, const ViTConfig& config,
+void from_ours(Layout layout, const Matrix& m, const ModelConfig& config,
                std::span<const std::byte> from, std::span<std::byte> to);
 
 }  // namespace vitrum

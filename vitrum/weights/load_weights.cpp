@@ -16,23 +16,13 @@ constexpr float kHeadDeviation = 0.02f;
 
 Grid grid_of(const ViTConfig& c) { return {c.image_h / c.patch_h, c.image_w / c.patch_w}; }
 
-bool is_head(const ParamSpec& p) { return p.name == "head.weight" || p.name == "head.bias"; }
-
 // The model that the file must hold: the wanted one, but for what can be adapted.
-ViTConfig expected_config(ViTConfig wanted, const ViTConfig& stored) {
-  wanted.image_h = stored.image_h, wanted.image_w = stored.image_w;
-  wanted.channels = stored.channels, wanted.classes = stored.classes;
-  wanted.head_bias = stored.head_bias;
+ModelConfig expected_config(ModelConfig wanted, const ModelConfig& stored) {
+  wanted.set_image_size(stored.image_h(), stored.image_w());
+  wanted.set_channels(stored.channels());
+  wanted.set_classes(stored.classes());
+  wanted.set_head_bias(stored.head_bias());
   return wanted;
-}
-
-ParamSpec stored_param(ParamSpec p, const ViTConfig& stored) {
-  if (p.name == "head.weight") p.shape = {stored.classes, p.shape[1]};
-  if (p.name == "head.bias") p.shape = {stored.classes};
-  if (p.name == "pos_embed") p.shape = {1, stored.tokens(), p.shape[2]};
-  if (p.name == "patch_embed.proj.weight")
-    p.shape = {p.shape[0], stored.channels * stored.patch_h * stored.patch_w};
-  return p;
 }
 
 PositionRule position_rule(PosResample asked, const Dialect& dialect) {
@@ -76,22 +66,66 @@ std::vector<float> adapt_channels(const std::vector<float>& weight, const ViTCon
   return adapted;
 }
 
-class Loader {
+// What a parameter goes through where the wanted model is of another size than the stored one.
+class Adapter {
  public:
-  Loader(const Checkpoint& file, const ViTConfig& stored, const ModelSpec& spec,
+  Adapter(const ViTConfig& stored, const ViTConfig& wanted, PositionRule rule)
+      : stored_(stored), wanted_(wanted), rule_(rule) {}
+
+  bool changes(const std::string& param) const {
+    if (param == "pos_embed") return grid_of(stored_) != grid_of(wanted_);
+    return param == "patch_embed.proj.weight" && stored_.channels != wanted_.channels;
+  }
+
+  std::vector<float> operator()(const std::string& param, const std::vector<float>& values) const {
+    if (param == "pos_embed")
+      return resample_positions(values, stored_.class_token ? 1 : 0, stored_.width,
+                                grid_of(stored_), grid_of(wanted_), rule_);
+    return adapt_channels(values, stored_, wanted_);
+  }
+
+  std::vector<std::string> report() const {  // for people
+    std::vector<std::string> all;
+    const Grid from = grid_of(stored_), to = grid_of(wanted_);
+    if (changes("pos_embed") && !wanted_.sincos_positions)
+      all.push_back(fmt::format("positions {}x{} -> {}x{} ({})", from.rows, from.columns, to.rows,
+                                to.columns, name_of(rule_)));
+    if (stored_.channels != wanted_.channels)
+      all.push_back(
+          fmt::format("patch embedding of {} -> {} channels", stored_.channels, wanted_.channels));
+    return all;
+  }
+
+ private:
+  const ViTConfig &stored_, &wanted_;
+  PositionRule rule_;
+};
+
+class Loader {
+  template <class F>
+  auto with_adapter(const F& use) const {
+    return wanted_.visit([&]<class C>(const C& wanted) {
+      return use(
+          Adapter(*stored_.as<C>(), wanted, position_rule(options_.pos_resample, file_.dialect())));
+    });
+  }
+
+ public:
+  Loader(const Checkpoint& file, const ModelConfig& stored, const ModelSpec& spec,
          const LoadOptions& options)
       : file_(file),
         stored_(expected_config(spec.config, stored)),
         wanted_(spec.config),
+        params_(model_params(stored_)),
         options_(options),
         // Where no head is wanted, the file's is not used either.
-        new_head_(options.head != HeadInit::kKeep || stored_.classes != wanted_.classes ||
-                  stored_.head_bias != wanted_.head_bias || wanted_.classes == 0) {}
+        new_head_(options.head != HeadInit::kKeep || stored_.classes() != wanted_.classes() ||
+                  stored_.head_bias() != wanted_.head_bias() || wanted_.classes() == 0) {}
 
-  void check(const std::vector<ParamSpec>& params) const {
+  void check() const {
     std::vector<ParamSpec> expected;
-    for (const ParamSpec& p : params)
-      if (!new_head_ || !is_head(p)) expected.push_back(stored_param(p, stored_));
+    for (const ParamSpec& p : params_)
+      if (!new_head_ || !in_head(stored_, p.name)) expected.push_back(p);
     file_.check(expected, stored_, !new_head_);
   }
 
@@ -102,53 +136,45 @@ class Loader {
 
   LoadReport report() const {
     LoadReport r{std::string(file_.dialect().name), {}};
-    if (new_head_ && wanted_.classes > 0)
-      r.adapted.push_back(fmt::format("new head of {} classes", wanted_.classes));
-    if (resamples())
-      r.adapted.push_back(fmt::format("positions {}x{} -> {}x{} ({})", grid_of(stored_).rows,
-                                      grid_of(stored_).columns, grid_of(wanted_).rows,
-                                      grid_of(wanted_).columns, name_of(rule())));
-    if (stored_.channels != wanted_.channels)
-      r.adapted.push_back(
-          fmt::format("patch embedding of {} -> {} channels", stored_.channels, wanted_.channels));
+    if (new_head_ && wanted_.classes() > 0)
+      r.adapted.push_back(fmt::format("new head of {} classes", wanted_.classes()));
+    with_adapter([&](const auto& adapter) {
+      for (std::string& change : adapter.report()) r.adapted.push_back(std::move(change));
+    });
     return r;
   }
 
  private:
-  bool resamples() const {
-    return !wanted_.sincos_positions && grid_of(stored_) != grid_of(wanted_);
+  const ParamSpec& stored_param(const std::string& name) const {
+    return *std::find_if(params_.begin(), params_.end(),
+                         [&](const ParamSpec& p) { return p.name == name; });
   }
-  PositionRule rule() const { return position_rule(options_.pos_resample, file_.dialect()); }
 
   void fill(ParamStore& store, size_t i) {
     const ParamSpec& param = store.specs()[i];
-    if (new_head_ && is_head(param)) return store.write(i, head_values(param));
-    const ParamSpec from = stored_param(param, stored_);
+    if (new_head_ && in_head(wanted_, param.name)) return store.write(i, head_values(param));
+    const ParamSpec& from = stored_param(param.name);
     const auto bytes = file_.read(from, stored_, scratch_);
     const DType dtype = file_.dtype(from, stored_);
-    const bool resampled = param.name == "pos_embed" && resamples();
-    const bool channels =
-        param.name == "patch_embed.proj.weight" && stored_.channels != wanted_.channels;
-    const bool as_is = !resampled && !channels;
+    const bool as_is =
+        with_adapter([&](const auto& adapter) { return !adapter.changes(param.name); });
     if (as_is && dtype == DType::kF32 && store.dtype(Arena::kMaster) == DType::kF32)
       return store.backend().upload(store.view(i, Arena::kMaster), bytes.data());
     const std::vector<float> values = to_floats(bytes, dtype);
-    if (resampled)
-      store.write(i, resample_positions(values, stored_.class_token ? 1 : 0, stored_.width,
-                                        grid_of(stored_), grid_of(wanted_), rule()));
-    else
-      store.write(i, channels ? adapt_channels(values, stored_, wanted_) : values);
+    if (as_is) return store.write(i, values);
+    with_adapter([&](const auto& adapter) { store.write(i, adapter(param.name, values)); });
   }
 
   std::vector<float> head_values(const ParamSpec& param) const {
     std::vector<float> values(static_cast<size_t>(param.shape.numel()), 0.f);
-    if (param.name == "head.weight" && options_.head != HeadInit::kZero)
+    if (param.name.ends_with(".weight") && options_.head != HeadInit::kZero)
       Init::normal(kHeadDeviation).fill(values, param.name, options_.seed);
     return values;
   }
 
   const Checkpoint& file_;
-  const ViTConfig stored_, wanted_;
+  const ModelConfig stored_, wanted_;
+  const std::vector<ParamSpec> params_;  // of the stored model
   const LoadOptions options_;
   const bool new_head_;
   std::vector<std::byte> scratch_;
@@ -168,10 +194,13 @@ LoadReport load_weights(const std::filesystem::path& model, const ModelSpec& spe
   const Checkpoint file(weights_path(model.string()));
   const bool described = is_model_dir(model.string());
   // A bare file is what `spec` says, but for what its tensors say themselves.
-  const ViTConfig stored =
+  const ModelConfig stored =
       described ? resolve_model(model.string()).config : file.stored_sizes(spec.config);
+  if (!stored.same_family(spec.config))
+    fail_input("{} is a model of the {} family, not of the {} family", model.string(),
+               family_of(stored), family_of(spec.config));
   Loader loader(file, stored, spec, options);
-  loader.check(store.specs());
+  loader.check();
   loader.fill(store);
   return loader.report();
 }

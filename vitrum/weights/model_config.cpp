@@ -34,10 +34,14 @@ void read_field(const JsonKeys& keys, const char* key, Enum& field,
 }
 
 void read_own(const JsonKeys& keys, ModelSpec& spec) {
-  std::vector<std::string> known = {"architecture", "fixed_classes", "resize", "crop_floor"};
-  visit_fields(spec.config, [&](const char* key, auto& field, const auto& extra) {
-    known.emplace_back(key);
-    read_field(keys, key, field, extra);
+  std::vector<std::string> known = {"architecture", "family", "fixed_classes", "resize",
+                                    "crop_floor"};
+  spec.config = config_of_family(keys.text("family", "vit"), keys.where());
+  spec.config.visit([&](auto& config) {
+    visit_fields(config, [&](const char* key, auto& field, const auto& extra) {
+      known.emplace_back(key);
+      read_field(keys, key, field, extra);
+    });
   });
   keys.only(known);
   spec.architecture = keys.text("architecture", spec.architecture);
@@ -88,11 +92,16 @@ void read_model_args(const JsonKeys& args, ViTConfig& c) {
   c.drop_proj = c.drop_act = c.drop_mlp = rate("proj_drop_rate");
 }
 
+void read_pool(const JsonKeys& top, const JsonKeys& args, ViTConfig& c) {
+  constexpr std::array<std::string_view, 2> kPools = {"token", "avg"};
+  c.mean_pool =
+      args.choice("global_pool", top.choice("global_pool", c.mean_pool, kPools), kPools) == 1;
+}
+
 // timm's rule: an input size in pretrained_cfg sets the channels, and the image size where it is
 // fixed.
 void read_timm(const JsonKeys& top, const JsonKeys& args, const JsonKeys& pretrained,
                ModelSpec& spec) {
-  ViTConfig& c = spec.config;
   const std::string name =
       spec.architecture.substr(0, spec.architecture.find('.'));  // less the tag of the weights
   const auto all = presets();
@@ -102,31 +111,31 @@ void read_timm(const JsonKeys& top, const JsonKeys& args, const JsonKeys& pretra
     fail_input("{}: unknown architecture '{}'{}", top.where(), spec.architecture,
                did_you_mean(name, names));
   }
-  c = find_preset(name).config;
+  ModelConfig& c = spec.config = find_preset(name).config;
   spec.fixed_classes = find_preset(name).fixed_classes;
   const std::vector<int64_t> size = pretrained.integers("input_size", kSides);
   if (!size.empty() && size.size() != 3)
     fail_input("{}: input_size must be [channels, height, width]", pretrained.where());
-  if (!size.empty()) c.channels = size[0];
+  if (!size.empty()) c.set_channels(size[0]);
   if (!size.empty() && pretrained.boolean("fixed_input_size", true))
-    c.image_h = size[1], c.image_w = size[2];
-  c.classes =
-      top.integer("num_classes", pretrained.integer("num_classes", c.classes, kClasses), kClasses);
-  read_model_args(args, c);
-  constexpr std::array<std::string_view, 2> kPools = {"token", "avg"};
-  c.mean_pool =
-      args.choice("global_pool", top.choice("global_pool", c.mean_pool, kPools), kPools) == 1;
+    c.set_image_size(size[1], size[2]);
+  c.set_classes(top.integer("num_classes", pretrained.integer("num_classes", c.classes(), kClasses),
+                            kClasses));
+  c.visit([&](auto& config) {
+    read_model_args(args, config);
+    read_pool(top, args, config);
+  });
 }
 
-void read_preprocessing(const JsonKeys& keys, const ViTConfig& config, Preprocessing& p) {
+void read_preprocessing(const JsonKeys& keys, const ModelConfig& config, Preprocessing& p) {
   constexpr std::array<std::string_view, 6> kFilters = {"nearest", "box",     "bilinear",
                                                         "hamming", "bicubic", "lanczos"};
   constexpr std::array<std::string_view, 2> kCrops = {"center", "squash"};
-  p.height = config.image_h, p.width = config.image_w;
+  p.height = config.image_h(), p.width = config.image_w();
   p.interpolation = kFilters[keys.choice("interpolation", 4, kFilters)];
   p.crop_pct = keys.number("crop_pct", 1, 0.01, 1);
   p.crop_mode = kCrops[keys.choice("crop_mode", 0, kCrops)];
-  set_normalization(p, keys.floats("mean"), keys.floats("std"), config.channels, keys.where());
+  set_normalization(p, keys.floats("mean"), keys.floats("std"), config.channels(), keys.where());
 }
 
 // Names, or where timm gives descriptions for them (WordNet ids), those.
@@ -152,8 +161,8 @@ void check_size(const ViTConfig& c, const std::string& path) {
 
 }  // namespace
 
-void check_config(const ViTConfig& config, const std::string& path) {
-  check_size(config, path);
+void check_config(const ModelConfig& config, const std::string& path) {
+  config.visit([&](const auto& c) { check_size(c, path); });
   try {
     validate(config);
   } catch (const Error& e) {  // a usage error on the command line, bad input here
@@ -183,12 +192,13 @@ void set_normalization(Preprocessing& p, std::vector<float> mean, std::vector<fl
 }
 
 std::string preset_name(const ViTConfig& c) {
-  for (const Preset& p : presets())
-    if (p.config.init == InitStyle::kTimm && p.config.width == c.width &&
-        p.config.depth == c.depth && p.config.heads == c.heads &&
-        p.config.mlp_width == c.mlp_width && p.config.patch_h == c.patch_h &&
-        p.config.patch_w == c.patch_w && p.config.image_h == c.image_h)
-      return p.name;
+  for (const Preset& preset : presets()) {
+    const ViTConfig* p = preset.config.as<ViTConfig>();
+    if (p && p->init == InitStyle::kTimm && p->width == c.width && p->depth == c.depth &&
+        p->heads == c.heads && p->mlp_width == c.mlp_width && p->patch_h == c.patch_h &&
+        p->patch_w == c.patch_w && p->image_h == c.image_h)
+      return preset.name;
+  }
   return {};
 }
 
@@ -208,8 +218,9 @@ ModelSpec parse_model_config(const std::string& text, const std::string& path) {
   check_config(spec.config, path);
   read_preprocessing(pretrained, spec.config, spec.preprocess);
   read_labels(top, pretrained, spec);
-  if (!spec.labels.empty() && static_cast<int64_t>(spec.labels.size()) > spec.config.classes)
-    fail_input("{}: {} label names for {} classes", path, spec.labels.size(), spec.config.classes);
+  if (!spec.labels.empty() && static_cast<int64_t>(spec.labels.size()) > spec.config.classes())
+    fail_input("{}: {} label names for {} classes", path, spec.labels.size(),
+               spec.config.classes());
   return spec;
 }
 

@@ -27,7 +27,7 @@ std::string hf_config_text(const ModelSpec& spec, const std::string& dtype = "fl
 std::string hf_preprocessor_text(const ModelSpec& spec);
 
 // Fails, naming the file, where a model cannot be or is too large to be meant.
-void check_config(const ViTConfig& config, const std::string& path);
+void check_config(const ModelConfig& config, const std::string& path);
 
 // ---- what reading and writing share ----
 

@@ -18,8 +18,8 @@ bool timm_has(const ViTConfig& c) {
 }
 
 // timm insists on a name it knows, and takes every size from model_args.
-std::string timm_name(const ModelSpec& spec) {
-  if (!timm_has(spec.config)) return "vitrum_vit";
+std::string timm_name(const ModelSpec& spec, const ViTConfig& c) {
+  if (!timm_has(c)) return "vitrum_vit";
   return spec.architecture.find("_patch") != std::string::npos ? spec.architecture
                                                                : "vit_base_patch16_224";
 }
@@ -56,6 +56,8 @@ Json model_args(const ViTConfig& c) {
   return args;
 }
 
+const char* pool_name(const ViTConfig& c) { return c.mean_pool ? "avg" : "token"; }
+
 // One number a channel, as timm wants it.
 Json per_channel(const std::vector<float>& list, int64_t channels, double fallback) {
   Json all = Json::array();
@@ -65,16 +67,16 @@ Json per_channel(const std::vector<float>& list, int64_t channels, double fallba
 }
 
 Json pretrained_cfg(const ModelSpec& spec) {
-  const ViTConfig& c = spec.config;
+  const ModelConfig& c = spec.config;
   const Preprocessing& p = spec.preprocess;
-  Json cfg = {{"input_size", {c.channels, c.image_h, c.image_w}},
+  Json cfg = {{"input_size", {c.channels(), c.image_h(), c.image_w()}},
               {"fixed_input_size", true},
               {"interpolation", p.interpolation},
               {"crop_pct", p.crop_pct},
               {"crop_mode", p.crop_mode},
-              {"mean", per_channel(p.mean, c.channels, 0)},
-              {"std", per_channel(p.std, c.channels, 1)},
-              {"num_classes", c.classes},
+              {"mean", per_channel(p.mean, c.channels(), 0)},
+              {"std", per_channel(p.std, c.channels(), 1)},
+              {"num_classes", c.classes()},
               {"pool_size", nullptr},
               {"first_conv", "patch_embed.proj"},
               {"classifier", "head"}};
@@ -96,11 +98,15 @@ Json field_value(Enum x, const std::array<std::string_view, N>& names) {
 }
 
 Json own_object(const ModelSpec& spec) {
-  Json own = {{"architecture", spec.architecture}, {"fixed_classes", spec.fixed_classes}};
+  Json own = {{"architecture", spec.architecture},
+              {"family", family_of(spec.config)},
+              {"fixed_classes", spec.fixed_classes}};
   if (spec.preprocess.resize > 0) own["resize"] = spec.preprocess.resize;
   if (spec.preprocess.crop_floor) own["crop_floor"] = true;
-  visit_fields(spec.config, [&](const char* key, const auto& field, const auto& extra) {
-    own[key] = field_value(field, extra);
+  spec.config.visit([&](const auto& config) {
+    visit_fields(config, [&](const char* key, const auto& field, const auto& extra) {
+      own[key] = field_value(field, extra);
+    });
   });
   return own;
 }
@@ -110,13 +116,15 @@ Json own_object(const ModelSpec& spec) {
 double tidy(float x) { return std::strtod(fmt::format("{}", x).c_str(), nullptr); }
 
 std::string model_config_text(const ModelSpec& spec) {
-  const Json json = {{"architecture", timm_name(spec)},
-                     {"num_classes", spec.config.classes},
-                     {"num_features", spec.config.width},
-                     {"global_pool", spec.config.mean_pool ? "avg" : "token"},
-                     {"model_args", model_args(spec.config)},
-                     {"pretrained_cfg", pretrained_cfg(spec)},
-                     {"vitrum", own_object(spec)}};
+  Json json = spec.config.visit([&](const auto& c) {
+    return Json{{"architecture", timm_name(spec, c)},
+                {"num_classes", c.classes},
+                {"num_features", feature_width(c)},
+                {"global_pool", pool_name(c)},
+                {"model_args", model_args(c)}};
+  });
+  json["pretrained_cfg"] = pretrained_cfg(spec);
+  json["vitrum"] = own_object(spec);
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -28,7 +28,7 @@ ModelSpec preset_spec(const Preset& preset) {
                  .preprocess = {},
                  .labels = {},
                  .fixed_classes = preset.fixed_classes};
-  spec.preprocess.height = preset.config.image_h, spec.preprocess.width = preset.config.image_w;
+  spec.preprocess.height = preset.config.image_h(), spec.preprocess.width = preset.config.image_w();
   spec.preprocess.mean = preset.mean, spec.preprocess.std = preset.std;
   return spec;
 }
@@ -85,13 +85,13 @@ ModelSpec resolve_model(const std::string& model, const std::string& arch) {
 void set_image_size(ModelSpec& spec, int64_t height, int64_t width) {
   Preprocessing& p = spec.preprocess;
   if (p.resize > 0) p.resize = (p.resize * std::max(height, width) + p.height - 1) / p.height;
-  spec.config.image_h = spec.preprocess.height = height;
-  spec.config.image_w = spec.preprocess.width = width;
+  spec.config.set_image_size(height, width);
+  p.height = height, p.width = width;
 }
 
 void set_channels(ModelSpec& spec, int64_t channels) {
-  if (channels == spec.config.channels) return;
-  spec.config.channels = channels;
+  if (channels == spec.config.channels()) return;
+  spec.config.set_channels(channels);
   for (std::vector<float>* list : {&spec.preprocess.mean, &spec.preprocess.std}) {
     if (list->empty()) continue;
     const std::vector<float> old = *list;
@@ -103,14 +103,14 @@ void set_channels(ModelSpec& spec, int64_t channels) {
 }
 
 void set_classes(ModelSpec& spec, int64_t classes) {
-  if (classes != spec.config.classes) spec.labels.clear(), spec.class_ids.clear();
-  spec.config.classes = classes;
+  if (classes != spec.config.classes()) spec.labels.clear(), spec.class_ids.clear();
+  spec.config.set_classes(classes);
 }
 
 void save_model_dir(const fs::path& dir, const ModelSpec& spec, ParamStore& store, Arena which) {
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());
-  const Naming timm{&find_dialect("timm"), false, {}};
+  const Naming timm{&find_dialect(family_of(spec.config), "timm"), false, {}};
   std::vector<std::vector<float>> values;
   std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < store.specs().size(); ++i) {

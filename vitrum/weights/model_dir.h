@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "vitrum/models/vit.h"
+#include "vitrum/models/model.h"
 #include "vitrum/runtime/params.h"
 
 namespace vitrum {
@@ -30,7 +30,7 @@ struct Preprocessing {
 
 struct ModelSpec {
   std::string architecture;  // the preset or timm name it started from
-  ViTConfig config;
+  ModelConfig config;
   Preprocessing preprocess;
   std::vector<std::string> labels;     // one a class, or none
   std::vector<std::string> class_ids;  // what labels describe (WordNet ids), where both are known

@@ -1,0 +1,73 @@
+#include "vitrum/models/model.h"
+
+#include "vitrum/core/error.h"
+#include "vitrum/core/nearest.h"
+
+namespace vitrum {
+namespace {
+
+// What tells one family from another, by config.
+struct Families {
+  static std::string_view name(const ViTConfig&) { return "vit"; }
+
+  static Value features(Scope s, Value x, const ViTConfig& c) { return vit_features(s, x, c); }
+
+  static Value head(Scope s, Value x, const ViTConfig& c) { return vit_head(s, x, c); }
+
+  static int64_t width(const ViTConfig& c) { return c.width; }
+
+  static std::string_view head_name(const ViTConfig&) { return "head"; }
+};
+
+template <size_t I = 0>
+bool find_family(std::string_view name, ModelConfig& found, std::vector<std::string>& names) {
+  if constexpr (I < std::variant_size_v<ModelConfig::Family>) {
+    const ModelConfig config = std::variant_alternative_t<I, ModelConfig::Family>{};
+    names.emplace_back(family_of(config));
+    if (names.back() == name) return found = config, true;
+    return find_family<I + 1>(name, found, names);
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string_view family_of(const ModelConfig& config) {
+  return config.visit([](const auto& c) { return Families::name(c); });
+}
+
+ModelConfig config_of_family(std::string_view family, const std::string& where) {
+  ModelConfig found;
+  std::vector<std::string> names;
+  if (!find_family(family, found, names))
+    fail_input("{}: unknown family '{}'{}", where, family, did_you_mean(family, names));
+  return found;
+}
+
+void validate(const ModelConfig& config) {
+  config.visit([](const auto& c) { validate(c); });
+}
+
+Value model_features(Scope s, Value image, const ModelConfig& config) {
+  return config.visit([&](const auto& c) { return Families::features(s, image, c); });
+}
+
+Value model_head(Scope s, Value features, const ModelConfig& config) {
+  if (config.classes() == 0) return features;
+  return config.visit([&](const auto& c) { return Families::head(s, features, c); });
+}
+
+Value model(Scope s, Value image, const ModelConfig& config) {
+  return model_head(s, model_features(s, image, config), config);
+}
+
+int64_t feature_width(const ModelConfig& config) {
+  return config.visit([](const auto& c) { return Families::width(c); });
+}
+
+bool in_head(const ModelConfig& config, std::string_view param) {
+  const std::string_view head = config.visit([](const auto& c) { return Families::head_name(c); });
+  return param.starts_with(head) && param.substr(head.size()).starts_with('.');
+}
+
+}  // namespace vitrum
