@@ -61,6 +61,7 @@ Verb export_verb();
 Verb finetune_verb();
 Verb forward_verb();
 Verb models_verb();
+Verb report_verb();
 Verb summary_verb();
 Verb train_verb();
 Verb version_verb();

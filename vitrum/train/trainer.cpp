@@ -61,6 +61,19 @@ std::optional<Trainer::Features> Trainer::features_for(const Recipe& recipe, con
   return Features{{data.train(), width}, {data.test(), width}};
 }
 
+LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
+                           int threads) {
+  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
+  const bool decodes = data.image_size().height == 0;
+  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
+  return {.batch_size = recipe.batch_size,
+          .shuffle = true,
+          .seed = static_cast<uint64_t>(recipe.seed),
+          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
+          .preprocess = preprocess_of(model),
+          .augment = augment_for(recipe, model)};
+}
+
 Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
     : options_(options),
       backend_(make_backend(options.device)),
@@ -68,7 +81,7 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
       data_(recipe_),
       model_(model_for(recipe_, data_.train())),
       features_(features_for(recipe_, model_, data_)),
-      train_loader_(features_ ? features_->train : data_.train(), loader_config(data_.train())),
+      train_loader_(features_ ? features_->train : data_.train(), train_config(data_.train())),
       test_loader_(features_ ? features_->test : data_.test(), test_config(data_.test())),
       schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.accumulate))),
       step_(model_, recipe_, compute(), *backend_, source()),
@@ -96,22 +109,14 @@ void Trainer::resume() {
         checkpoint_path(run_), at_.step, at_.epochs + 1, steps_per_epoch());
 }
 
-LoaderConfig Trainer::loader_config(const Dataset& images) const {
-  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
-  const bool decodes = images.image_size().height == 0;
-  const int threads = options_.device.threads;
-  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
-  return {.batch_size = recipe_.batch_size,
-          .shuffle = true,
-          .seed = static_cast<uint64_t>(recipe_.seed),
-          .threads = recipe_.workers > 0 ? static_cast<int>(recipe_.workers) : usual,
-          .preprocess =
-              features_ ? feature_preprocess(feature_width(model_.config)) : preprocess_of(model_),
-          .augment = augment_for(recipe_, model_)};
+LoaderConfig Trainer::train_config(const Dataset& images) const {
+  LoaderConfig config = loader_config(recipe_, model_, images, options_.device.threads);
+  if (features_) config.preprocess = feature_preprocess(feature_width(model_.config));
+  return config;
 }
 
 LoaderConfig Trainer::test_config(const Dataset& images) const {
-  LoaderConfig config = loader_config(images);
+  LoaderConfig config = train_config(images);
   config.batch_size = recipe_.eval_batch_size.value_or(recipe_.batch_size);
   config.shuffle = false, config.augment = {};
   return config;

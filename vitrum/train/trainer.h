@@ -39,6 +39,11 @@ struct TrainHooks {
   std::function<void(int64_t step, double loss)> step;  // after each optimiser step, counted from 1
 };
 
+// How training images reach the model: order, preprocessing, augmentation. `threads` as in
+// DeviceOptions.
+LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
+                           int threads);
+
 class Trainer {
  public:
   // Opens data and model and builds the programs before it touches the run directory.
@@ -62,7 +67,7 @@ class Trainer {
 
  private:
   void resume();
-  LoaderConfig loader_config(const Dataset& images) const;
+  LoaderConfig train_config(const Dataset& images) const;
   LoaderConfig test_config(const Dataset& images) const;
   DType compute() const { return features_ ? DType::kF32 : compute_for(recipe_); }
   From source() const { return features_ ? From::kFeatures : From::kPixels; }
