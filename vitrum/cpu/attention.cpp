@@ -265,7 +265,7 @@ class AttentionMatrixKernel final : public HeadKernel {
  public:
   AttentionMatrixKernel(CpuBackend& cpu, const TensorView& dy, const TensorView& qkv, int64_t heads,
                         const TensorView& out)
-      : HeadKernel(cpu, qkv, heads, 0, 0, {}), dy_(dy), qkv_(qkv), out_(out) {
+      : HeadKernel(cpu, qkv, heads, 0, 0, {TensorView{}}, 0), dy_(dy), qkv_(qkv), out_(out) {
     const Dims& d = dims_;
     reserve(4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
   }

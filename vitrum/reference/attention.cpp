@@ -90,10 +90,11 @@ void run(const Attention& op, const Operands& io) {
 
 void run(const AttentionProbs& op, const Operands& io) {
   const Values qkv = read(io.in[0]);
+  const Offsets offsets({}, {});
   Values p(static_cast<size_t>(io.out[0].shape.numel()));
   for_each_head(io.in[0].shape, op.heads, [&](const Head& at) {
     for (int64_t t = 0; t < at.tokens; ++t) {
-      const Values s = scores(at, qkv, t);
+      const Values s = scores(at, qkv, offsets, t);
       const double norm = log_sum_exp(s);
       for (int64_t u = 0; u < at.tokens; ++u) p[at.row(t) * at.tokens + u] = std::exp(s[u] - norm);
     }

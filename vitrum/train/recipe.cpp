@@ -209,13 +209,6 @@ void read(std::vector<double>& to, const Source& from) {
   for (const toml::node& item : *array)
     read(to.emplace_back(), {from.place, from.key, item, from.range});
 }
-void read(std::vector<std::string>& to, const Source& from) {
-  const auto* array = from.node.as_array();
-  if (!array) from.expected("texts in brackets");
-  to.clear();
-  for (const toml::node& item : *array)
-    read(to.emplace_back(), {from.place, from.key, item, from.range});
-}
 template <class T>
 requires std::is_enum_v<T>
 void read(T& to, const Source& from) {
