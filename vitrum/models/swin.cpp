@@ -95,7 +95,7 @@ Value window_attention(Scope s, Value x, const SwinConfig& cfg, const Stage& sta
 
 Value mlp(Scope s, Value x, const SwinConfig& cfg) {
   const int64_t width = x.dim(2);
-  const auto hidden = static_cast<int64_t>(static_cast<float>(width) * cfg.mlp_ratio);
+  const auto hidden = static_cast<int64_t>(static_cast<double>(width) * cfg.mlp_ratio);
   x = activation(linear(s / "fc1", x, hidden), cfg.act);
   x = linear(s / "fc2", dropout(s / "drop1", x, cfg.drop_act), width);
   return dropout(s / "drop2", x, cfg.drop_mlp);
@@ -163,6 +163,19 @@ SwinWindows swin_windows(const SwinConfig& cfg, int64_t stage, bool shifted) {
   return w;
 }
 
+bool fills_up(const SwinConfig& cfg) {
+  for (int64_t i = 0; i < cfg.stages(); ++i) {
+    const SwinWindows w = swin_windows(cfg, i, false);
+    if (w.grid_h % w.window_h != 0 || w.grid_w % w.window_w != 0) return true;
+  }
+  return false;
+}
+
+bool shrinks(const SwinConfig& cfg) {
+  const SwinWindows last = swin_windows(cfg, cfg.stages() - 1, false);
+  return last.window_h < cfg.window_h || last.window_w < cfg.window_w;
+}
+
 Value swin_features(Scope s, Value image, const SwinConfig& cfg) {
   validate(cfg);
   Value x = embed(s / "patch_embed", image, cfg);
@@ -225,7 +238,7 @@ void validate(const SwinConfig& cfg) {
       cfg.window_w > kMaxWindowTokens || cfg.window_h * cfg.window_w > kMaxWindowTokens)
     fail_usage("a window of {}x{} tokens is not possible; expected 1 to {} tokens", cfg.window_h,
                cfg.window_w, kMaxWindowTokens);
-  if (!(cfg.mlp_ratio > 0) || static_cast<float>(cfg.width) * cfg.mlp_ratio < 1 || cfg.classes < 0)
+  if (!(cfg.mlp_ratio > 0) || static_cast<double>(cfg.width) * cfg.mlp_ratio < 1 || cfg.classes < 0)
     fail_usage("MLP ratio {} and {} classes are not possible", cfg.mlp_ratio, cfg.classes);
   for (float p : {cfg.drop_attn, cfg.drop_proj, cfg.drop_act, cfg.drop_mlp, cfg.drop_path})
     if (!(p >= 0 && p < 1)) fail_usage("a dropout probability must be in [0, 1), not {}", p);

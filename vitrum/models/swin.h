@@ -12,7 +12,7 @@ struct SwinConfig {
   int64_t width = 96;  // of the first stage; each stage has twice the width of the one before
   std::vector<int64_t> depths = {2, 2, 6, 2}, heads = {3, 6, 12, 24};  // by stage
   int64_t window_h = 7, window_w = 7;
-  float mlp_ratio = 4;
+  double mlp_ratio = 4;
   int64_t classes = 1000;
   float eps = 1e-5f;
   Act act = Act::kGelu;
@@ -49,6 +49,9 @@ struct SwinWindows {
   std::vector<float> mask() const;
 };
 SwinWindows swin_windows(const SwinConfig& cfg, int64_t stage, bool shifted);
+// Whether some stage has windows that are not full, or smaller than the model's.
+bool fills_up(const SwinConfig& cfg);
+bool shrinks(const SwinConfig& cfg);
 
 // Throws a usage error that names the impossible combination.
 void validate(const SwinConfig& cfg);
