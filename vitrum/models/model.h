@@ -8,13 +8,14 @@
 #include <utility>
 #include <variant>
 
+#include "vitrum/models/resnet.h"
 #include "vitrum/models/vit.h"
 
 namespace vitrum {
 
 class ModelConfig {
  public:
-  using Family = std::variant<ViTConfig>;
+  using Family = std::variant<ViTConfig, ResNetConfig>;
 
   ModelConfig() = default;
   template <class C>

@@ -39,6 +39,9 @@ class Checkpoint {
  private:
   void require_family(const ModelConfig& config) const;
   ViTConfig sizes_of(ViTConfig config) const;
+  ResNetConfig sizes_of(ResNetConfig config) const;
+  // The dimensions of a one-tensor parameter, in our order, where it has `rank` of them.
+  std::vector<int64_t> dims_of(const char* name, int rank, const ModelConfig& config) const;
 
   std::unique_ptr<TensorSource> file_;
   Naming naming_;

@@ -53,6 +53,15 @@ void require_plain(const Dialect& dialect, const ViTConfig& c) {
   require(square || dialect.name != "torchvision", "for images that are not square");
 }
 
+void require_plain(const Dialect& dialect, const ResNetConfig& c) {
+  if (dialect.name == "timm") return;
+  const auto require = [&](bool has, const char* what) {
+    if (!has) fail_input("{} has no ResNet {}", dialect.title, what);
+  };
+  require(!c.small_stem, "with a stem for small images");
+  require(c.head_bias || c.classes == 0, "with a head without bias");
+}
+
 // A bare file cannot say what to compute with; a directory of timm's says it to us only.
 std::vector<std::string> computed_otherwise(const Dialect& dialect, const ViTConfig& c,
                                             bool says_so) {
@@ -65,6 +74,12 @@ std::vector<std::string> computed_otherwise(const Dialect& dialect, const ViTCon
                                 kActNames[static_cast<size_t>(dialect.act)],
                                 kActNames[static_cast<size_t>(c.act)]));
   return notes;
+}
+
+std::vector<std::string> computed_otherwise(const Dialect& dialect, const ResNetConfig& c, bool) {
+  if (c.eps == dialect.eps) return {};
+  return {fmt::format("{} computes batch norm with eps {}, the model with {}", dialect.title,
+                      dialect.eps, c.eps)};
 }
 
 class Converter {
@@ -157,8 +172,9 @@ Converted convert_model(const std::string& source, const std::string& arch,
   const std::vector<ParamSpec> params = model_params(spec.config);
   file.check(params, spec.config, spec.config.classes() > 0);
 
-  const Naming naming{&dialect, false,
-                      dialect.name == "hf" && spec.config.classes() > 0 ? "vit." : ""};
+  const Naming naming{
+      &dialect, false,
+      dialect.name == "hf" && spec.config.classes() > 0 ? fmt::format("{}.", dialect.family) : ""};
   Converter converter(file, spec.config, naming);
   for (const ParamSpec& param : params) converter.add(param);
   const std::span<const NamedTensor> tensors = converter.tensors();

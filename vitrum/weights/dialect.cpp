@@ -10,16 +10,19 @@
 namespace vitrum {
 namespace {
 
-// "blocks.12.norm1.bias" -> "blocks.{i}.norm1.bias" and "12".
+// "blocks.12.norm1.bias" -> "blocks.{i}.norm1.bias" and "12": the first part that is a number.
 struct OurName {
   std::string pattern, block;
 };
 OurName our_name(std::string_view name) {
-  constexpr std::string_view kBlocks = "blocks.";
-  if (!name.starts_with(kBlocks)) return {std::string(name), {}};
-  const size_t end = std::min(name.find('.', kBlocks.size()), name.size());
-  return {fmt::format("blocks.{{i}}{}", name.substr(end)),
-          std::string(name.substr(kBlocks.size(), end - kBlocks.size()))};
+  constexpr std::string_view kDigits = "0123456789";
+  for (size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', dot + 1)) {
+    const size_t end = std::min(name.find_first_not_of(kDigits, dot + 1), name.size());
+    if (end == dot + 1 || (end < name.size() && name[end] != '.')) continue;
+    return {fmt::format("{}{{i}}{}", name.substr(0, dot + 1), name.substr(end)),
+            std::string(name.substr(dot + 1, end - dot - 1))};
+  }
+  return {std::string(name), {}};
 }
 
 // What of `pattern` follows the rule's name; none where the rule is about something else.
@@ -50,7 +53,7 @@ std::vector<std::string> expanded(const std::string& name) {
 
 // The prefix less the base model's own part: "module.vit." -> "module.".
 std::string_view outer(std::string_view prefix) {
-  for (const std::string_view base : {"vit.", "deit."})
+  for (const std::string_view base : {"vit.", "deit.", "resnet."})
     if (prefix.ends_with(base)) return prefix.substr(0, prefix.size() - base.size());
   return prefix;
 }
@@ -132,6 +135,8 @@ LayoutSizes sizes_of(const ViTConfig& c) {
           .channel_last = c.patch_order == PatchOrder::kChannelLast};
 }
 
+LayoutSizes sizes_of(const ResNetConfig&) { return {}; }  // stored as it is everywhere
+
 }  // namespace
 
 LayoutSizes layout_sizes(const ModelConfig& config) {
@@ -178,6 +183,8 @@ Naming detect_naming(const TensorSource& file) {
 }
 
 Extra extra_tensor(const Naming& naming, std::string_view name) {
+  // How often a batch norm was updated: PyTorch counts it and, with a momentum, never reads it.
+  if (name.ends_with(".num_batches_tracked")) return Extra::kIgnored;
   if (!name.starts_with(naming.prefix)) return Extra::kUnknown;
   name.remove_prefix(naming.prefix.size());
   if (starts_with_any(name, naming.dialect->ignored)) return Extra::kIgnored;

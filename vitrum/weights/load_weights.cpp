@@ -48,18 +48,17 @@ const char* name_of(PositionRule rule) {
 // Another number of input channels, as timm does it: one is the sum of all, so a grey image gives
 // what it gave in RGB; otherwise they are repeated in turn and scaled, so that activations keep
 // their size.
-std::vector<float> adapt_channels(const std::vector<float>& weight, const ViTConfig& from,
-                                  const ViTConfig& to) {
-  const bool first = from.patch_order == PatchOrder::kChannelFirst;
-  const int64_t area = from.patch_h * from.patch_w;
+std::vector<float> adapt_channels(const std::vector<float>& weight, int64_t width, int64_t a,
+                                  int64_t b,
+                                  bool first) {  // (width, a channels, ..), or channels last
+  const int64_t area = static_cast<int64_t>(weight.size()) / (width * a);
   const auto at = [&](int64_t out, int64_t channel, int64_t place, int64_t channels) {
     return static_cast<size_t>(first ? (out * channels + channel) * area + place
                                      : (out * area + place) * channels + channel);
   };
-  const int64_t a = from.channels, b = to.channels;
   const float scale = b == 1 ? 1.f : static_cast<float>(a) / static_cast<float>(b);
-  std::vector<float> adapted(static_cast<size_t>(from.width * b * area), 0.f);
-  for (int64_t out = 0; out < from.width; ++out)
+  std::vector<float> adapted(static_cast<size_t>(width * b * area), 0.f);
+  for (int64_t out = 0; out < width; ++out)
     for (int64_t c = 0; c < (b == 1 ? a : b); ++c)
       for (int64_t place = 0; place < area; ++place)
         adapted[at(out, b == 1 ? 0 : c, place, b)] += scale * weight[at(out, c % a, place, a)];
@@ -81,7 +80,8 @@ class Adapter {
     if (param == "pos_embed")
       return resample_positions(values, stored_.class_token ? 1 : 0, stored_.width,
                                 grid_of(stored_), grid_of(wanted_), rule_);
-    return adapt_channels(values, stored_, wanted_);
+    return adapt_channels(values, stored_.width, stored_.channels, wanted_.channels,
+                          stored_.patch_order == PatchOrder::kChannelFirst);
   }
 
   std::vector<std::string> report() const {  // for people
@@ -101,12 +101,39 @@ class Adapter {
   PositionRule rule_;
 };
 
+class ResNetAdapter {
+ public:
+  ResNetAdapter(const ResNetConfig& stored, const ResNetConfig& wanted)
+      : stored_(stored), wanted_(wanted) {}
+  bool changes(const std::string& param) const {
+    return param == "conv1.weight" && stored_.channels != wanted_.channels;
+  }
+  std::vector<float> operator()(const std::string&, const std::vector<float>& values) const {
+    return adapt_channels(values, stored_.width, stored_.channels, wanted_.channels, true);
+  }
+  std::vector<std::string> report() const {
+    if (stored_.channels == wanted_.channels) return {};
+    return {
+        fmt::format("first convolution of {} -> {} channels", stored_.channels, wanted_.channels)};
+  }
+
+ private:
+  const ResNetConfig &stored_, &wanted_;
+};
+
+Adapter adapter_of(const ViTConfig& stored, const ViTConfig& wanted, PositionRule rule) {
+  return {stored, wanted, rule};
+}
+ResNetAdapter adapter_of(const ResNetConfig& stored, const ResNetConfig& wanted, PositionRule) {
+  return {stored, wanted};
+}
+
 class Loader {
   template <class F>
   auto with_adapter(const F& use) const {
     return wanted_.visit([&]<class C>(const C& wanted) {
-      return use(
-          Adapter(*stored_.as<C>(), wanted, position_rule(options_.pos_resample, file_.dialect())));
+      return use(adapter_of(*stored_.as<C>(), wanted,
+                            position_rule(options_.pos_resample, file_.dialect())));
     });
   }
 
