@@ -39,7 +39,7 @@ HostTensor variances(Maker& m, int64_t channels) {
 }
 
 const std::vector<Shape> kBatchShapes = {
-    {2, 1}, {7, 3}, {3, 5, 4, 17}, {2, 9, 9, 64}, {5, 6, 7, 80}, {1, 16, 11, 3}, {4, 2, 2, 300}};
+    {9, 1}, {7, 3}, {3, 5, 4, 17}, {2, 9, 9, 64}, {5, 6, 7, 80}, {1, 16, 11, 3}, {4, 2, 2, 300}};
 
 // Every third sample does not count; the first always does.
 HostTensor sample_weights(int64_t samples) {

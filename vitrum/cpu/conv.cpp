@@ -10,7 +10,7 @@ namespace vitrum::cpu {
 namespace {
 
 constexpr size_t kFloat = sizeof(float);
-constexpr int64_t kSlice = 480;  // columns unfolded at a time: with 192 rows 360 KiB
+constexpr int64_t kSlice = 576;  // columns unfolded at a time: with 192 rows 432 KiB
 constexpr int64_t kGroup = 4;    // panels of the right operand that share them
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

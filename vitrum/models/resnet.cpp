@@ -1,5 +1,6 @@
 #include "vitrum/models/resnet.h"
 
+#include <numeric>
 #include <string>
 
 #include "vitrum/core/error.h"
@@ -24,7 +25,7 @@ Value stem(Scope s, Value x, const ResNetConfig& cfg) {
 
 // (B, H, W, C) -> (B, H / stride, W / stride, width * expansion). The skip comes first, so that it
 // is there when the last norm runs and can add it.
-Value block(Scope s, Value x, int64_t width, int64_t stride, const ResNetConfig& cfg) {
+Value block(Scope s, Value x, int64_t width, int64_t stride, float drop, const ResNetConfig& cfg) {
   RecomputeUnit unit(s.graph());
   const int64_t out = width * cfg.expansion();
   Value skip = x;
@@ -42,7 +43,7 @@ Value block(Scope s, Value x, int64_t width, int64_t stride, const ResNetConfig&
     x = activation(norm(s / "bn1", x, cfg), Act::kRelu);
     x = norm(s / "bn2", conv2d(s / "conv2", x, out, window(3, 1)), cfg);
   }
-  return activation(x + skip, Act::kRelu);
+  return activation(skip + drop_path(s / "drop_path", x, drop), Act::kRelu);
 }
 
 }  // namespace
@@ -50,10 +51,13 @@ Value block(Scope s, Value x, int64_t width, int64_t stride, const ResNetConfig&
 Value resnet_features(Scope s, Value image, const ResNetConfig& cfg) {
   validate(cfg);
   Value x = stem(s, channels_last(image), cfg);
-  for (int64_t stage = 0; stage < 4; ++stage) {
+  const int64_t last = std::accumulate(cfg.depths.begin(), cfg.depths.end(), int64_t{-1});
+  for (int64_t stage = 0, index = 0; stage < 4; ++stage) {
     const Scope layer = s / ("layer" + std::to_string(stage + 1));
-    for (int64_t i = 0; i < cfg.depths[static_cast<size_t>(stage)]; ++i)
-      x = block(layer / i, x, cfg.width << stage, stage > 0 && i == 0 ? 2 : 1, cfg);
+    for (int64_t i = 0; i < cfg.depths[static_cast<size_t>(stage)]; ++i, ++index) {
+      const float drop = cfg.drop_path * static_cast<float>(index) / static_cast<float>(last);
+      x = block(layer / i, x, cfg.width << stage, stage > 0 && i == 0 ? 2 : 1, drop, cfg);
+    }
   }
   return mean_pixels(x);
 }
@@ -76,6 +80,8 @@ void validate(const ResNetConfig& cfg) {
     fail_usage("width {} and {} classes are not possible together", cfg.width, cfg.classes);
   for (const int64_t depth : cfg.depths)
     if (depth <= 0) fail_usage("every stage needs at least one block, not {}", depth);
+  if (!(cfg.drop_path >= 0 && cfg.drop_path < 1))
+    fail_usage("a dropout probability must be in [0, 1), not {}", cfg.drop_path);
   if (!(cfg.eps > 0) || !(cfg.momentum >= 0 && cfg.momentum <= 1))
     fail_usage("batch norm with eps {} and momentum {} is not possible", cfg.eps, cfg.momentum);
 }

@@ -15,6 +15,7 @@ struct ResNetConfig {
   bool small_stem = false;  // for images of 32 pixels: 3x3 without stride and no pooling, else 7x7
   bool head_bias = true;
   float eps = 1e-5f, momentum = 0.1f;  // of batch norm
+  float drop_path = 0;  // grows linearly from 0 at the first block to its value at the last
 
   int64_t expansion() const { return bottleneck ? 4 : 1; }
   int64_t features() const { return 8 * width * expansion(); }

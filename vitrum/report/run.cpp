@@ -15,11 +15,6 @@ namespace vitrum {
 namespace fs = std::filesystem;
 namespace {
 
-bool exists(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 // config.toml has a line a key, as to_toml() writes it.
 std::vector<std::pair<std::string, std::string>> recipe_lines(std::string_view text) {
   std::vector<std::pair<std::string, std::string>> all;

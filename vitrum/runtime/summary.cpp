@@ -22,6 +22,7 @@ std::string layer_type(const Op& op) {
     static constexpr const char* kNames[] = {"Identity", "GELU", "GELU (tanh)", "ReLU"};
     return kNames[static_cast<size_t>(activation->act)];
   }
+  if (std::holds_alternative<FrozenBatchNorm>(op)) return "BatchNorm";
   return std::string(name_of(op));
 }
 
@@ -43,11 +44,13 @@ std::string module_type(const std::string& name) {
   return type;
 }
 
-// An activation is named after the layer before it ("mlp.fc1.act"); in the tree it stands beside it
-// ("mlp.act").
+// An activation is named after the layer before it ("mlp.fc1.act", or behind a residual sum
+// "bn2.add.act"); in the tree it stands beside it ("mlp.act").
 std::string layer_name(const Node& node) {
   if (!std::holds_alternative<Activation>(node.op)) return node.name;
-  const std::string module = parent(parent(node.name));
+  std::string layer = parent(node.name);
+  if (layer.ends_with(".add")) layer = parent(layer);
+  const std::string module = parent(layer);
   return module.empty() ? "act" : module + ".act";
 }
 

@@ -155,11 +155,34 @@ class SwinAdapter {
   PositionRule rule_;
 };
 
+class ResNetAdapter {
+ public:
+  ResNetAdapter(const ResNetConfig& stored, const ResNetConfig& wanted)
+      : stored_(stored), wanted_(wanted) {}
+  bool changes(const std::string& param) const {
+    return param == "conv1.weight" && stored_.channels != wanted_.channels;
+  }
+  std::vector<float> operator()(const std::string&, const std::vector<float>& values) const {
+    return adapt_channels(values, stored_.width, stored_.channels, wanted_.channels, true);
+  }
+  std::vector<std::string> report() const {
+    if (stored_.channels == wanted_.channels) return {};
+    return {
+        fmt::format("first convolution of {} -> {} channels", stored_.channels, wanted_.channels)};
+  }
+
+ private:
+  const ResNetConfig &stored_, &wanted_;
+};
+
 Adapter adapter_of(const ViTConfig& stored, const ViTConfig& wanted, PositionRule rule) {
   return {stored, wanted, rule};
 }
 SwinAdapter adapter_of(const SwinConfig& stored, const SwinConfig& wanted, PositionRule rule) {
   return {stored, wanted, rule};
+}
+ResNetAdapter adapter_of(const ResNetConfig& stored, const ResNetConfig& wanted, PositionRule) {
+  return {stored, wanted};
 }
 
 class Loader {
