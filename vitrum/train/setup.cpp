@@ -7,6 +7,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/data/resize.h"
 #include "vitrum/models/model.h"
+#include "vitrum/train/lora.h"
 
 namespace vitrum {
 namespace {
@@ -73,6 +74,7 @@ ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
   if (recipe.drop_path) model.config.set_drop_path(static_cast<float>(*recipe.drop_path));
   set_preprocessing(model, recipe);
   set_head(model, recipe, data);
+  model.lora = lora_of(recipe);
   validate(model.config);
   return model;
 }

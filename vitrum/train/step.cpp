@@ -6,6 +6,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
+#include "vitrum/train/lora.h"
 
 namespace vitrum {
 namespace {
@@ -43,6 +44,7 @@ TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe&
   Graph& g = forward_graph_;
   const int64_t batch = recipe.batch_size;
   const auto [image, features, logits] = trace(g, model, batch);
+  freeze_all_but_adapters(g.params, model);
   const Value target = g.input("target", {batch}, DType::kI32);
   const Value weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
   const Value loss =

@@ -12,6 +12,7 @@
 #include "vitrum/core/parallel.h"
 #include "vitrum/core/progress.h"
 #include "vitrum/train/environment.h"
+#include "vitrum/train/lora.h"
 
 namespace vitrum {
 namespace {
@@ -253,7 +254,12 @@ EpochMetrics Trainer::metrics(const Evaluation* evaluation) {
 }
 
 void Trainer::save_model(const char* name) {
-  save_model_dir(run_ + "/" + name, model_, step_.store(), ema() ? Arena::kEma : Arena::kMaster);
+  const std::string dir = run_ + "/" + name;
+  const Arena which = ema() ? Arena::kEma : Arena::kMaster;
+  if (model_.lora.rank > 0)
+    save_adapted_model(dir, model_, step_.store(), which);
+  else
+    save_model_dir(dir, model_, step_.store(), which);
 }
 
 void Trainer::save() {
