@@ -118,7 +118,7 @@ TEST_P(OptimizerGolden, TenSteps) {
     Bench bench(golden, run, *backend);
     bench.train();
     // PyTorch's own Muon rounds to bf16 inside.
-    const double tolerance = name == "muon_torch" ? 0.03 : 2e-5;
+    const double tolerance = name == "muon_torch" ? 0.03 : 1e-4;
     for (size_t i = 0; i < golden.params.size(); ++i) {
       const std::string& param = golden.params[i].name;
       EXPECT_LE(distance(bench.read(i), golden.read("after." + name + "." + param),

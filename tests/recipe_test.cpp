@@ -63,6 +63,10 @@ Recipe everything() {
     momentum = 0.95
     betas = [0.85, 0.98]
     eps = 1e-7
+    nesterov = true
+    adamw_lr = 1e-4
+    muon_scale = "match_rms_adamw"
+    sam = 0.05
     no_decay = false
     clip_norm = 1
     label_smoothing = 0.1
@@ -83,6 +87,10 @@ Recipe everything() {
     checkpoint_every = 500
     eval_every = 2
     workers = 3
+    lora = 8
+    lora_alpha = 16
+    lora_targets = ["qkv", "mlp.fc1"]
+    lora_dropout = 0.1
   )");
 }
 
@@ -103,7 +111,7 @@ TEST(Recipe, ReadsEveryKey) {
   EXPECT_EQ(r.precision, Precision::kBF16);
   EXPECT_EQ(r.recompute, Recompute::kBlock);
   EXPECT_EQ(r.workers, 3);
-  EXPECT_EQ(changed_keys(Recipe(), r).size(), 40u)
+  EXPECT_EQ(changed_keys(Recipe(), r).size(), 48u)
       << "a key is missing from everything(), or one is not read";
 }
 
@@ -143,7 +151,8 @@ TEST(Recipe, MistakesNameFileLineKeyAndNearest) {
   EXPECT_THAT(file_error("lr = \"fast\""),
               AllOf(HasSubstr("r.toml:1: lr = \"fast\""), HasSubstr("a number")));
   EXPECT_THAT(file_error("optimizer = \"adamv\""),
-              AllOf(HasSubstr("one of sgd, adam, adamw"), HasSubstr("did you mean 'adam")));
+              AllOf(HasSubstr("one of sgd, adam, adamw, lion, lamb, muon"),
+                    HasSubstr("did you mean 'adam")));
   EXPECT_THAT(file_error("epochs = 1.5"), HasSubstr("whole number"));
   EXPECT_THAT(file_error("epochs = 0"), HasSubstr("at least 1"));
   EXPECT_THAT(file_error("dropout = 1.0"), HasSubstr("dropout"));
@@ -174,6 +183,10 @@ TEST(Recipe, WhatDoesNotFitTogether) {
   EXPECT_THAT(check("betas = [0.9]"), HasSubstr("betas"));
   EXPECT_THAT(check("mean = [0.5]\nstd = [0.5, 0.5]"), HasSubstr("std"));
   EXPECT_THAT(check("lr = 0.1\nmin_lr = 0.2"), HasSubstr("min_lr"));
+  EXPECT_THAT(check("adamw_lr = 0.1"), HasSubstr("muon"));
+  EXPECT_THAT(check("optimizer = \"muon\"\nlr = 0\nadamw_lr = 0.1"), HasSubstr("adamw_lr"));
+  EXPECT_THAT(check("optimizer = \"sgd\"\nnesterov = true\nmomentum = 0"), HasSubstr("momentum"));
+  EXPECT_THAT(check("lora = 4\nlora_targets = []"), HasSubstr("lora_targets"));
   EXPECT_THAT(usage_error([] { check_recipe(Recipe()); }), HasSubstr("--model"));
 }
 
@@ -181,6 +194,12 @@ TEST(Recipe, DecayDependsOnTheOptimizer) {
   EXPECT_EQ(parse("").decay(), 0.05);
   EXPECT_EQ(parse("optimizer = \"adam\"").decay(), 0);
   EXPECT_EQ(parse("optimizer = \"adam\"\nweight_decay = 0.1").decay(), 0.1);
+  EXPECT_EQ(parse("optimizer = \"lamb\"").hyper().clip_norm, 1);
+  EXPECT_EQ(parse("optimizer = \"lamb\"\nclip_norm = 0").hyper().clip_norm, 0);
+  EXPECT_EQ(parse("optimizer = \"lion\"").hyper().beta2, 0.99);
+  EXPECT_EQ(parse("optimizer = \"muon\"").hyper().momentum, 0.95);
+  EXPECT_TRUE(parse("optimizer = \"muon\"").hyper().nesterov);
+  EXPECT_FALSE(parse("optimizer = \"sgd\"").hyper().nesterov);
 }
 
 TEST(Recipe, ScheduleCountsStepsAndEpochs) {
