@@ -62,6 +62,10 @@ ModelSpec starting_model(const Recipe& recipe) {
   const ModelSpec stored = resolve_model(weights);
   if (recipe.model.empty()) return stored;
   ModelSpec model = resolve_model(recipe.model);
+  if (!stored.config.same_family(model.config) ||
+      feature_width(stored.config) != feature_width(model.config))
+    fail_input("weights '{}' are of {}, not of {}; leave out the model, or give weights of it",
+               weights, stored.architecture, model.architecture);
   const int64_t height = model.preprocess.height, width = model.preprocess.width;
   model.preprocess = stored.preprocess;
   set_image_size(model, height, width);
