@@ -184,7 +184,7 @@ TEST_P(GoldenOptimizer, TenSteps) {
   const Value hyper = u.input("hyper", {4}, DType::kF32, true),
               clip = u.add_value({.name = "clip", .shape = {2}, .exact = true});
   const auto arena = [&](Arena which) {
-    return u.arena(which, store.elements(), DType::kF32).id();
+    return u.arena(which, store.elements(which), DType::kF32).id();
   };
   const ValueId gradients = arena(Arena::kGrad);
   u.nodes.push_back({.op = ClipScale{.max_norm = options.value("clip_norm", 0.f)},

@@ -57,6 +57,7 @@ Verb download_verb();
 Verb embed_verb();
 Verb eval_verb();
 Verb export_verb();
+Verb finetune_verb();
 Verb forward_verb();
 Verb models_verb();
 Verb summary_verb();

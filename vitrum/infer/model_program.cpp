@@ -6,13 +6,15 @@
 
 namespace vitrum {
 
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch) {
+TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from) {
   const ModelConfig& c = model.config;
   g.lora = model.lora;
   const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}, DType::kU8);
   const Value x = normalize(image, model.preprocess.mean, model.preprocess.std);
   const Value features = model_features(Scope(g), x, c);
-  return {image, features, model_head(Scope(g), features, c)};
+  if (from == From::kFeatures) g.nodes.clear(), g.info(features).role = Role::kInput;
+  const Value logits = model_head(Scope(g), features, c);
+  return {from == From::kFeatures ? features : image, features, logits};
 }
 
 Preprocess preprocess_of(const ModelSpec& model) {
@@ -28,8 +30,8 @@ Preprocess preprocess_of(const ModelSpec& model) {
 }
 
 ModelProgram::ModelProgram(const ModelSpec& model, ParamStore& store, int64_t batch,
-                           const CompileOptions& options)
-    : batch_(batch), model_(trace(graph_, model, batch)), program_(compile(store, options)) {}
+                           const CompileOptions& options, From from)
+    : batch_(batch), model_(trace(graph_, model, batch, from)), program_(compile(store, options)) {}
 
 Program ModelProgram::compile(ParamStore& store, const CompileOptions& options) {
   fuse(graph_);

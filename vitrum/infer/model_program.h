@@ -14,7 +14,10 @@ namespace vitrum {
 struct TracedModel {
   Value image, features, logits;
 };
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch);
+// kFeatures: the head alone, `image` being the features. The graph has every parameter all the
+// same, so that it shares a store with one from pixels.
+enum class From : uint8_t { kPixels, kFeatures };
+TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from = From::kPixels);
 
 // The part of the model's preprocessing that works on pixels: channels, resize, crop.
 Preprocess preprocess_of(const ModelSpec& model);
@@ -24,12 +27,12 @@ Preprocess preprocess_of(const ModelSpec& model);
 class ModelProgram {
  public:
   ModelProgram(const ModelSpec& model, ParamStore& store, int64_t batch,
-               const CompileOptions& options = {});
+               const CompileOptions& options = {}, From from = From::kPixels);
 
   int64_t batch() const { return batch_; }
   const Plan& plan() const { return program_.plan(); }
 
-  void run(const uint8_t* pixels);  // (batch, C, H, W)
+  void run(const uint8_t* pixels);  // (batch, C, H, W); or the bytes of features
   void read_logits(float* to) const { program_.download(to, model_.logits); }
   void read_features(float* to) const { program_.download(to, model_.features); }
 

@@ -7,24 +7,21 @@
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/train/lora.h"
+#include "vitrum/train/param_rules.h"
 
 namespace vitrum {
 namespace {
 
-ParamStore initialized(const Graph& g, Backend& backend, uint64_t seed) {
-  ParamStore store(g, backend);
-  store.initialize(seed);
-  return store;
-}
-
 std::vector<Segment> segments_of(const ParamStore& store, const Recipe& recipe) {
   std::vector<Segment> segments;
+  const std::vector<double> factors = lr_factors(store.specs(), recipe);
   for (size_t i = 0; i < store.specs().size(); ++i) {
     const ParamSpec& spec = store.specs()[i];
     const bool decays = spec.decay || !recipe.no_decay;
     if (spec.trainable)
       segments.push_back({.offset = store.offset(i),
                           .size = spec.shape.numel(),
+                          .lr_scale = static_cast<float>(factors[i]),
                           .decay = decays ? static_cast<float>(recipe.decay()) : 0.f});
   }
   return segments;
@@ -32,18 +29,23 @@ std::vector<Segment> segments_of(const ParamStore& store, const Recipe& recipe) 
 
 }  // namespace
 
-TrainStep::TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend)
+TrainStep::TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
+                     From from)
     : seed_(static_cast<uint64_t>(recipe.seed)),
-      values_(record(model, recipe)),
-      store_(initialized(forward_graph_, backend, seed_)),
+      // Below a head that learns alone, the model is what it is in use: nothing drops.
+      forward_graph_(recipe.head_only ? Mode::kInference : Mode::kTraining),
+      values_(record(model, recipe, from)),
+      store_(filled(model, recipe, backend)),
       backward_(compile_backward(recipe, compute)),
       update_(recipe, segments_of(store_, recipe), compute, store_, forward_graph_),
       weights_(static_cast<size_t>(recipe.batch_size)) {}
 
-TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe& recipe) {
+TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe& recipe,
+                                           From from) {
   Graph& g = forward_graph_;
   const int64_t batch = recipe.batch_size;
-  const auto [image, features, logits] = trace(g, model, batch);
+  const auto [image, features, logits] = trace(g, model, batch, from);
+  freeze_params(g.params, model.config, recipe);
   freeze_all_but_adapters(g.params, model);
   const Value target = g.input("target", {batch}, DType::kI32);
   const Value weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
@@ -52,6 +54,22 @@ TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe&
   const Value totals = g.state("metrics", {3}, DType::kF64);
   train_metrics(loss, logits, target, weight, totals);
   return {image, logits, target, weight, loss, totals, g.rng()};
+}
+
+// Before anything is derived from the weights: a bf16 copy, an average.
+ParamStore TrainStep::filled(const ModelSpec& model, const Recipe& recipe, Backend& backend) {
+  ParamStore store(forward_graph_, backend);
+  if (recipe.weights.empty())
+    store.initialize(seed_);
+  else
+    loaded_ = load_weights(
+        recipe.weights, model, store,
+        {.pos_resample = recipe.pos_resample, .head = recipe.head_init, .seed = seed_});
+  if (recipe.weights.empty() && recipe.head_init != HeadInit::kKeep)
+    for (size_t i = 0; i < store.specs().size(); ++i)
+      if (in_head(model.config, store.specs()[i].name))
+        store.write(i, new_head(store.specs()[i], recipe.head_init, seed_));
+  return store;
 }
 
 Program TrainStep::compile_backward(const Recipe& recipe, DType compute) {

@@ -26,8 +26,10 @@ struct StepResult {
 
 class TrainStep {
  public:
-  // Parameters start as the recipe's seed says.
-  TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend);
+  // Parameters start as the recipe's weights, or its seed, say. kFeatures trains the head alone, on
+  // batches whose pixels are the bytes of features.
+  TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
+            From from = From::kPixels);
 
   // Adds the gradient of one batch. `images` is how many the whole optimiser step sees,
   // `micro_step` how many batches came before in the run.
@@ -54,17 +56,20 @@ class TrainStep {
   void clear_totals();
 
   ParamStore& store() { return store_; }
+  const LoadReport& loaded() const { return loaded_; }  // empty where the model starts from scratch
   const Plan& plan() const { return backward_.plan(); }
 
  private:
   struct ForwardValues {
     Value image, logits, target, weight, loss, totals, rng;
   };
-  ForwardValues record(const ModelSpec& model, const Recipe& recipe);
+  ForwardValues record(const ModelSpec& model, const Recipe& recipe, From from);
+  ParamStore filled(const ModelSpec& model, const Recipe& recipe, Backend& backend);
   Program compile_backward(const Recipe& recipe, DType compute);
 
   uint64_t seed_;
-  Graph forward_graph_{Mode::kTraining};
+  Graph forward_graph_;
+  LoadReport loaded_;
   ForwardValues values_;
   ParamStore store_;
   Program backward_;

@@ -32,32 +32,14 @@ Recipe resolved(Recipe recipe, const Backend& backend) {
   return recipe;
 }
 
-LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
-                           int threads) {
-  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
-  const bool decodes = data.image_size().height == 0;
-  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
-  return {.batch_size = recipe.batch_size,
-          .shuffle = true,
-          .seed = static_cast<uint64_t>(recipe.seed),
-          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
-          .preprocess = preprocess_of(model),
-          .augment = augment_for(recipe, model)};
-}
-
-LoaderConfig test_config(LoaderConfig config, const Recipe& recipe) {
-  config.batch_size = recipe.eval_batch_size.value_or(recipe.batch_size);
-  config.shuffle = false, config.augment = {};
-  return config;
-}
-
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A resumed run may become longer, or look at itself more often; anything else would make it
 // another run.
 void refuse_other_recipe(const Recipe& recipe, const std::string& run) {
-  constexpr std::array<std::string_view, 6> kFree = {
-      "epochs", "max_steps", "eval_batch_size", "checkpoint_every", "eval_every", "workers"};
+  constexpr std::array<std::string_view, 7> kFree = {
+      "epochs",     "max_steps", "eval_batch_size", "checkpoint_every",
+      "eval_every", "workers",   "patience"};
   for (const std::string& key : changed_keys(recipe_of_run(run), recipe))
     if (std::find(kFree.begin(), kFree.end(), key) == kFree.end())
       fail_usage("'{}' was started with another {}; a resumed run cannot change it", run, key);
@@ -73,21 +55,26 @@ bool all_finite(ParamStore& store) {
 
 }  // namespace
 
+std::optional<Trainer::Features> Trainer::features_for(const Recipe& recipe, const ModelSpec& model,
+                                                       const TrainData& data) {
+  if (!vitrum::keeps_features(recipe, model, data)) return {};
+  const int64_t width = feature_width(model.config);
+  return Features{{data.train(), width}, {data.test(), width}};
+}
+
 Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
     : options_(options),
       backend_(make_backend(options.device)),
       recipe_(resolved(recipe, *backend_)),
       data_(recipe_),
       model_(model_for(recipe_, data_.train())),
-      train_loader_(data_.train(),
-                    loader_config(recipe_, model_, data_.train(), options.device.threads)),
-      test_loader_(data_.test(),
-                   test_config(loader_config(recipe_, model_, data_.test(), options.device.threads),
-                               recipe_)),
+      features_(features_for(recipe_, model_, data_)),
+      train_loader_(features_ ? features_->train : data_.train(), loader_config(data_.train())),
+      test_loader_(features_ ? features_->test : data_.test(), test_config(data_.test())),
       schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.accumulate))),
-      step_(model_, recipe_, compute_for(recipe_), *backend_),
+      step_(model_, recipe_, compute(), *backend_, source()),
       evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
-                 compute_for(recipe_), ema() ? Arena::kEma : Arena::kMaster),
+                 compute(), ema() ? Arena::kEma : Arena::kMaster, source()),
       run_(options.resume ? options.out : make_run_dir(options.out, options.name)) {
   lock_ = std::make_unique<RunLock>(run_);
   if (options.resume) resume();
@@ -110,6 +97,53 @@ void Trainer::resume() {
         checkpoint_path(run_), at_.step, at_.epochs + 1, steps_per_epoch());
 }
 
+LoaderConfig Trainer::loader_config(const Dataset& images) const {
+  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
+  const bool decodes = images.image_size().height == 0;
+  const int threads = options_.device.threads;
+  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
+  return {.batch_size = recipe_.batch_size,
+          .shuffle = true,
+          .seed = static_cast<uint64_t>(recipe_.seed),
+          .threads = recipe_.workers > 0 ? static_cast<int>(recipe_.workers) : usual,
+          .preprocess =
+              features_ ? feature_preprocess(feature_width(model_.config)) : preprocess_of(model_),
+          .augment = augment_for(recipe_, model_)};
+}
+
+LoaderConfig Trainer::test_config(const Dataset& images) const {
+  LoaderConfig config = loader_config(images);
+  config.batch_size = recipe_.eval_batch_size.value_or(recipe_.batch_size);
+  config.shuffle = false, config.augment = {};
+  return config;
+}
+
+bool Trainer::fill_features(const InterruptGuard& interrupt) {
+  const int64_t batch = std::min<int64_t>(recipe_.batch_size, 32);
+  ModelProgram program(model_, step_.store(), batch, {.compute = compute_for(recipe_)});
+  for (FeatureDataset* part : {&features_->train, &features_->test}) {
+    const Dataset& images = part == &features_->train ? data_.train() : data_.test();
+    LoaderConfig config = test_config(images);
+    config.batch_size = batch, config.preprocess = preprocess_of(model_);
+    Progress progress("features", ceil_div(images.size(), batch), options_.quiet);
+    const bool complete = part->fill(*options_.features, config, program, [&](int64_t done) {
+      progress.update(done);
+      return interrupt.signal() == 0;
+    });
+    progress.clear();
+    if (!complete) return false;
+  }
+  return true;
+}
+
+// Evaluated epochs only: the last one is then among them.
+bool Trainer::finished() const {
+  const bool patient = recipe_.patience == 0 || at_.best_epoch == 0 ||
+                       at_.epochs % recipe_.eval_every != 0 ||
+                       at_.epochs - at_.best_epoch < recipe_.patience;
+  return at_.epochs >= total_epochs() || !patient;
+}
+
 int64_t Trainer::total_epochs() const { return ceil_div(schedule_.total_steps, steps_per_epoch()); }
 int64_t Trainer::epoch_end() const {
   return std::min((at_.epochs + 1) * steps_per_epoch(), schedule_.total_steps);
@@ -117,12 +151,12 @@ int64_t Trainer::epoch_end() const {
 
 TrainResult Trainer::run(const TrainHooks& hooks) {
   const InterruptGuard interrupt;
-  while (at_.epochs < total_epochs() && interrupt.signal() == 0)
+  if (features_ && !finished()) fill_features(interrupt);
+  while (!finished() && interrupt.signal() == 0)
     if (!train_epoch(interrupt, hooks) || !close_epoch(interrupt, hooks))
       save(), save_model("last");
   const auto& rows = log_->rows();
-  const bool finished = at_.epochs >= total_epochs();
-  return {.signal = finished ? 0 : interrupt.signal(),
+  return {.signal = finished() ? 0 : interrupt.signal(),
           .last = rows.empty() ? EpochMetrics{} : rows.back(),
           .best_accuracy = at_.best_accuracy,
           .best_epoch = at_.best_epoch};
@@ -157,18 +191,19 @@ void Trainer::train_step() {
   const int64_t seen = (at_.step - at_.epochs * steps_per_epoch()) * per_step;
   const int64_t images = std::min(per_step, data_.train().size() - seen);
   const bool twice = recipe_.sam > 0;  // then the batches are kept
-  const auto backward = [&](size_t k) {
-    step_.backward(batches_[twice ? k : 0], images,
-                   at_.step * recipe_.accumulate + static_cast<int64_t>(k));
-  };
-  size_t count = 0;
   batches_.resize(twice ? static_cast<size_t>(recipe_.accumulate) : 1);
-  for (; count < static_cast<size_t>(recipe_.accumulate) &&
-         train_loader_.next(batches_[twice ? count : 0]);
-       ++count)
-    backward(count);
-  if (twice) step_.perturb();
-  for (size_t k = 0; twice && k < count; ++k) backward(k);
+  const auto batch = [&](int64_t k) -> Batch& {
+    return batches_[static_cast<size_t>(twice ? k : 0)];
+  };
+  const auto backward = [&](int64_t k) {
+    step_.backward(batch(k), images, at_.step * recipe_.accumulate + k);
+  };
+  int64_t count = 0;
+  for (; count < recipe_.accumulate && train_loader_.next(batch(count)); ++count) backward(count);
+  if (twice) {
+    step_.perturb();
+    for (int64_t k = 0; k < count; ++k) backward(k);
+  }
   const double lr = lr_at(schedule_, at_.step);
   step_.update(lr, at_.step);
   given_.push_back({++at_.step, images, lr});

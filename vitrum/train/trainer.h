@@ -9,6 +9,7 @@
 #include "vitrum/infer/evaluator.h"
 #include "vitrum/runtime/backends.h"
 #include "vitrum/train/checkpoint.h"
+#include "vitrum/train/feature_cache.h"
 #include "vitrum/train/interrupt.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/train/run_dir.h"
@@ -23,6 +24,7 @@ struct RunOptions {
   bool resume = false;  // go on with what `out` holds
   DeviceOptions device;
   bool quiet = false;  // no progress
+  std::shared_ptr<FeatureCache> features = std::make_shared<FeatureCache>();
 };
 
 struct TrainResult {
@@ -54,9 +56,17 @@ class Trainer {
   int64_t total_steps() const { return schedule_.total_steps; }
   int64_t total_epochs() const;
   int64_t activation_bytes() const { return step_.plan().bytes; }
+  const LoadReport& loaded() const { return step_.loaded(); }
+  bool keeps_features() const { return features_.has_value(); }
+  bool finished() const;
 
  private:
   void resume();
+  LoaderConfig loader_config(const Dataset& images) const;
+  LoaderConfig test_config(const Dataset& images) const;
+  DType compute() const { return features_ ? DType::kF32 : compute_for(recipe_); }
+  From source() const { return features_ ? From::kFeatures : From::kPixels; }
+  bool fill_features(const InterruptGuard& interrupt);
   // Both return false where a signal stopped them.
   bool train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
   bool close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
@@ -77,11 +87,20 @@ class Trainer {
     double lr;
   };
 
+  // In place of the images, where only the head learns.
+  struct Features {
+    FeatureDataset train, test;
+  };
+
+  static std::optional<Features> features_for(const Recipe& recipe, const ModelSpec& model,
+                                              const TrainData& data);
+
   RunOptions options_;
   std::unique_ptr<Backend> backend_;
   Recipe recipe_;
   TrainData data_;
   ModelSpec model_;
+  std::optional<Features> features_;
   Loader train_loader_, test_loader_;
   Schedule schedule_;
   TrainStep step_;

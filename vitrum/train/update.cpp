@@ -107,7 +107,7 @@ class Recorder {
 
  private:
   ValueId arena(Arena which, bool used = true) {
-    return used ? g_.arena(which, store_.elements(), store_.dtype(which)).id() : kAbsent;
+    return used ? g_.arena(which, store_.elements(which), store_.dtype(which)).id() : kAbsent;
   }
   void add(std::string name, Op op, std::vector<ValueId> in, std::vector<ValueId> out) {
     g_.nodes.push_back(

@@ -12,8 +12,6 @@
 namespace vitrum {
 namespace {
 
-constexpr float kHeadDeviation = 0.02f;
-
 Grid grid_of(const ViTConfig& c) { return {c.image_h / c.patch_h, c.image_w / c.patch_w}; }
 
 // The model that the file must hold: the wanted one, but for what can be adapted.
@@ -157,7 +155,8 @@ class Loader {
 
   void fill(ParamStore& store, size_t i) {
     const ParamSpec& param = store.specs()[i];
-    if (new_head_ && in_head(wanted_, param.name)) return store.write(i, head_values(param));
+    if (new_head_ && in_head(wanted_, param.name))
+      return store.write(i, new_head(param, options_.head, options_.seed));
     if (!is_stored(param.name)) return store.write(i, start_values(param));
     const ParamSpec& from = stored_param(param.name);
     const auto bytes = file_.read(from, stored_, scratch_);
@@ -176,12 +175,6 @@ class Loader {
     param.init.fill(values, param.name, options_.seed);
     return values;
   }
-  std::vector<float> head_values(const ParamSpec& param) const {
-    std::vector<float> values(static_cast<size_t>(param.shape.numel()), 0.f);
-    if (param.name.ends_with(".weight") && options_.head != HeadInit::kZero)
-      Init::normal(kHeadDeviation).fill(values, param.name, options_.seed);
-    return values;
-  }
 
   const Checkpoint& file_;
   const ModelConfig stored_, wanted_;
@@ -198,6 +191,14 @@ PosResample parse_pos_resample(const std::string& name) {
   if (name == "bilinear") return PosResample::kBilinear;
   if (name == "bicubic") return PosResample::kBicubic;
   fail_usage("pos_resample is '{}'; expected auto, bilinear or bicubic", name);
+}
+
+std::vector<float> new_head(const ParamSpec& param, HeadInit init, uint64_t seed) {
+  constexpr float kDeviation = 0.02f;
+  std::vector<float> values(static_cast<size_t>(param.shape.numel()), 0.f);
+  const bool is_matrix = param.shape.rank() > 1;
+  if (is_matrix && init != HeadInit::kZero) Init::normal(kDeviation).fill(values, param.name, seed);
+  return values;
 }
 
 LoadReport load_weights(const std::filesystem::path& model, const ModelSpec& spec,

@@ -82,6 +82,9 @@ struct LoadReport {
   std::vector<std::string> adapted;  // what was changed to fit, for people
 };
 
+// Start values of a parameter of a new head; kKeep is as kNormal.
+std::vector<float> new_head(const ParamSpec& param, HeadInit init, uint64_t seed);
+
 // Fills every parameter exactly once from a model directory or weight file in any dialect (f32,
 // bf16 or f16), or fails with all differences. Where `spec` asks for another number of classes,
 // image size or number of channels than is stored, the head is new, positions are resampled and the
