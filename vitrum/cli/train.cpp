@@ -1,5 +1,3 @@
-#include "vitrum/cli/train.h"
-
 #include <errno.h>
 #include <fmt/format.h>
 
@@ -7,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "vitrum/cli/training.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/report/live_report.h"
@@ -17,30 +16,53 @@
 namespace vitrum {
 namespace {
 
-std::string toml_list(const std::vector<std::string>& items) {
-  std::vector<std::string> quoted;
-  for (const std::string& item : items) quoted.push_back(json_string(item));
-  return fmt::format("[{}]", fmt::join(quoted, ", "));
+// Where an option's words go.
+struct Given {
+  std::optional<std::string> one;
+  std::vector<std::string> many;
+  bool flag = false;
+};
+
+struct Options {
+  std::optional<std::string> recipe, resume, out;
+  std::vector<std::string> set;
+  bool fast = false;
+  std::vector<KeyOption> keys;
+  std::vector<Given> given;  // for each key
+  std::function<void(const Recipe&)> check;
+};
+
+const std::vector<KeyOption> kEveryRun = {
+    {"--model", "model", "preset or model directory", "MODEL"},
+    {"--data", "data", "fashion-mnist, mnist:DIR, cifar10:DIR, folder:DIR, ...", "DATA"},
+    {"--epochs", "epochs", "passes over the training images", "N"},
+    {"--batch-size", "batch_size", "images a batch", "N"},
+    {"--lr", "lr", "learning rate", "X"},
+    {"--seed", "seed", "of initialisation, order, dropout and augmentation", "N"}};
+
+OptionTarget target_of(Given& given, KeyKind kind) {
+  switch (kind) {
+    case KeyKind::kOne: break;
+    case KeyKind::kMany: return &given.many;
+    case KeyKind::kFlag: return &given.flag;
+  }
+  return &given.one;
 }
 
 // Options with a recipe key of their own; the recipe's checks apply to them.
-void apply_options(Recipe& recipe, const TrainOptions& o, const CommonOptions& common) {
-  const auto apply = [&](const std::optional<std::string>& value, const char* key,
-                         const char* option) {
-    if (value) set_key(recipe, key, *value, option);
-  };
-  apply(o.model, "model", "--model");
-  apply(o.data, "data", "--data");
-  apply(o.epochs, "epochs", "--epochs");
-  apply(o.batch_size, "batch_size", "--batch-size");
-  apply(o.lr, "lr", "--lr");
-  apply(o.seed, "seed", "--seed");
-  apply(o.weights, "weights", "--weights");
-  apply(o.head_init, "head_init", "--head-init");
-  if (o.lr_scan) set_key(recipe, "lr_scan", "[" + *o.lr_scan + "]", "--lr-scan");
-  if (!o.freeze.empty()) set_key(recipe, "freeze", toml_list(o.freeze), "--freeze");
-  if (!o.lr_scale.empty()) set_key(recipe, "lr_scale", toml_list(o.lr_scale), "--lr-scale");
-  if (o.head_only) recipe.head_only = true;
+void apply_options(Recipe& recipe, const Options& o, const CommonOptions& common) {
+  const std::string model = recipe.model, weights = recipe.weights;
+  for (size_t i = 0; i < o.keys.size(); ++i) {
+    const auto set = [&](const std::string& value) {
+      set_key(recipe, o.keys[i].key, value, o.keys[i].option);
+    };
+    if (o.given[i].one) set(*o.given[i].one);
+    if (!o.given[i].many.empty()) set(fmt::format("{}", fmt::join(o.given[i].many, ",")));
+    if (o.given[i].flag) set("true");
+  }
+  // A directory says itself what model it is, whatever the recipe was written for.
+  if (recipe.weights != weights && recipe.model == model && is_model_dir(recipe.weights))
+    recipe.model.clear();
   if (common.precision != "auto") set_key(recipe, "precision", common.precision, "--precision");
   for (const std::string& assignment : o.set) set_assignment(recipe, assignment);
 }
@@ -50,7 +72,7 @@ std::string without_trailing_slash(std::string path) {
   return path;
 }
 
-Recipe merged_recipe(const TrainOptions& o, const CommonOptions& common) {
+Recipe merged_recipe(const Options& o, const CommonOptions& common) {
   if (o.resume && (o.recipe || o.out))
     fail_usage("--resume goes on in the run's own directory with its own recipe; leave out {}",
                o.recipe ? "--recipe" : "--out");
@@ -58,14 +80,13 @@ Recipe merged_recipe(const TrainOptions& o, const CommonOptions& common) {
   if (o.resume) recipe = recipe_of_run(without_trailing_slash(*o.resume));
   if (o.recipe) load_recipe(recipe, *o.recipe);
   apply_options(recipe, o, common);
-  if (o.needs_weights && recipe.weights.empty())
-    fail_usage("no weights: give --weights MODEL, or a recipe that names them");
+  if (o.check) o.check(recipe);
   if (!o.fast) return recipe;
   if (o.resume) fail_usage("--fast makes another run of a recipe; a resumed run cannot change");
   return fast_recipe(recipe);
 }
 
-RunOptions run_options(const TrainOptions& o, const CommonOptions& common, const Recipe& recipe) {
+RunOptions run_options(const Options& o, const CommonOptions& common, const Recipe& recipe) {
   namespace fs = std::filesystem;
   const std::string& model = recipe.weights.empty() ? recipe.model : recipe.weights;
   const std::string name = fs::path(without_trailing_slash(o.recipe ? *o.recipe : model)).stem();
@@ -196,9 +217,7 @@ int scan(Recipe& recipe, RunOptions& options, const CommonOptions& common) {
   return signal;
 }
 
-}  // namespace
-
-int train(const TrainOptions& o, const CommonOptions& common) {
+int train(const Options& o, const CommonOptions& common) {
   Recipe recipe = merged_recipe(o, common);
   if (o.fast)
     info(common, fmt::format("--fast: {} epochs, batch {}{}; the recipe's own result needs the "
@@ -236,30 +255,44 @@ int train(const TrainOptions& o, const CommonOptions& common) {
   return 0;
 }
 
-std::vector<Option> train_options(TrainOptions& o) {
-  return {{"--recipe", &o.recipe, "recipe to start from, a TOML file", "FILE"},
-          {"--model", &o.model, "preset or model directory", "MODEL"},
-          {"--data", &o.data, "fashion-mnist, mnist:DIR, cifar10:DIR, folder:DIR, ...", "DATA"},
-          {"--epochs", &o.epochs, "passes over the training images", "N"},
-          {"--batch-size", &o.batch_size, "images a batch", "N"},
-          {"--lr", &o.lr, "learning rate", "X"},
-          {"--out", &o.out, "run directory (default: the first free runs/NAME-N)", "DIR"},
-          {"--resume", &o.resume, "go on with an interrupted run", "RUN"},
-          {"--seed", &o.seed, "of initialisation, order, dropout and augmentation", "N"},
-          {"--fast", &o.fast, "cut down to about a minute on two cores, to try things out"},
-          {"--set", &o.set, "any other recipe key; may be given again and again", "KEY=VALUE"}};
+}  // namespace
+
+Verb training_verb(TrainingVerb verb) {
+  const auto o = std::make_shared<Options>();
+  o->check = verb.check;
+  o->keys = kEveryRun;
+  o->keys.insert(o->keys.end(), verb.keys.begin(), verb.keys.end());
+  o->given.resize(o->keys.size());
+  std::vector<Option> options = {
+      {"--recipe", &o->recipe, "recipe to start from, a TOML file", "FILE"}};
+  for (size_t i = 0; i < o->keys.size(); ++i)
+    options.push_back({.name = o->keys[i].option,
+                       .target = target_of(o->given[i], o->keys[i].kind),
+                       .help = o->keys[i].help,
+                       .value = o->keys[i].value,
+                       .choices = o->keys[i].choices});
+  options.push_back(
+      {"--out", &o->out, "run directory (default: the first free runs/NAME-N)", "DIR"});
+  options.push_back({"--resume", &o->resume, "go on with an interrupted run", "RUN"});
+  options.push_back(
+      {"--fast", &o->fast, "cut down to about a minute on two cores, to try things out"});
+  options.push_back(
+      {"--set", &o->set, "any other recipe key; may be given again and again", "KEY=VALUE"});
+  return {.name = verb.name,
+          .summary = verb.summary,
+          .examples = verb.examples,
+          .options = std::move(options),
+          .run = [o](const CommonOptions& common) { return train(*o, common); }};
 }
 
 Verb train_verb() {
-  const auto o = std::make_shared<TrainOptions>();
-  return {.name = "train",
-          .summary = "train a model from scratch",
-          .examples = {"train --recipe recipes/fashion-mnist.toml",
-                       "train --model vit_tiny_cifar --data cifar10:DIR --epochs 50 --set "
-                       "optimizer=adamw",
-                       "train --resume runs/fashion-mnist-1"},
-          .options = train_options(*o),
-          .run = [o](const CommonOptions& common) { return train(*o, common); }};
+  return training_verb(
+      {.name = "train",
+       .summary = "train a model from scratch",
+       .examples = {"train --recipe recipes/fashion-mnist.toml",
+                    "train --model vit_tiny_cifar --data cifar10:DIR --epochs 50 --set "
+                    "optimizer=adamw",
+                    "train --resume runs/fashion-mnist-1"}});
 }
 
 }  // namespace vitrum

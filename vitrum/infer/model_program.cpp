@@ -10,6 +10,7 @@ namespace vitrum {
 
 TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from) {
   const ModelConfig& c = model.config;
+  g.lora = model.lora;
   const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}, DType::kU8);
   const Value x = normalize(image, model.preprocess.mean, model.preprocess.std);
   const Value features = model_features(Scope(g), x, c);

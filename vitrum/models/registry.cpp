@@ -121,6 +121,15 @@ Preset resnet18_cifar() {
           .std = kCifarStd};
 }
 
+// Without a class token, regularised as it is trained from scratch: recipes/cifar10-vit.toml.
+Preset cifar_mean() {
+  Preset preset = cifar("vit_c10_patch4_32", 256, 12, 4, 4);
+  ViTConfig& cfg = *preset.config.as<ViTConfig>();
+  cfg.class_token = false, cfg.mean_pool = true;
+  cfg.layer_scale = cfg.drop_path = 0.1f;
+  return preset;
+}
+
 // Document-faithful models. eps is PyTorch's LayerNorm default in all of them.
 Preset minvit() {
   ViTConfig cfg{.image_h = 32,
@@ -265,6 +274,7 @@ std::vector<Preset> make_presets() {
       cifar("vit_lite_cifar", 256, 7, 4, 2),
       cifar("vit_tiny_cifar", 192, 9, 12, 2),
       cifar("vit_small_cifar", 256, 12, 4, 4),
+      cifar_mean(),
       notes(),
       lesson(kBase, 16),
       lesson(kLarge, 16),

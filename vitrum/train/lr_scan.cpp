@@ -46,7 +46,7 @@ ScanRow try_rate(const Recipe& recipe, double lr, RunOptions options, const Scan
   }
   if (hooks.start) hooks.start(trainer);
   try {
-    const TrainResult result = trainer.run();
+    const TrainResult result = trainer.run(hooks.train);
     signal = result.signal;
     return {lr, result.last.test_acc, result.last.test_loss};
   } catch (const Error& error) {

@@ -20,6 +20,7 @@ struct ScanRow {
 struct ScanHooks {
   std::function<void(const Trainer&)> start;   // before the run of a candidate
   std::function<void(const ScanRow&)> result;  // of every candidate, known ones included
+  TrainHooks train;                            // for those runs
 };
 
 // What the run for one candidate is.

@@ -204,7 +204,7 @@ void read(std::vector<LrScale>& to, const Source& from) {
 }
 void read(std::vector<double>& to, const Source& from) {
   const auto* array = from.node.as_array();
-  if (!array) from.expected("numbers in brackets");
+  if (!array) from.expected("numbers in brackets, as [0.1, 0.2]");
   to.clear();
   for (const toml::node& item : *array)
     read(to.emplace_back(), {from.place, from.key, item, from.range});
@@ -260,10 +260,20 @@ std::string literal(const std::optional<T>& x) {
   fail_usage("{}: unknown key '{}'{}", place, key, did_you_mean(key, keys));
 }
 
+// How --set and options may spell a key's value without TOML's quotes and brackets.
+enum class Plain : uint8_t { kToml, kText, kTexts, kNumbers };
 template <class T>
-constexpr bool kIsText = std::is_same_v<T, std::string> || std::is_enum_v<T>;
+constexpr Plain kPlain = std::is_enum_v<T> ? Plain::kText : Plain::kToml;
+template <>
+constexpr Plain kPlain<std::string> = Plain::kText;
+template <>
+constexpr Plain kPlain<std::vector<std::string>> = Plain::kTexts;
+template <>
+constexpr Plain kPlain<std::vector<LrScale>> = Plain::kTexts;
+template <>
+constexpr Plain kPlain<std::vector<double>> = Plain::kNumbers;
 template <class T>
-constexpr bool kIsText<std::optional<T>> = kIsText<T>;
+constexpr Plain kPlain<std::optional<T>> = kPlain<T>;
 
 void read_key(Recipe& recipe, const std::string& key, const toml::node& node,
               const std::string& place) {
@@ -276,17 +286,27 @@ void read_key(Recipe& recipe, const std::string& key, const toml::node& node,
   if (!found) fail_unknown(place, key);
 }
 
-bool is_text(const std::string& key) {
-  bool text = false;
+Plain plain_form(const std::string& key) {
+  Plain form = Plain::kToml;
   each_key(kDefault, [&](std::string_view name, const auto& member, Range) {
-    if (name == key) text = kIsText<std::remove_cvref_t<decltype(member)>>;
+    if (name == key) form = kPlain<std::remove_cvref_t<decltype(member)>>;
   });
-  return text;
+  return form;
 }
 
 std::string trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t");
   return first == text.npos ? "" : std::string(text.substr(first, last - first + 1));
+}
+
+toml::array comma_separated(const std::string& text) {
+  toml::array items;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    items.push_back(trimmed(std::string_view(text).substr(at, comma - at)));
+    at = comma + 1;
+  }
+  return items;
 }
 
 }  // namespace
@@ -306,6 +326,8 @@ void check_recipe(const Recipe& r) {
     fail_usage("adamw_lr is for optimizer = \"muon\"; other optimisers have one rate, lr");
   if (r.adamw_lr && r.lr == 0)
     fail_usage("lr is 0, and adamw_lr {} follows its schedule; give both a rate", *r.adamw_lr);
+  if (r.lora > 0 && r.head_only)
+    fail_usage("lora trains adapters below the head, head_only nothing there; leave one out");
   if (r.lora > 0 && r.lora_targets.empty())
     fail_usage("lora_targets is empty; name layers to adapt, as [\"qkv\", \"proj\"]");
   if (r.min_lr > r.lr && r.lr_scan.empty()) fail_usage("min_lr {} is above lr {}", r.min_lr, r.lr);
@@ -353,13 +375,16 @@ void load_recipe(Recipe& recipe, const std::string& path) {
 void set_key(Recipe& recipe, const std::string& key, const std::string& value,
              const std::string& where) {
   const std::string text = trimmed(value);
-  const bool quoted = text.starts_with('"') || text.starts_with('\'');
+  const bool plain = text.empty() || std::string_view("\"'[{").find(text[0]) == std::string::npos;
+  const Plain form = plain ? plain_form(key) : Plain::kToml;
   toml::table table;
   try {
-    if (is_text(key) && !quoted)
+    if (form == Plain::kText)
       table.insert("value", text);
+    else if (form == Plain::kTexts)
+      table.insert("value", comma_separated(text));
     else
-      table = toml::parse("value = " + text);
+      table = toml::parse(form == Plain::kNumbers ? "value = [" + text + "]" : "value = " + text);
   } catch (const toml::parse_error&) {
     table.insert_or_assign("value", text);  // the type check below says what was expected
   }

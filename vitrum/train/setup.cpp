@@ -7,6 +7,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/data/resize.h"
 #include "vitrum/models/model.h"
+#include "vitrum/train/lora.h"
 
 namespace vitrum {
 namespace {
@@ -74,6 +75,10 @@ ModelSpec starting_model(const Recipe& recipe) {
   const ModelSpec stored = resolve_model(weights);
   if (recipe.model.empty()) return stored;
   ModelSpec model = resolve_model(recipe.model);
+  if (!stored.config.same_family(model.config) ||
+      feature_width(stored.config) != feature_width(model.config))
+    fail_input("weights '{}' are of {}, not of {}; leave out the model, or give weights of it",
+               weights, stored.architecture, model.architecture);
   const int64_t height = model.preprocess.height, width = model.preprocess.width;
   model.preprocess = stored.preprocess;
   set_image_size(model, height, width);
@@ -111,6 +116,7 @@ ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
   if (recipe.drop_path) model.config.set_drop_path(static_cast<float>(*recipe.drop_path));
   set_preprocessing(model, recipe);
   set_head(model, recipe, data);
+  model.lora = lora_of(recipe);
   validate(model.config);
   return model;
 }

@@ -6,6 +6,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
+#include "vitrum/train/lora.h"
 #include "vitrum/train/param_rules.h"
 
 namespace vitrum {
@@ -47,6 +48,7 @@ TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe&
   g.sample_weight = weight;
   const auto [image, features, logits] = trace(g, model, batch, from);
   freeze_params(g.params, model.config, recipe);
+  freeze_all_but_adapters(g.params, model);
   const Value target = g.input("target", {batch}, DType::kI32);
   const Value loss =
       cross_entropy(logits, target, weight, static_cast<float>(recipe.label_smoothing));

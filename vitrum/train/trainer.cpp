@@ -12,6 +12,7 @@
 #include "vitrum/core/parallel.h"
 #include "vitrum/core/progress.h"
 #include "vitrum/train/environment.h"
+#include "vitrum/train/lora.h"
 
 namespace vitrum {
 namespace {
@@ -195,18 +196,19 @@ void Trainer::train_step() {
   const int64_t seen = (at_.step - at_.epochs * steps_per_epoch()) * per_step;
   const int64_t images = std::min(per_step, data_.train().size() - seen);
   const bool twice = recipe_.sam > 0;  // then the batches are kept
-  const auto backward = [&](size_t k) {
-    step_.backward(batches_[twice ? k : 0], images,
-                   at_.step * recipe_.accumulate + static_cast<int64_t>(k));
-  };
-  size_t count = 0;
   batches_.resize(twice ? static_cast<size_t>(recipe_.accumulate) : 1);
-  for (; count < static_cast<size_t>(recipe_.accumulate) &&
-         train_loader_.next(batches_[twice ? count : 0]);
-       ++count)
-    backward(count);
-  if (twice) step_.perturb();
-  for (size_t k = 0; twice && k < count; ++k) backward(k);
+  const auto batch = [&](int64_t k) -> Batch& {
+    return batches_[static_cast<size_t>(twice ? k : 0)];
+  };
+  const auto backward = [&](int64_t k) {
+    step_.backward(batch(k), images, at_.step * recipe_.accumulate + k);
+  };
+  int64_t count = 0;
+  for (; count < recipe_.accumulate && train_loader_.next(batch(count)); ++count) backward(count);
+  if (twice) {
+    step_.perturb();
+    for (int64_t k = 0; k < count; ++k) backward(k);
+  }
   const double lr = lr_at(schedule_, at_.step);
   step_.update(lr, at_.step);
   given_.push_back({++at_.step, images, lr});
@@ -292,7 +294,12 @@ EpochMetrics Trainer::metrics(const Evaluation* evaluation) {
 }
 
 void Trainer::save_model(const char* name) {
-  save_model_dir(run_ + "/" + name, model_, step_.store(), ema() ? Arena::kEma : Arena::kMaster);
+  const std::string dir = run_ + "/" + name;
+  const Arena which = ema() ? Arena::kEma : Arena::kMaster;
+  if (model_.lora.rank > 0)
+    save_adapted_model(dir, model_, step_.store(), which);
+  else
+    save_model_dir(dir, model_, step_.store(), which);
 }
 
 void Trainer::save() {

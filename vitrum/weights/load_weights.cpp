@@ -229,6 +229,11 @@ class Loader {
   }
 
  private:
+  // Adapters are in no file: they start as they would without one.
+  bool is_stored(const std::string& name) const {
+    return std::any_of(params_.begin(), params_.end(),
+                       [&](const ParamSpec& p) { return p.name == name; });
+  }
   const ParamSpec& stored_param(const std::string& name) const {
     return *std::find_if(params_.begin(), params_.end(),
                          [&](const ParamSpec& p) { return p.name == name; });
@@ -238,6 +243,7 @@ class Loader {
     const ParamSpec& param = store.specs()[i];
     if (new_head_ && in_head(wanted_, param.name))
       return store.write(i, new_head(param, options_.head, options_.seed));
+    if (!is_stored(param.name)) return store.write(i, start_values(param));
     const ParamSpec& from = stored_param(param.name);
     const auto bytes = file_.read(from, stored_, scratch_);
     const DType dtype = file_.dtype(from, stored_);
@@ -248,6 +254,12 @@ class Loader {
     const std::vector<float> values = to_floats(bytes, dtype);
     if (as_is) return store.write(i, values);
     with_adapter([&](const auto& adapter) { store.write(i, adapter(param.name, values)); });
+  }
+
+  std::vector<float> start_values(const ParamSpec& param) const {
+    std::vector<float> values(static_cast<size_t>(param.shape.numel()));
+    param.init.fill(values, param.name, options_.seed);
+    return values;
   }
 
   const Checkpoint& file_;
