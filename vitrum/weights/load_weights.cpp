@@ -14,7 +14,10 @@ namespace {
 
 Grid grid_of(const ViTConfig& c) { return {c.image_h / c.patch_h, c.image_w / c.patch_w}; }
 
-void take_windows(ViTConfig&, const ViTConfig&) {}
+// What only one family can adapt.
+template <class Config>
+void take_windows(Config&, const Config&) {}
+template <>
 void take_windows(SwinConfig& wanted, const SwinConfig& stored) {
   wanted.window_h = stored.window_h, wanted.window_w = stored.window_w;
   wanted.pad_first = stored.pad_first;
