@@ -266,7 +266,7 @@ std::vector<Trial> trials() {
        },
        0, false, true},
       {"batch_norm", curved_norm},
-      {"batch_norm_padded", curved_norm, 0, false, true, true},
+      {"batch_norm_padded", curved_norm, 0, false, false, true},
       {"batch_norm_relu",
        [curved_norm](Scope s, Value x) { return activation(curved_norm(s, x), Act::kRelu); }, 0,
        false, true},

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 
+#include "tests/support/cuda.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "vitrum/graph/functional.h"
@@ -181,6 +182,23 @@ INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenResNet,
                            return std::string(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param);
                          });
+
+TEST(ResNet, OnCudaAsOnTheCpu) {
+  SKIP_WITHOUT_CUDA();
+  const auto backend = cuda(/*exact=*/true), host = make_backend({.device = "cpu", .threads = 2});
+  for (const char* name : {"resnet_basic", "resnet_bottleneck"}) {
+    const Golden golden(name);
+    Training card(golden, *backend, {.padding = 1}), cpu(golden, *host);
+    card.program->run(), cpu.program->run();
+    expect_close(card.read_logits(), golden.f32("logits"), 0, "logits");
+    for (size_t i = 0; i < cpu.store->specs().size(); ++i) {
+      const ParamSpec& spec = cpu.store->specs()[i];
+      const Arena which = spec.buffer ? Arena::kMaster : Arena::kGrad;
+      expect_close(card.store->read(i, which), cpu.store->read(i, which), 1e-2, spec.name, 1e-3);
+    }
+    expect_close(infer(golden, *card.store, true), golden.f32("inference"), 0, "inference");
+  }
+}
 
 // ---- what must not depend on how a program is compiled or run ----
 

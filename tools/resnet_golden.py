@@ -142,7 +142,7 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         write(FULL, pathlib.Path(folder))
-        sys.exit(subprocess.run([args.live, "--gtest_filter=*GoldenResNet*"],
+        sys.exit(subprocess.run([args.live, "--gtest_filter=*GoldenResNet*_cpu"],
                                 env=os.environ | {"VITRUM_GOLDEN": folder}).returncode)
 
 

@@ -28,8 +28,13 @@ Counted counted_of(const TensorView& x, const TensorView& weight) {
   return {weight.f32(), samples, samples ? x.shape.numel() / samples : 1};
 }
 
+// One warp.
 __global__ void count_rows(Counted counted, int64_t width, float* rows) {
-  *rows = counted.rows(width);
+  float n = 0;
+  for (int64_t b = threadIdx.x; b < counted.samples; b += kWarp)
+    n += !counted.weight || counted.weight[b] > 0 ? 1.0f : 0.0f;
+  n = warp_sum(n);
+  if (threadIdx.x == 0) *rows = n * static_cast<float>(counted.each / width);
 }
 
 // x, or with kSquares the squares of its deviations from the mean, of what counts.
@@ -290,7 +295,7 @@ KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io) {
     using T = decltype(type);
     const T* data = static_cast<const T*>(x.data);
     return make_kernel([=, stream = cuda.stream()] {
-      count_rows<<<1, 1, 0, stream>>>(counted, width, n);
+      count_rows<<<1, kWarp, 0, stream>>>(counted, width, n);
       launch_columns(Moments<T, false>{data, mean, counted}, plan, partials, Average{mean, n},
                      stream);
       launch_columns(Moments<T, true>{data, mean, counted}, plan, partials, Average{var, n},
@@ -360,7 +365,7 @@ KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io) {
                                    data(dskip), mean,    scale,   offset,
                                    slope,       counted, width,   x.shape.numel()};
     return make_kernel([=, stream = cuda.stream()] {
-      count_rows<<<1, 1, 0, stream>>>(counted, width, n);
+      count_rows<<<1, kWarp, 0, stream>>>(counted, width, n);
       launch_columns(GradientMoments<T, false>{arrays.dy, arrays.x, arrays.y, mean}, plan, partials,
                      Keep{sum}, stream);
       launch_columns(GradientMoments<T, true>{arrays.dy, arrays.x, arrays.y, mean}, plan, partials,

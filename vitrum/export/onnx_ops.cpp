@@ -149,23 +149,24 @@ class Translator {
   // know and fuse both.
   void emit(const Activation& op) {
     const std::string& x = in(0);
-    const std::string one = out_.number(1), half = out_.number(0.5f);
+    const auto one = [&] { return out_.number(1); };
+    const auto half = [&] { return out_.number(0.5f); };
     switch (op.act) {
       case Act::kNone: return last("Identity", {x});
       case Act::kRelu: return last("Relu", {x});
       case Act::kGelu: {
         const std::string scaled =
             part("Div", {x, out_.number(static_cast<float>(std::numbers::sqrt2))});
-        const std::string twice = part("Mul", {x, part("Add", {part("Erf", {scaled}), one})});
-        return last("Mul", {twice, half});
+        const std::string twice = part("Mul", {x, part("Add", {part("Erf", {scaled}), one()})});
+        return last("Mul", {twice, half()});
       }
       case Act::kGeluTanh: {
         const std::string cube = part("Pow", {x, out_.number(3)});
         const std::string sum = part("Add", {x, part("Mul", {cube, out_.number(0.044715f)})});
         const double scale = std::sqrt(2 * std::numbers::inv_pi);
         const std::string argument = part("Mul", {sum, out_.number(static_cast<float>(scale))});
-        const std::string gate = part("Add", {part("Tanh", {argument}), one});
-        return last("Mul", {part("Mul", {x, half}), gate});
+        const std::string gate = part("Add", {part("Tanh", {argument}), one()});
+        return last("Mul", {part("Mul", {x, half()}), gate});
       }
     }
   }

@@ -196,7 +196,8 @@ Converted convert_model(const std::string& source, const std::string& arch,
       dialect.name == "hf" && spec.config.classes() > 0 ? fmt::format("{}.", dialect.family) : ""};
   Converter converter(file, spec.config, naming);
   for (const ParamSpec& param : params) converter.add(param);
-  const std::span<const NamedTensor> tensors = converter.tensors();
+  std::vector<NamedTensor> tensors = converter.tensors();
+  if (format != Format::kPth) add_counters(tensors);  // loading a .pth does without them
   switch (format) {
     case Format::kDirectory: write_directory(target, dialect.name, spec, tensors); break;
     case Format::kSafetensors: write_safetensors(target, tensors, {{"format", "pt"}}); break;
