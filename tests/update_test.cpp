@@ -36,7 +36,7 @@ const std::vector<std::vector<std::string>> kRuns = {
     {"optimizer=muon", "lr=0.02", "adamw_lr=3e-3", "precision=bf16"},
     {"sam=0.05", "batch_size=8", "accumulate=2", "ema=0.9"},
     {"sam=0.1", "optimizer=muon", "lr=0.02", "precision=bf16"},
-    {"lora=4", "lora_alpha=8", "lora_dropout=0.1", "lr=0.02", "ema=0.9"},
+    {"lora=4", "lora_alpha=8", "lora_dropout=0.1", "lr=0.02", "precision=bf16"},
 };
 
 // Cut in the middle, resumed with another number of threads: the same files.
