@@ -20,6 +20,8 @@ struct TracedModel {
 // same, so that it shares a store with one from pixels.
 enum class From : uint8_t { kPixels, kFeatures };
 TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from = From::kPixels);
+// Whether kFeatures can be used: the logits depend on the pixels by way of the features alone.
+bool head_sees_features_only(const ModelSpec& model);
 
 // The part of the model's preprocessing that works on pixels: channels, resize, crop.
 Preprocess preprocess_of(const ModelSpec& model);

@@ -67,11 +67,10 @@ class Trainer {
 
  private:
   void resume();
-  LoaderConfig train_config(const Dataset& images) const;
-  LoaderConfig test_config(const Dataset& images) const;
+  LoaderConfig fed(LoaderConfig config) const;  // with features in place of the images
   DType compute() const { return features_ ? DType::kF32 : compute_for(recipe_); }
   From source() const { return features_ ? From::kFeatures : From::kPixels; }
-  bool fill_features(const InterruptGuard& interrupt);
+  void fill_features(const InterruptGuard& interrupt);
   // Both return false where a signal stopped them.
   bool train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
   bool close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
