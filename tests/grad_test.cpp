@@ -219,7 +219,7 @@ std::vector<Trial> trials() {
       {"gather_tokens",
        [](Scope s, Value x) {
          x = layer_norm(s / "norm", x, 1e-6f);
-         return gather_tokens("windows", x, kTokens, {4, 2, -1, 0, 3, -1}, {2 * kBatch, 3, kWidth});
+         return gather_tokens("windows", x, kTokens, {4, 2, -1, 0, 3, -1}, {kBatch, 6, kWidth});
        }},
       {"layer_scale", [](Scope s, Value x) { return layer_scale(s / "op", x, 1); }},
       {"dropout", [](Scope s, Value x) { return dropout(s, layer_scale(s / "op", x, 1), 0.4f); }},
