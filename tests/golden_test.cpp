@@ -40,8 +40,23 @@ class Golden {
   const Json meta;
 };
 
-ViTConfig config_of(const Golden& golden) {
+SwinConfig swin_config_of(const Json& m) {
+  return {.image_h = m.at("image")[0],
+          .image_w = m.at("image")[1],
+          .patch_h = m.at("patch"),
+          .patch_w = m.at("patch"),
+          .width = m.at("width"),
+          .depths = m.at("depths"),
+          .heads = m.at("heads"),
+          .window_h = m.at("window"),
+          .window_w = m.at("window"),
+          .mlp_ratio = m.at("mlp_ratio"),
+          .classes = m.at("classes")};
+}
+
+ModelConfig config_of(const Golden& golden) {
   const Json& m = golden.meta.at("model");
+  if (m.contains("window")) return swin_config_of(m);
   const std::string act = m.at("act");
   ViTConfig cfg{.image_h = m.at("image")[0],
                 .image_w = m.at("image")[1],
@@ -152,15 +167,14 @@ TEST_P(GoldenModel, LogitsLossAndGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenModel,
-                         testing::Combine(testing::Values("vit_prenorm", "vit_postnorm", "minvit",
-                                                          "vit_switches", "vit_dropout",
-                                                          "minvit_dropout", "vit_dropout001"),
-                                          testing::Values("reference", "cpu")),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param)) + "_" +
-                                  std::get<1>(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    PyTorch, GoldenModel,
+    testing::Combine(testing::Values("vit_prenorm", "vit_postnorm", "minvit", "vit_switches",
+                                     "vit_dropout", "minvit_dropout", "vit_dropout001", "swin"),
+                     testing::Values("reference", "cpu")),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
+    });
 
 // Ten steps on one batch, as the file's optimiser section describes them.
 class GoldenOptimizer : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
@@ -226,7 +240,7 @@ TEST_P(GoldenOptimizer, TenSteps) {
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenOptimizer,
                          testing::Combine(testing::Values("vit_prenorm", "vit_postnorm", "minvit",
-                                                          "vit_switches"),
+                                                          "vit_switches", "swin"),
                                           testing::Values("sgd", "adam", "adamw")),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +

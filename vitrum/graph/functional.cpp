@@ -1,5 +1,7 @@
 #include "vitrum/graph/functional.h"
 
+#include <cassert>
+
 #include "vitrum/core/error.h"
 
 namespace vitrum {
@@ -23,13 +25,38 @@ Value activation(Value x, Act act) {
 }
 
 Value attention(Scope s, Value qkv, int64_t heads, float drop) {
+  return attention(s, qkv, heads, drop, Value(), Value());
+}
+
+Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value mask) {
   Graph& g = s.graph();
   if (qkv.dim(-1) % 3 != 0 || heads <= 0 || (qkv.dim(-1) / 3) % heads != 0)
     fail_usage("{}: width {} is not divisible by {} heads", s.path(), qkv.dim(-1) / 3, heads);
   const bool drops = drop > 0 && g.mode == Mode::kTraining;
   const Attention op{.heads = heads, .drop = drops ? drop : 0, .site = drops ? g.next_site() : 0};
-  return g.emit(s.path(), op, {qkv, drops ? g.rng() : Value()},
-                {qkv.shape().with_last(qkv.dim(-1) / 3)});
+  std::vector<Value> in = {qkv, drops ? g.rng() : Value()};
+  if (bias) in.insert(in.end(), {bias, mask});
+  return g.emit(s.path(), op, in, {qkv.shape().with_last(qkv.dim(-1) / 3)});
+}
+
+Value relative_bias(Scope s, int64_t window_h, int64_t window_w, int64_t heads) {
+  Graph& g = s.graph();
+  const int64_t tokens = window_h * window_w;
+  Value table =
+      s.param("relative_position_bias_table", {(2 * window_h - 1) * (2 * window_w - 1), heads},
+              Init::normal(0.02f), /*decay=*/false);
+  Value bias = g.emit((s / "relative_position_bias").path(), RelativeBias{window_h, window_w},
+                      {table}, {{heads, tokens, tokens}});
+  g.info(bias).exact = true;
+  return bias;
+}
+
+Value gather_tokens(const std::string& name, Value x, int64_t tokens, std::vector<int32_t> from,
+                    Shape shape) {
+  const int64_t width = x.dim(-1);
+  assert(x.shape().rows() % tokens == 0);
+  assert(x.shape().rows() / tokens * static_cast<int64_t>(from.size()) * width == shape.numel());
+  return x.graph().emit(name, GatherTokens{tokens, width, std::move(from)}, {x}, {shape});
 }
 
 Value operator+(Value a, Value b) {

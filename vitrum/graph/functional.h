@@ -17,6 +17,13 @@ Value layer_norm(Scope s, Value x, float eps, bool bias = true);
 Value activation(Value x, Act act);
 Value attention(Scope s, Value qkv, int64_t heads,
                 float drop = 0);  // drop: on the attention weights
+// With what is added to the scores: bias (H, T, T), and mask (W, T, T), which may be absent.
+Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value mask);
+// A learned bias by distance inside a window: (H, T, T), T = window_h * window_w.
+Value relative_bias(Scope s, int64_t window_h, int64_t window_w, int64_t heads);
+// The tokens of each image in another order, see GatherTokens: x (.., C), `tokens` rows an image.
+Value gather_tokens(const std::string& name, Value x, int64_t tokens, std::vector<int32_t> from,
+                    Shape shape);
 Value operator+(Value a, Value b);
 Value layer_scale(Scope s, Value x, float start);
 Value dropout(Scope s, Value x, float drop);    // the identity unless training

@@ -8,16 +8,36 @@
 namespace vitrum {
 
 std::string_view name_of(const Op& op) {
-  static constexpr std::string_view kNames[] = {
-      "Normalize",       "Patchify",       "Linear",
-      "Activation",      "LayerNorm",      "AddLayerNorm",
-      "Attention",       "AttentionProbs", "Add",
-      "ChannelScale",    "Dropout",        "DropPath",
-      "Tokens",          "Pool",           "CrossEntropy",
-      "TrainMetrics",    "LinearBwd",      "ActivationBwd",
-      "LayerNormBwd",    "AttentionBwd",   "AttentionProbsGrad",
-      "ChannelScaleBwd", "TokensBwd",      "PoolBwd",
-      "CrossEntropyBwd", "ClipScale",      "OptimizerStep"};
+  static constexpr std::string_view kNames[] = {"Normalize",
+                                                "Patchify",
+                                                "Linear",
+                                                "Activation",
+                                                "LayerNorm",
+                                                "AddLayerNorm",
+                                                "Attention",
+                                                "AttentionProbs",
+                                                "RelativeBias",
+                                                "GatherTokens",
+                                                "Add",
+                                                "ChannelScale",
+                                                "Dropout",
+                                                "DropPath",
+                                                "Tokens",
+                                                "Pool",
+                                                "CrossEntropy",
+                                                "TrainMetrics",
+                                                "LinearBwd",
+                                                "ActivationBwd",
+                                                "LayerNormBwd",
+                                                "AttentionBwd",
+                                                "AttentionProbsGrad",
+                                                "RelativeBiasBwd",
+                                                "ChannelScaleBwd",
+                                                "TokensBwd",
+                                                "PoolBwd",
+                                                "CrossEntropyBwd",
+                                                "ClipScale",
+                                                "OptimizerStep"};
   static_assert(std::size(kNames) == std::variant_size_v<Op>);
   return kNames[op.index()];
 }

@@ -51,15 +51,30 @@ struct LayerNorm {  // (x (.., C), w (C), bias? (C)) -> y [, mean (rows), rstd (
 struct AddLayerNorm {  // (a, b, w, bias?) -> a + b, layer_norm(a + b) [, mean, rstd]
   float eps = 1e-6f;
 };
-struct Attention {  // (qkv (B, T, 3C) in the order q, k, v, each (H, D), rng?) -> (B, T, C) [, lse
-                    // (B, H, T)]
+// (qkv (B, T, 3C) in the order q, k, v, each (H, D), rng?, bias? (H, T, T), mask? (W, T, T)) ->
+// (B, T, C) [, lse (B, H, T)]. bias and mask are added to the scaled scores; item b of the batch
+// has mask b % W.
+struct Attention {
   int64_t heads = 1;
   float drop = 0;  // on the attention weights
   uint32_t site = 0;
 };
-struct AttentionProbs : Final {  // (qkv) -> f32 (B, H, T, T): Attention's weights, not dropped; a
-                                 // branch beside it for who wants to see them
+// (Attention's inputs without rng) -> f32 (B, H, T, T): its weights, not dropped; a branch beside
+// it for who wants to see them.
+struct AttentionProbs : Final {
   int64_t heads = 1;
+};
+// (table ((2 h - 1) (2 w - 1), H)) -> (H, T, T), T = h w: for query t and key u of a window the row
+// of their distance, (yt - yu + h - 1) (2 w - 1) + xt - xu + w - 1.
+struct RelativeBias {
+  int64_t window_h = 1, window_w = 1;
+};
+// (x, images of `tokens` tokens of `width` values each) -> images of from.size() tokens: token i is
+// x's token from[i], or zeros where that is -1. No token is taken twice, so the gradient is such a
+// node too. Windows, their reverse and the merging of neighbours are all this.
+struct GatherTokens {
+  int64_t tokens = 1, width = 1;
+  std::vector<int32_t> from;
 };
 struct Add {};           // (a, b) -> a + b
 struct ChannelScale {};  // (x (.., C), gamma (C)) -> x * gamma: LayerScale
@@ -95,7 +110,7 @@ struct ActivationBwd : Final {  // (dy, x) -> dx
   Act act = Act::kGelu;
 };
 struct LayerNormBwd : Final {};  // (dy, x, w, mean, rstd, dskip?) -> dx (+ dskip), += dw, += dbias
-struct AttentionBwd : Final {    // (dy, qkv, y, lse, rng?) -> dqkv
+struct AttentionBwd : Final {    // (dy, qkv, y, lse, rng?, bias?, mask?) -> dqkv, dbias
   int64_t heads = 1;
   float drop = 0;
   uint32_t site = 0;
@@ -103,6 +118,9 @@ struct AttentionBwd : Final {    // (dy, qkv, y, lse, rng?) -> dqkv
 struct AttentionProbsGrad : Final {  // (dy, qkv) -> f32 (B, H, T, T): dy v^T, the gradient of
                                      // Attention's weights
   int64_t heads = 1;
+};
+struct RelativeBiasBwd : Final {  // (dy (H, T, T)) -> += dtable
+  int64_t window_h = 1, window_w = 1;
 };
 struct ChannelScaleBwd : Final {};  // (dy, x, gamma) -> dx, += dgamma
 struct TokensBwd : Final {};        // (dy) -> dx, += dpos, += dprefix ...
@@ -132,11 +150,12 @@ struct OptimizerStep : Final {
   std::vector<Segment> segments;
 };
 
-using Op = std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
-                        AttentionProbs, Add, ChannelScale, Dropout, DropPath, Tokens, Pool,
-                        CrossEntropy, TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd,
-                        AttentionBwd, AttentionProbsGrad, ChannelScaleBwd, TokensBwd, PoolBwd,
-                        CrossEntropyBwd, ClipScale, OptimizerStep>;
+using Op =
+    std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
+                 AttentionProbs, RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath,
+                 Tokens, Pool, CrossEntropy, TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd,
+                 AttentionBwd, AttentionProbsGrad, RelativeBiasBwd, ChannelScaleBwd, TokensBwd,
+                 PoolBwd, CrossEntropyBwd, ClipScale, OptimizerStep>;
 
 std::string_view name_of(const Op& op);
 
