@@ -339,10 +339,15 @@ void make(Maker& m, const Attention&) {
 void make(Maker& m, const AttentionProbs&) {
   for (const AttentionCase& c : kAttentionCases)
     m.add(AttentionProbs{.heads = c.heads}, std::to_string(c.heads) + " heads",
-          {m.normal({c.batch, c.tokens, 3 * c.heads * c.size}, m.compute)},
+          {m.normal({c.batch, c.tokens, 3 * c.heads * c.size}, m.compute), m.none()},
           {m.needed(m.blank({c.batch, c.heads, c.tokens, c.tokens}, kF32))});
-  m.add(AttentionProbs{.heads = 2}, "sharp", {m.normal({2, 9, 96}, m.compute, 8)},
+  m.add(AttentionProbs{.heads = 2}, "sharp", {m.normal({2, 9, 96}, m.compute, 8), m.none()},
         {m.needed(m.blank({2, 2, 9, 9}, kF32))});
+  for (const bool masked : {false, true})
+    m.add(AttentionProbs{.heads = 3}, masked ? "bias, mask" : "bias",
+          {m.normal({6, 9, 3 * 24}, m.compute), m.none(), m.normal({3, 9, 9}, kF32),
+           masked ? m.normal({2, 9, 9}, kF32, 3) : m.none()},
+          {m.needed(m.blank({6, 3, 9, 9}, kF32))});
 }
 
 void make(Maker& m, const AttentionProbsGrad&) {

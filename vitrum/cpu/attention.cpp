@@ -263,9 +263,10 @@ class AttentionBwdKernel final : public HeadKernel {
 // weights, or where dy is given their gradient dy v^T.
 class AttentionMatrixKernel final : public HeadKernel {
  public:
-  AttentionMatrixKernel(CpuBackend& cpu, const TensorView& dy, const TensorView& qkv, int64_t heads,
-                        const TensorView& out)
-      : HeadKernel(cpu, qkv, heads, 0, 0, {TensorView{}}, 0), dy_(dy), qkv_(qkv), out_(out) {
+  // `in`: Attention's inputs.
+  AttentionMatrixKernel(CpuBackend& cpu, const TensorView& dy, const std::vector<TensorView>& in,
+                        int64_t heads, const TensorView& out)
+      : HeadKernel(cpu, in[0], heads, 0, 0, in, 1), dy_(dy), qkv_(in[0]), out_(out) {
     const Dims& d = dims_;
     reserve(4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
   }
@@ -289,7 +290,8 @@ class AttentionMatrixKernel final : public HeadKernel {
       scores(dy, part[2], s, packed);
     } else {
       scores(part[0], part[1], s, packed);
-      simd.softmax(s, d.tokens, d.padded, scale_, 0, nullptr, nullptr, scratch.take(d.padded + 32));
+      const float scale = biased(s, b, h);
+      simd.softmax(s, d.tokens, d.padded, scale, 0, nullptr, nullptr, scratch.take(d.padded + 32));
     }
     float* out = f32_only(out_) + number * d.tokens * d.tokens;
     for (int64_t t = 0; t < d.tokens; ++t)
@@ -302,10 +304,11 @@ class AttentionMatrixKernel final : public HeadKernel {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const AttentionProbs& op, const Operands& io) {
-  return std::make_unique<AttentionMatrixKernel>(cpu, TensorView{}, io.in[0], op.heads, io.out[0]);
+  return std::make_unique<AttentionMatrixKernel>(cpu, TensorView{}, io.in, op.heads, io.out[0]);
 }
 KernelPtr lower(CpuBackend& cpu, const AttentionProbsGrad& op, const Operands& io) {
-  return std::make_unique<AttentionMatrixKernel>(cpu, io.in[0], io.in[1], op.heads, io.out[0]);
+  return std::make_unique<AttentionMatrixKernel>(cpu, io.in[0], std::vector{io.in[1], TensorView{}},
+                                                 op.heads, io.out[0]);
 }
 KernelPtr lower(CpuBackend& cpu, const Attention& op, const Operands& io) {
   return std::make_unique<AttentionKernel>(cpu, op, io);

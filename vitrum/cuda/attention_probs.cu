@@ -21,6 +21,9 @@ struct MatrixArgs {
   AttentionShape shape;
   HeadRows left, right;
   float* out;  // (B, H, T, T)
+  // Added to the scores (may be null): (H, T, T) and (masks, T, T).
+  const float *bias = nullptr, *mask = nullptr;
+  int64_t masks = 1;
 };
 
 // `x` of all threads of the block, combined; every thread gets the result.
@@ -55,6 +58,10 @@ __global__ void matrix(MatrixArgs args) {
     float dot = 0;
     for (int i = 0; i < shape.size; ++i) dot = fmaf(left[i], args.right.data.load(right + i), dot);
     out[u] = dot * scale;
+    const int64_t place = static_cast<int64_t>(t) * shape.tokens + u,
+                  square = static_cast<int64_t>(shape.tokens) * shape.tokens;
+    if (args.bias) out[u] += args.bias[head * square + place];
+    if (args.mask) out[u] += args.mask[image % args.masks * square + place];
     top = fmaxf(top, out[u]);
   }
   if (!kSoftmax) return;
@@ -80,13 +87,16 @@ AttentionShape shape_of(const TensorView& qkv, int64_t heads) {
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const AttentionProbs& op, const Operands& io) {
-  const TensorView qkv = io.in[0];
+  const TensorView qkv = io.in[0], bias = operand(io.in, 2), mask = operand(io.in, 3);
   const int64_t width = qkv.shape[2] / 3;
   return launch<true>(cuda,
                       {shape_of(qkv, op.heads),
                        {mixed(qkv), 3 * width, 0},
                        {mixed(qkv), 3 * width, width},
-                       io.out[0].f32()},
+                       io.out[0].f32(),
+                       bias.f32(),
+                       mask.f32(),
+                       mask ? mask.shape[0] : 1},
                       qkv.shape[0]);
 }
 

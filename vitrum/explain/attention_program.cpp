@@ -29,6 +29,35 @@ TokenGrid grid_of(const Graph& g) {
   return grid;
 }
 
+// Where the tokens of one layer lie: GatherTokens nodes before it merge patches, and the one that
+// feeds its qkv cuts windows.
+void place_tokens(const Graph& g, const AttentionSite& site, const TokenGrid& first,
+                  LayerAttention& layer) {
+  layer.grid = first, layer.size = site.qkv.dim(1);
+  const Node* gather = nullptr;
+  ValueId into_qkv = kAbsent;
+  for (const Node& node : g.nodes)
+    if (std::holds_alternative<Linear>(node.op) && node.out[0] == site.qkv.id())
+      into_qkv = node.in[0];
+  for (const Node& node : g.nodes) {
+    if (node.out[0] == site.qkv.id()) break;
+    const auto* op = std::get_if<GatherTokens>(&node.op);
+    if (!op) continue;
+    if (node.out[0] == into_qkv) gather = &node;
+    if (g.values[static_cast<size_t>(node.out[0])].shape[-1] == 4 * op->width)
+      layer.grid.rows = (layer.grid.rows + 1) / 2,
+      layer.grid.columns = (layer.grid.columns + 1) / 2;
+  }
+  if (gather) {
+    const auto& from = std::get<GatherTokens>(gather->op).from;
+    layer.place.assign(from.begin(), from.end());
+  } else {
+    layer.place.resize(static_cast<size_t>(layer.size));
+    std::iota(layer.place.begin(), layer.place.end(), int64_t{0});
+  }
+  layer.windows = static_cast<int64_t>(layer.place.size()) / layer.size;
+}
+
 }  // namespace
 
 AttentionProgram::AttentionProgram(const ModelSpec& model, ParamStore& store,
@@ -60,13 +89,8 @@ std::vector<AttentionProgram::Site> AttentionProgram::record(const AttentionOpti
     Site site{found[static_cast<size_t>(layer)], {}, {}, {}};
     const std::vector<std::string> name = {site.name + ".probs"};
     site.weights = tap(graph_, name)[0];
-    site.form = {.name = site.name,
-                 .number = layer,
-                 .grid = grid,
-                 .heads = site.heads,
-                 .size = site.qkv.dim(1)};
-    site.form.place.resize(static_cast<size_t>(site.form.size));
-    std::iota(site.form.place.begin(), site.form.place.end(), int64_t{0});
+    site.form = {.name = site.name, .number = layer, .heads = site.heads};
+    place_tokens(graph_, site, grid, site.form);
     sites.push_back(std::move(site));
   }
   return sites;

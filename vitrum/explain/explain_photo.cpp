@@ -89,8 +89,9 @@ class Drawer {
         fmt::format("attention of {}, {} of heads", layer.name, name_of(options_.rolled.fusion)),
         attention_map(layer, options_.rolled.fusion));
     const ShownPhoto small = shown(kCell);
-    Sheet heads{.columns =
-                    static_cast<size_t>(std::ceil(std::sqrt(static_cast<double>(layer.heads))))};
+    Sheet heads{.columns = layer.heads <= 4 ? static_cast<size_t>(layer.heads)
+                                            : static_cast<size_t>(std::ceil(
+                                                  std::sqrt(static_cast<double>(layer.heads))))};
     for (int64_t h = 0; h < layer.heads; ++h) {
       heads.pictures.push_back(draw(small, attention_map(layer, options_.rolled.fusion, h)));
       heads.captions.push_back(fmt::format("head {}", h));

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "vitrum/core/error.h"
+#include "vitrum/data/resize.h"
 #include "vitrum/explain/principal.h"
 
 namespace vitrum {
@@ -122,6 +123,65 @@ void add_patch_filters(const ValueInfo& weight, const FirstLayer& first, ParamSt
   out.maps.push_back({"filters", shape, {found.vectors.begin(), found.vectors.end()}});
 }
 
+// The filters of a convolution (K, C, h, w) themselves.
+void add_convolution(const ValueInfo& weight, ParamStore& store, Explanation& out) {
+  const FirstLayer shape{
+      {weight.shape[2], weight.shape[3], PatchOrder::kChannelFirst}, weight.shape[1], 0, 0};
+  const std::vector<float> values = values_of(weight, store);
+  const int64_t size = values.empty() ? 0 : weight.shape.numel() / weight.shape[0];
+  Sheet tiles{.columns = 8};
+  for (int64_t i = 0; i < weight.shape[0]; ++i)
+    tiles.pictures.push_back(filter_picture(values.data() + i * size, shape,
+                                            std::max(1, static_cast<int>(56 / shape.cut.patch_w))));
+  out.pictures.push_back(
+      {"filters", with_title(lay_out(tiles), {"filters of the first convolution", weight.name})});
+  out.maps.push_back({"filters", weight.shape, values});
+}
+
+// ---- relative positions ----
+
+// A row a layer, a column a head: what is added to the score of a pair by its distance, for all
+// distances inside a window; the centre is a patch's own place.
+void add_relative_biases(const Graph& g, ParamStore& store, Explanation& out) {
+  constexpr int kTile = 60;
+  Sheet tiles;
+  int64_t most = 0;
+  for (const Node& node : g.nodes)
+    if (std::holds_alternative<RelativeBias>(node.op))
+      most = std::max(most, g.values[static_cast<size_t>(node.in[0])].shape[1]);
+  for (const Node& node : g.nodes) {
+    const auto* op = std::get_if<RelativeBias>(&node.op);
+    if (!op) continue;
+    const ValueInfo& table = g.values[static_cast<size_t>(node.in[0])];
+    const int64_t rows = 2 * op->window_h - 1, columns = 2 * op->window_w - 1,
+                  heads = table.shape[1];
+    const std::vector<float> values = values_of(table, store);
+    NamedArray array{fmt::format("relative-positions-{:02}", tiles.row_names.size()),
+                     {heads, rows, columns},
+                     {}};
+    for (int64_t h = 0; h < most; ++h) {
+      PatchMap map{rows, columns, {}};
+      for (int64_t i = 0; i < rows * columns && h < heads; ++i)
+        map.values.push_back(static_cast<double>(values[static_cast<size_t>(i * heads + h)]));
+      array.values.insert(array.values.end(), map.values.begin(), map.values.end());
+      tiles.pictures.push_back(
+          h < heads ? resize(heat_map(map, range_of(map),
+                                      std::max<int>(1, kTile / static_cast<int>(columns))),
+                             kTile, kTile, Filter::kNearest)
+                    : blank(kTile, kTile));
+    }
+    tiles.row_names.push_back(std::to_string(tiles.row_names.size()));
+    out.maps.push_back(std::move(array));
+  }
+  if (tiles.pictures.empty()) return;
+  tiles.columns = static_cast<size_t>(most);
+  for (int64_t h = 0; h < most; ++h) tiles.column_names.push_back(std::to_string(h));
+  out.pictures.push_back(
+      {"relative-positions",
+       with_title(lay_out(tiles), {"relative position bias by distance",
+                                   "a row a layer, a column a head", "least", "most"})});
+}
+
 }  // namespace
 
 std::vector<float> position_cosines(const Positions& p) {
@@ -162,6 +222,9 @@ Explanation explain_weights(const Graph& g, ParamStore& store) {
   const ValueInfo* patches = find(g, "patch_embed.proj.weight");
   const std::optional<FirstLayer> first = first_layer(g);
   if (patches && first) add_patch_filters(*patches, *first, store, out);
+  if (const ValueInfo* conv = find(g, "conv1.weight"); conv && conv->shape.rank() == 4)
+    add_convolution(*conv, store, out);
+  add_relative_biases(g, store, out);
   if (out.pictures.empty()) fail_usage("the model has no weights that a picture is known for");
   return out;
 }

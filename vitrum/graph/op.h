@@ -59,6 +59,11 @@ struct Attention {
   float drop = 0;  // on the attention weights
   uint32_t site = 0;
 };
+// (Attention's inputs without rng) -> f32 (B, H, T, T): its weights, not dropped; a branch beside
+// it for who wants to see them.
+struct AttentionProbs : Final {
+  int64_t heads = 1;
+};
 // (table ((2 h - 1) (2 w - 1), H)) -> (H, T, T), T = h w: for query t and key u of a window the row
 // of their distance, (yt - yu + h - 1) (2 w - 1) + xt - xu + w - 1.
 struct RelativeBias {
@@ -70,10 +75,6 @@ struct RelativeBias {
 struct GatherTokens {
   int64_t tokens = 1, width = 1;
   std::vector<int32_t> from;
-};
-struct AttentionProbs : Final {  // (qkv) -> f32 (B, H, T, T): Attention's weights, not dropped; a
-                                 // branch beside it for who wants to see them
-  int64_t heads = 1;
 };
 struct Add {};           // (a, b) -> a + b
 struct ChannelScale {};  // (x (.., C), gamma (C)) -> x * gamma: LayerScale

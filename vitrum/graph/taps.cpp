@@ -50,7 +50,9 @@ Value record_probs(Graph& g, const std::string& name) {
   const auto behind = at - g.nodes.begin() + 1;
   const int64_t heads = std::get<Attention>(at->op).heads;
   const Value qkv(&g, at->in[0]);
-  const Value probs = g.emit(name, AttentionProbs{.heads = heads}, {qkv},
+  std::vector<Value> in = {qkv, Value()};  // no dropout
+  for (size_t i = 2; i < at->in.size(); ++i) in.emplace_back(&g, at->in[i]);
+  const Value probs = g.emit(name, AttentionProbs{.heads = heads}, in,
                              {{qkv.dim(0), heads, qkv.dim(1), qkv.dim(1)}});
   g.info(probs).exact = true;
   std::rotate(g.nodes.begin() + behind, g.nodes.end() - 1, g.nodes.end());

@@ -38,7 +38,7 @@ Value embed(Scope s, Value image, const SwinConfig& cfg) {  // (B, C, H, W) -> (
   Value x = patchify(image, cfg.patch_h, cfg.patch_w, PatchOrder::kChannelFirst);
   x = linear(s / "proj", x, cfg.width,
              {.weight_init = Init::fan_in(pixels), .bias_init = Init::fan_in(pixels)});
-  return layer_norm(s / "norm", x, cfg.eps);
+  return module_output(s, layer_norm(s / "norm", x, cfg.eps));
 }
 
 // Four neighbours become one token: (B, N, C) -> (B, N / 4, 2C). Their order is timm's: columns
@@ -55,7 +55,8 @@ Value merge(Scope s, Value x, const SwinConfig& cfg, int64_t grid_h, int64_t gri
       }
   x = gather_tokens((s / "neighbours").path(), x, grid_h * grid_w, std::move(from),
                     {x.dim(0), down * across, 4 * width});
-  return linear(s / "reduction", layer_norm(s / "norm", x, cfg.eps), 2 * width, {.bias = false});
+  x = linear(s / "reduction", layer_norm(s / "norm", x, cfg.eps), 2 * width, {.bias = false});
+  return module_output(s, x);
 }
 
 // A stage as its blocks see it. The blocks that shift share their mask.
@@ -90,7 +91,7 @@ Value window_attention(Scope s, Value x, const SwinConfig& cfg, const Stage& sta
   x = linear(s / "qkv", x, 3 * width, {.bias = cfg.qkv_bias});
   x = attention(s / "core", x, stage.heads, cfg.drop_attn, bias, mask);
   x = dropout(s / "drop", linear(s / "proj", x, width), cfg.drop_proj);
-  return from_windows(s, x, windows);
+  return from_windows(s, module_output(s, x), windows);
 }
 
 Value mlp(Scope s, Value x, const SwinConfig& cfg) {
@@ -98,7 +99,7 @@ Value mlp(Scope s, Value x, const SwinConfig& cfg) {
   const auto hidden = static_cast<int64_t>(static_cast<double>(width) * cfg.mlp_ratio);
   x = activation(linear(s / "fc1", x, hidden), cfg.act);
   x = linear(s / "fc2", dropout(s / "drop1", x, cfg.drop_act), width);
-  return dropout(s / "drop2", x, cfg.drop_mlp);
+  return module_output(s, dropout(s / "drop2", x, cfg.drop_mlp));
 }
 
 Value block(Scope s, Value x, const SwinConfig& cfg, const Stage& stage, bool odd, float drop) {
@@ -108,7 +109,7 @@ Value block(Scope s, Value x, const SwinConfig& cfg, const Stage& stage, bool od
   y = window_attention(s / "attn", y, cfg, stage, windows, odd ? stage.mask : Value());
   x = x + drop_path(s / "drop_path1", y, drop);
   y = mlp(s / "mlp", layer_norm(s / "norm2", x, cfg.eps), cfg);
-  return x + drop_path(s / "drop_path2", y, drop);
+  return module_output(s, x + drop_path(s / "drop_path2", y, drop));
 }
 
 Stage stage_of(Scope s, const SwinConfig& cfg, int64_t i) {
@@ -193,6 +194,7 @@ Value swin_features(Scope s, Value image, const SwinConfig& cfg) {
           static_cast<float>(done) / static_cast<float>(std::max<int64_t>(1, depth - 1));
       x = block(layer / "blocks" / b, x, cfg, stage, b % 2 == 1, cfg.drop_path * share);
     }
+    module_output(layer, x);
   }
   return mean_tokens(layer_norm(s / "norm", x, cfg.eps), 0);
 }

@@ -90,7 +90,7 @@ void run(const Attention& op, const Operands& io) {
 
 void run(const AttentionProbs& op, const Operands& io) {
   const Values qkv = read(io.in[0]);
-  const Offsets offsets({}, {});
+  const Offsets offsets(at(io.in, 2), at(io.in, 3));
   Values p(static_cast<size_t>(io.out[0].shape.numel()));
   for_each_head(io.in[0].shape, op.heads, [&](const Head& at) {
     for (int64_t t = 0; t < at.tokens; ++t) {
