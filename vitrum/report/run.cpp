@@ -54,10 +54,10 @@ std::optional<ModelSpec> saved_model(const std::string& path) {
 }
 
 ReportModel describe(const ModelSpec& spec) {
-  const ViTConfig& c = spec.config;
+  const ModelConfig& c = spec.config;
   Graph g;
-  vit(Scope(g), g.input("image", {1, c.channels, c.image_h, c.image_w}), c);
-  return {spec.architecture, {c.channels, c.image_h, c.image_w}, summarize(g)};
+  model(Scope(g), g.input("image", {1, c.channels(), c.image_h(), c.image_w()}), c);
+  return {spec.architecture, {c.channels(), c.image_h(), c.image_w()}, summarize(g)};
 }
 
 // Does what may fail without making the rest useless, and notes it.
