@@ -18,11 +18,12 @@ namespace {
 using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
-const std::vector<std::string> kVerbs = {"train",    "classify", "embed",   "eval",   "summary",
-                                         "models",   "data",     "bench",   "doctor", "version",
-                                         "download", "export",   "forward", "convert"};
+const std::vector<std::string> kVerbs = {"train",    "classify", "embed",   "eval",    "summary",
+                                         "models",   "data",     "bench",   "doctor",  "version",
+                                         "download", "export",   "forward", "convert", "report"};
 
 struct Outcome {
   int code = -1;
@@ -198,6 +199,49 @@ TEST(Cli, Summary) {
   std::istringstream lines(table.out);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
   EXPECT_THAT(vitrum("summary vit_mnist --columns name,macs").out, StartsWith("layer"));
+}
+
+TEST(Cli, SummaryShowsMemoryAndWhatLearns) {
+  const json all = json_of("summary vit_base_patch16_224 --batch 8 --json");
+  ASSERT_EQ(all["memory"].size(), 4u);
+  const json& asked = all["memory"][0];
+  EXPECT_EQ(asked["batch"], 8);
+  EXPECT_EQ(asked["training_f32"]["arena"], all["training_activation_bytes"]);
+  EXPECT_EQ(asked["training_f32"]["weights"], 16 * 86'567'656ll);
+  EXPECT_EQ(asked["inference_f32"]["weights"], 4 * 86'567'656ll);
+  EXPECT_LT(asked["inference_bf16"]["weights"], 2.1 * 86'567'656);
+  EXPECT_LT(asked["training_bf16"]["arena"], asked["training_f32"]["arena"]);
+
+  const json frozen = json_of(
+      "summary vit_base_patch16_224 --batch 8 --freeze 'blocks.*' --freeze patch_embed --json");
+  EXPECT_EQ(frozen["trainable"], 86'567'656 - 85'054'464 - 590'592);
+  EXPECT_LT(frozen["training_activation_bytes"], all["training_activation_bytes"]);
+  expect_failure(2, "--freeze: 'blokcs' matches no parameter", "summary vit_mnist --freeze blokcs");
+
+  const std::string table = vitrum("summary vit_base_patch16_224 --freeze blocks").out;
+  EXPECT_THAT(table, AllOf(HasSubstr("1 to 11"), HasSubstr("11 x Block"), HasSubstr("partly"),
+                           HasSubstr("85,054,464 frozen"), HasSubstr("batch 128")));
+  EXPECT_THAT(vitrum("summary vit_base_patch16_224 --all").out, Not(HasSubstr("1 to 11")));
+  EXPECT_THAT(vitrum("summary vit_mnist --columns name,kernel,percent,memory").out,
+              AllOf(HasSubstr("weight"), HasSubstr("KiB"), HasSubstr("100.00")));
+}
+
+TEST(Cli, ComparesModels) {
+  const Outcome table = vitrum("models --compare 'vit_*_patch16_224'");
+  EXPECT_THAT(table.out, AllOf(HasSubstr("330.2 MiB"), HasSubstr("parameters")));
+  EXPECT_LT(table.out.find("vit_tiny"), table.out.find("vit_base")) << "the cheapest first";
+  std::istringstream lines(vitrum("models --compare --json").out);
+  int64_t last = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const json model = json::parse(line);
+    expect_keys(model, {"name", "family", "parameters", "macs", "image_size", "bytes", "accuracy"});
+    EXPECT_GE(model["macs"].get<int64_t>(), last);
+    last = model["macs"];
+  }
+  EXPECT_GT(last, 0);
+  expect_failure(2, "neither a model directory nor a preset", "models --compare vit_bse");
+  expect_failure(2, "--data needs model directories", "models --compare vit_mnist --data mnist:.");
+  expect_failure(2, "--data goes with --compare", "models --data mnist:.");
 }
 
 TEST(Cli, Doctor) {

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
+#include "vitrum/data/decode.h"
 #include "vitrum/train/draw.h"
 #include "vitrum/train/ticks.h"
 
@@ -107,6 +109,70 @@ TEST(Picture, ConfusionOfAnySize) {
     expect_well_formed(svg);
     EXPECT_EQ(svg.find(">12M<") != svg.npos, n > 0 && n <= 20) << n;
   }
+}
+
+Image png_of(const Picture& picture) {
+  const std::string bytes = to_png(picture, 1);
+  return decode_image({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, "png");
+}
+
+TEST(Picture, PngShowsWhatSvgShows) {
+  Picture picture{.width = 40, .height = 30, .title = "x"};
+  picture.shapes.push_back(LineShape{{{5, 10.5}, {35, 10.5}}, Ink::kSeries, 1});
+  picture.shapes.push_back(DotShape{{20, 22}, 4, 2});
+  picture.shapes.push_back(CellsShape{{0, 0}, 5, 5, 1, {{0, 0}, {1, 0}}});
+  const Image image = png_of(picture);
+  ASSERT_EQ(image.width, 40);
+  ASSERT_EQ(image.height, 30);
+  const auto pixel = [&](int x, int y) {
+    const size_t at = static_cast<size_t>(y * 40 + x);
+    return image.plane(0)[at] << 16 | image.plane(1)[at] << 8 | image.plane(2)[at];
+  };
+  EXPECT_EQ(pixel(20, 10), 0xea580c);
+  EXPECT_EQ(pixel(20, 22), 0x0d9488);
+  EXPECT_EQ(pixel(9, 4), 0x1e4fc2);
+  EXPECT_EQ(pixel(10, 4), 0xffffff);
+  EXPECT_EQ(pixel(20, 14), 0xffffff);
+  const int edge = pixel(20, 12) >> 16;  // outside of a line two pixels wide
+  EXPECT_EQ(edge, 0xff);
+}
+
+TEST(Picture, PngOfAnything) {
+  for (const int n : {0, 1, 3, 50}) EXPECT_GT(png_of(draw_curves(rows_of(n))).width, 1000);
+  for (const size_t n : {0u, 1u, 21u, 200u}) {
+    const std::vector<std::vector<int64_t>> counts(n, std::vector<int64_t>(n, 7));
+    EXPECT_GT(png_of(draw_confusion(counts, {"日本", "\xff"})).width, 100);
+  }
+}
+
+TEST(Picture, SeveralRunsHaveAColourEach) {
+  const auto a = rows_of(4), b = rows_of(9);
+  const std::vector<RunCurves> runs = {{"one", a}, {"<two>", b}};
+  const std::string svg = to_svg(draw_curves(runs, std::array{CurvePanel::kLoss}));
+  expect_well_formed(svg);
+  for (const char* part : {"one train 0.2500", "&lt;two&gt; train", "line s0 dots", "line s1 dots"})
+    EXPECT_THAT(svg, HasSubstr(part));
+  std::vector<RunCurves> many(20, runs[0]);
+  for (RunCurves& run : many) run.name = "a name that is much too long for a legend";
+  const Picture picture = draw_curves(many, std::array{CurvePanel::kAccuracy});
+  EXPECT_GT(picture.height, 40 * 17) << "the legend has as many lines as it takes";
+  expect_well_formed(to_svg(picture));
+}
+
+TEST(StrokeFont, HasEveryLetter) {
+  for (char c = '!'; c <= '~'; ++c) {
+    const auto strokes = text_strokes(std::string(1, c));
+    ASSERT_FALSE(strokes.empty()) << c;
+    for (const auto& stroke : strokes)
+      for (const Point& p : stroke) {
+        EXPECT_GE(p.x, 0);
+        EXPECT_LT(std::abs(p.y), 1) << c;
+      }
+  }
+  EXPECT_GT(text_width("mm"), 1.8 * text_width("m"));
+  EXPECT_EQ(text_width(""), 0);
+  EXPECT_EQ(text_strokes("…").size(), 3u);
+  EXPECT_EQ(text_width("日"), text_width("?"));
 }
 
 TEST(Picture, EscapesWhatXmlCannotHold) {

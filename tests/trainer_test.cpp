@@ -8,6 +8,7 @@
 #include "tests/support/tiny_run.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
+#include "vitrum/infer/model_memory.h"
 
 namespace vitrum {
 namespace {
@@ -285,6 +286,18 @@ TEST(Trainer, DoesNotOverwriteARun) {
   EXPECT_THAT(
       error_of([&] { Trainer third(recipe_of_run(tiny / "run"), again); }, ErrorKind::kInput),
       HasSubstr("another process"));
+}
+
+TEST(Trainer, MemoryIsWhatTheSummarySays) {
+  const TinyRun tiny;
+  for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
+    Recipe recipe = tiny.recipe();
+    recipe.precision = precision;
+    const Trainer trainer(recipe, tiny.options(precision == Precision::kF32 ? "f32" : "bf16"));
+    const ModelMemory memory = training_memory(
+        trainer.model(), {.batch = recipe.batch_size, .compute = compute_for(recipe)});
+    EXPECT_EQ(memory.arena, trainer.activation_bytes());
+  }
 }
 
 TEST(Evaluation, CountsRanksAndConfusion) {

@@ -132,8 +132,9 @@ RunOptions TinyRun::options(const std::string& out, int threads) const {
 
 std::map<std::string, std::string> outcome(const std::string& run) {
   std::map<std::string, std::string> files;
-  for (const char* name : {"config.toml", "best/model.safetensors", "best/config.json",
-                           "last/model.safetensors", "last/config.json", "confusion.svg"})
+  for (const char* name :
+       {"config.toml", "best/model.safetensors", "best/config.json", "last/model.safetensors",
+        "last/config.json", "confusion.svg", "predictions.csv"})
     files[name] = read_text(run + "/" + name);
   files["metrics.csv"] = without_times(read_text(run + "/metrics.csv"), "");
   files["metrics.jsonl"] =

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "vitrum/cli/evaluate.h"
 #include "vitrum/cli/image_inputs.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/progress.h"
 #include "vitrum/core/utf8.h"
-#include "vitrum/infer/evaluator.h"
-#include "vitrum/infer/match_labels.h"
 #include "vitrum/infer/predict_all.h"
 
 namespace vitrum {
@@ -56,21 +55,6 @@ std::string to_text(const Evaluation& e, const std::vector<std::string>& classes
   return out;
 }
 
-Evaluation evaluate(Predictor& predictor, const Dataset& data, const LabelMatch& match,
-                    const CommonOptions& common) {
-  const auto last = std::max_element(match.outputs.begin(), match.outputs.end());
-  EvaluationTotals totals(match.outputs.empty() ? 0 : *last + 1);
-  Progress progress("eval", data.size(), common.quiet);
-  const auto add = [&](const PredictedSample& sample) {
-    totals.add(sample.logits, match.outputs[static_cast<size_t>(data.label(sample.index))]);
-    progress.update(sample.index + 1);
-    return true;
-  };
-  predict_all(predictor, data, {.threads = static_cast<int>(common.threads)}, add);
-  progress.finish();
-  return totals.result();
-}
-
 int run(const Options& o, const CommonOptions& common) {
   PredictorOptions options = predictor_options(o, common);
   options.max_batch = o.batch_size;
@@ -90,6 +74,21 @@ int run(const Options& o, const CommonOptions& common) {
 }
 
 }  // namespace
+
+Evaluation evaluate(Predictor& predictor, const Dataset& data, const LabelMatch& match,
+                    const CommonOptions& common) {
+  const auto last = std::max_element(match.outputs.begin(), match.outputs.end());
+  EvaluationTotals totals(match.outputs.empty() ? 0 : *last + 1);
+  Progress progress("eval", data.size(), common.quiet);
+  const auto add = [&](const PredictedSample& sample) {
+    totals.add(sample.logits, match.outputs[static_cast<size_t>(data.label(sample.index))]);
+    progress.update(sample.index + 1);
+    return true;
+  };
+  predict_all(predictor, data, {.threads = static_cast<int>(common.threads)}, add);
+  progress.finish();
+  return totals.result();
+}
 
 Verb eval_verb() {
   auto o = std::make_shared<Options>();

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "vitrum/cli/verbs.h"
+#include "vitrum/cli/compare.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/nearest.h"
@@ -14,8 +14,9 @@ namespace vitrum {
 namespace {
 
 struct Options {
-  std::string glob;
-  bool pretrained = false;
+  std::vector<std::string> globs;
+  std::string data;
+  bool pretrained = false, compare = false;
 };
 
 struct Row {
@@ -23,11 +24,13 @@ struct Row {
   int64_t parameters, macs;  // macs of one image
 };
 
-bool matches(const Preset& preset, const std::string& glob) {
+bool matches(const Preset& preset, const std::vector<std::string>& globs) {
   const auto fits = [&](const std::string& name) {
-    return fnmatch(glob.c_str(), name.c_str(), 0) == 0;
+    return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
+      return fnmatch(glob.c_str(), name.c_str(), 0) == 0;
+    });
   };
-  return glob.empty() || fits(preset.name) ||
+  return globs.empty() || fits(preset.name) ||
          std::any_of(preset.aliases.begin(), preset.aliases.end(), fits);
 }
 
@@ -43,12 +46,12 @@ std::vector<Row> select(const Options& options) {
   std::vector<std::string> names;
   for (const Preset& preset : presets()) {
     names.push_back(preset.name);
-    if (matches(preset, options.glob) && (!options.pretrained || !preset.public_weights.empty()))
+    if (matches(preset, options.globs) && (!options.pretrained || !preset.public_weights.empty()))
       rows.push_back(measure(preset));
   }
-  if (rows.empty())
-    fail_usage("no model matches '{}'{}; try '*{}*'", options.glob,
-               did_you_mean(options.glob, names), options.glob);
+  if (rows.empty() && !options.globs.empty())
+    fail_usage("no model matches '{}'{}; try '*{}*'", options.globs[0],
+               did_you_mean(options.globs[0], names), options.globs[0]);
   return rows;
 }
 
@@ -88,12 +91,21 @@ Verb models_verb() {
   auto o = std::make_shared<Options>();
   return {.name = "models",
           .summary = "list the models known by name, with --verbose their other names too",
-          .examples = {"models", "models '*base*'", "models --pretrained --json"},
-          .options = {{"GLOB", &o->glob,
+          .examples = {"models '*base*'", "models --pretrained --json",
+                       "models --compare runs/a/best runs/b/best --data cifar10:DIR"},
+          .options = {{"GLOB", &o->globs,
                        "only names or aliases that match, with * and ? as in a shell"},
                       {"--pretrained", &o->pretrained,
-                       "only those with known public weights, and where they are"}},
+                       "only those with known public weights, and where they are"},
+                      {"--compare", &o->compare,
+                       "one table, the cheapest first; GLOB may be a model directory too"},
+                      {"--data", &o->data,
+                       "with --compare: accuracy and speed of model directories on this data, the "
+                       "best first",
+                       "DATA"}},
           .run = [o](const CommonOptions& common) {
+            if (o->compare) return compare_models(o->globs, o->data, common);
+            if (!o->data.empty()) fail_usage("--data goes with --compare");
             const std::vector<Row> rows = select(*o);
             std::string out;
             for (const Row& row : rows) out += common.json ? json_line(row) : "";

@@ -1,52 +1,81 @@
 #include "vitrum/runtime/summary.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 
+#include "vitrum/cli/layer_table.h"
 #include "vitrum/cli/verbs.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/nearest.h"
-#include "vitrum/core/progress.h"
-#include "vitrum/graph/functional.h"
-#include "vitrum/graph/passes.h"
-#include "vitrum/weights/model_dir.h"
+#include "vitrum/infer/model_memory.h"
 
 namespace vitrum {
 namespace {
 
 struct Options {
   std::string model, module, columns;
+  std::vector<std::string> freeze;
   std::optional<int64_t> image_size, num_classes;
   std::optional<int64_t> depth;
   int64_t batch = 1;
+  bool all = false;
 };
 
-Value record(Graph& g, const ModelConfig& c, int64_t batch) {
-  return model(Scope(g), g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}), c);
+// The whole model at one batch size, in both precisions.
+struct MemoryRow {
+  int64_t batch;
+  ModelMemory inference[2], training[2];  // f32, bf16
+};
+
+struct Report {
+  std::string model;
+  std::vector<LayerSummary> rows;
+  std::vector<MemoryRow> memory;  // the batch that was asked for first
+  DType compute;
+  const MemoryRow& asked() const { return memory[0]; }
+  size_t precision() const { return compute == DType::kBF16 ? 1 : 0; }
+};
+
+void freeze(Graph& g, const std::vector<std::string>& patterns) {
+  std::vector<std::string> names;
+  for (const ParamSpec& param : g.params) names.push_back(param.name);
+  for (const std::string& pattern : patterns) {
+    bool found = false;
+    for (ParamSpec& param : g.params)
+      if (fnmatch(pattern.c_str(), param.name.c_str(), 0) == 0 ||
+          param.name.starts_with(pattern + "."))
+        param.trainable = false, found = true;
+    if (!found)
+      fail_usage("--freeze: '{}' matches no parameter{}", pattern, did_you_mean(pattern, names));
+  }
 }
 
-// Bytes of the planned arena, for inference and for training.
-struct ActivationBytes {
-  int64_t inference, training;
-};
+std::vector<LayerSummary> layers_of(const ModelSpec& spec, const Options& o) {
+  const ModelConfig& c = spec.config;
+  Graph g;
+  model(Scope(g), g.input("image", {o.batch, c.channels(), c.image_h(), c.image_w()}), c);
+  freeze(g, o.freeze);
+  return summarize(g);
+}
 
-ActivationBytes plan_activations(const ModelConfig& c, int64_t batch, DType compute) {
-  const auto plan = [&](Graph& g, Value output) {
-    assign_dtypes(g, compute, std::span(&output, 1));
-    drop_dead(g, std::span(&output, 1));
-    return plan_memory(g, std::span(&output, 1)).bytes;
-  };
-  Graph inference, training(Mode::kTraining);
-  const Value y = record(inference, c, batch);
-  fuse(inference);
-  const Value logits = record(training, c, batch);
-  Value loss = cross_entropy(logits, training.input("target", {batch}, DType::kI32),
-                             training.input("weight", {batch}, DType::kF32, /*exact=*/true));
-  fuse(training);
-  differentiate(training, loss, Recompute::kNone);
-  return {plan(inference, y), plan(training, loss)};
+std::vector<MemoryRow> memory_of(const ModelSpec& spec, const Options& o) {
+  std::vector<int64_t> batches = {o.batch};
+  for (const int64_t usual : {1, 8, 32, 128})
+    if (usual != o.batch) batches.push_back(usual);
+  std::vector<MemoryRow> rows;
+  for (const int64_t batch : batches) {
+    MemoryRow& row = rows.emplace_back(MemoryRow{.batch = batch});
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      const MemoryOptions options{
+          .batch = batch, .compute = compute, .freeze = [&](Graph& g) { freeze(g, o.freeze); }};
+      row.inference[compute == DType::kBF16] = inference_memory(spec, options);
+      row.training[compute == DType::kBF16] = training_memory(spec, options);
+    }
+  }
+  return rows;
 }
 
 // The rows of `module` and below, its depth becoming 0.
@@ -65,118 +94,48 @@ std::vector<LayerSummary> subtree(std::vector<LayerSummary> rows, const std::str
   return rows;
 }
 
-// ---- the table ----
-
-std::string dims(const Shape& shape) {
-  return fmt::format("{}", fmt::join(shape.begin(), shape.end(), "x"));
+std::string memory_table(const Report& r) {
+  std::vector<MemoryRow> rows = r.memory;
+  std::sort(rows.begin(), rows.end(),
+            [](const auto& a, const auto& b) { return a.batch < b.batch; });
+  std::string out = fmt::format("\nmemory in total {:>16}{:>14}{:>18}{:>14}\n", "inference f32",
+                                "bf16", "training f32", "bf16");
+  for (const MemoryRow& row : rows)
+    out += fmt::format("  batch {:<8}{:>16}{:>14}{:>18}{:>14}\n", row.batch,
+                       human_bytes(row.inference[0].total()), human_bytes(row.inference[1].total()),
+                       human_bytes(row.training[0].total()), human_bytes(row.training[1].total()));
+  return out + "  weights and planned activations; training adds gradients and AdamW's moments\n";
 }
-
-struct Column {
-  const char* name;
-  const char* title;
-  bool right;
-  std::string (*cell)(const LayerSummary&);
-};
-
-std::string tree_name(const LayerSummary& row) {
-  const std::string leaf = row.name.empty() ? "(model)"
-                           : row.depth == 0 ? row.name
-                                            : row.name.substr(row.name.rfind('.') + 1);
-  return std::string(static_cast<size_t>(2 * row.depth), ' ') + leaf;
-}
-
-std::string trains(const LayerSummary& row) {
-  if (row.parameters == 0) return "-";
-  return row.trainable == row.parameters ? "yes" : row.trainable == 0 ? "no" : "partly";
-}
-
-const std::vector<Column> kColumns = {
-    {"name", "layer", false, tree_name},
-    {"type", "type", false, [](const LayerSummary& r) { return r.type; }},
-    {"input", "input", false, [](const LayerSummary& r) { return dims(r.input); }},
-    {"output", "output", false, [](const LayerSummary& r) { return dims(r.output); }},
-    {"parameters", "parameters", true,
-     [](const LayerSummary& r) { return r.parameters ? with_commas(r.parameters) : "-"; }},
-    {"trainable", "train", false, trains},
-    {"macs", "MACs", true,
-     [](const LayerSummary& r) { return r.macs ? human_count(static_cast<double>(r.macs)) : "-"; }},
-};
-
-std::vector<Column> chosen_columns(const std::string& list) {
-  std::vector<Column> chosen;
-  std::vector<std::string> names;
-  for (const Column& column : kColumns) names.emplace_back(column.name);
-  for (size_t at = 0; at <= list.size();) {
-    const size_t comma = std::min(list.find(',', at), list.size());
-    const std::string name = list.substr(at, comma - at);
-    const auto found = std::find(names.begin(), names.end(), name);
-    if (found == names.end())
-      fail_usage("--columns: unknown column '{}'{}", name, did_you_mean(name, names));
-    chosen.push_back(kColumns[static_cast<size_t>(found - names.begin())]);
-    at = comma + 1;
-  }
-  return chosen;
-}
-
-std::vector<size_t> widths(const std::vector<Column>& columns,
-                           const std::vector<LayerSummary>& rows) {
-  std::vector<size_t> all;
-  for (const Column& column : columns) {
-    size_t width = std::string_view(column.title).size();
-    for (const LayerSummary& row : rows) width = std::max(width, column.cell(row).size());
-    all.push_back(width);
-  }
-  return all;
-}
-
-// All columns, less the inputs and what is trained where the terminal is too narrow for them.
-std::vector<Column> fitting_columns(const std::vector<LayerSummary>& rows) {
-  std::vector<Column> columns = kColumns;
-  for (const char* dispensable : {"input", "trainable", "type"}) {
-    size_t total = 2 * (columns.size() - 1);
-    for (size_t width : widths(columns, rows)) total += width;
-    if (total <= static_cast<size_t>(terminal_width(stdout))) break;
-    std::erase_if(columns,
-                  [&](const Column& c) { return std::string_view(c.name) == dispensable; });
-  }
-  return columns;
-}
-
-std::string table(const std::vector<LayerSummary>& rows, const std::vector<Column>& columns) {
-  const std::vector<size_t> width = widths(columns, rows);
-  const auto line = [&](const auto& cell) {
-    std::string text;
-    for (size_t i = 0; i < columns.size(); ++i) {
-      const std::string word = cell(i), space(width[i] - word.size(), ' ');
-      text += columns[i].right ? space + word : word + space;
-      text += "  ";
-    }
-    return text.erase(text.find_last_not_of(' ') + 1) + "\n";
-  };
-  std::string out = line([&](size_t i) { return std::string(columns[i].title); });
-  out += line([&](size_t i) { return std::string(width[i], '-'); });
-  for (const LayerSummary& row : rows) out += line([&](size_t i) { return columns[i].cell(row); });
-  return out;
-}
-
-struct Report {
-  std::string model;
-  std::vector<LayerSummary> rows;
-  ActivationBytes activations;
-  int64_t batch;
-};
 
 std::string totals(const Report& r) {
   const LayerSummary& all = r.rows[0];
-  std::string out =
-      fmt::format("\nparameters   {} ({} trainable), {} in f32\n", with_commas(all.parameters),
-                  with_commas(all.trainable), human_bytes(4 * all.parameters));
+  const int64_t frozen = all.parameters - all.trainable;
+  std::string out = fmt::format("\nparameters   {}, {} in f32; {} trainable, {} frozen\n",
+                                with_commas(all.parameters), human_bytes(4 * all.parameters),
+                                with_commas(all.trainable), with_commas(frozen));
   out += fmt::format("MACs         {} for a batch of {}\n",
-                     human_count(static_cast<double>(all.macs)), r.batch);
-  if (all.name.empty())
-    out += fmt::format("activations  {} at inference, {} in training\n",
-                       human_bytes(r.activations.inference), human_bytes(r.activations.training));
-  return out;
+                     human_count(static_cast<double>(all.macs)), r.asked().batch);
+  if (!all.name.empty()) return out;
+  const ModelMemory &inference = r.asked().inference[r.precision()],
+                    &training = r.asked().training[r.precision()];
+  out += fmt::format("activations  {} at inference, {} in training (planned, {})\n",
+                     human_bytes(inference.arena), human_bytes(training.arena), name_of(r.compute));
+  return out + memory_table(r);
+}
+
+void put_memory(JsonWriter& json, const Report& r) {
+  json.key("memory").begin_array();
+  for (const MemoryRow& row : r.memory) {
+    json.begin_object().field("batch", row.batch);
+    const auto put = [&](const char* key, const ModelMemory& m) {
+      json.key(key).begin_object().field("weights", m.weights).field("arena", m.arena);
+      json.field("inputs", m.inputs).field("total", m.total()).end_object();
+    };
+    put("inference_f32", row.inference[0]), put("inference_bf16", row.inference[1]);
+    put("training_f32", row.training[0]), put("training_bf16", row.training[1]);
+    json.end_object();
+  }
+  json.end_array();
 }
 
 std::string to_json(const Report& r) {
@@ -187,20 +146,25 @@ std::string to_json(const Report& r) {
     json.end_array();
   };
   JsonWriter json;
-  json.begin_object().field("model", r.model).field("module", all.name).field("batch", r.batch);
-  json.field("parameters", all.parameters)
+  json.begin_object().field("model", r.model).field("module", all.name);
+  json.field("batch", r.asked().batch)
+      .field("parameters", all.parameters)
       .field("trainable", all.trainable)
       .field("macs", all.macs);
   json.field("parameter_bytes", 4 * all.parameters)
-      .field("activation_bytes", r.activations.inference);
-  json.field("training_activation_bytes", r.activations.training).key("layers").begin_array();
+      .field("activation_bytes", r.asked().inference[r.precision()].arena);
+  json.field("training_activation_bytes", r.asked().training[r.precision()].arena);
+  put_memory(json, r);
+  json.key("layers").begin_array();
   for (const LayerSummary& row : r.rows) {
     json.begin_object().field("name", row.name).field("type", row.type).field("depth", row.depth);
     json.field("leaf", row.leaf);
     shape(json, "input", row.input), shape(json, "output", row.output);
+    shape(json, "weight", row.weight);
     json.field("parameters", row.parameters)
         .field("trainable", row.trainable)
         .field("macs", row.macs)
+        .field("result_bytes", 4 * row.results)
         .end_object();
   }
   return json.end_array().end_object().str() + "\n";
@@ -210,17 +174,12 @@ int run(const Options& o, const CommonOptions& common) {
   ModelSpec spec = resolve_model(o.model);
   if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
   if (o.num_classes) set_classes(spec, *o.num_classes);
-  const std::vector<Column> wanted =
-      o.columns.empty() ? std::vector<Column>{} : chosen_columns(o.columns);
-  Graph g;
-  record(g, spec.config, o.batch);
-  Report report{o.model, subtree(summarize(g), o.module),
-                plan_activations(spec.config, o.batch, compute_precision(common)), o.batch};
-  const int64_t depth = o.depth.value_or(common.json ? 100 : o.module.empty() ? 3 : 100);
+  Report report{o.model, subtree(layers_of(spec, o), o.module), memory_of(spec, o),
+                compute_precision(common)};
+  if (!common.json && !o.all) report.rows = fold_repeats(report.rows);
+  const int64_t depth = o.depth.value_or(common.json || !o.module.empty() ? 100 : 3);
   std::erase_if(report.rows, [&](const LayerSummary& row) { return row.depth > depth; });
-  if (common.json) return print_out(to_json(report)), 0;
-  print_out(table(report.rows, wanted.empty() ? fitting_columns(report.rows) : wanted) +
-            totals(report));
+  print_out(common.json ? to_json(report) : layer_table(report.rows, o.columns) + totals(report));
   return 0;
 }
 
@@ -231,37 +190,43 @@ Verb summary_verb() {
   return {.name = "summary",
           .summary = "show the layers of a model: shapes, parameters, MACs, memory",
           .examples = {"summary vit_base_patch16_224", "summary runs/1/best --batch 32 --depth 1",
-                       "summary vit_base_patch16_224 --num-classes 3 --module blocks.0"},
-          .options = {{.name = "MODEL",
-                       .target = &o->model,
-                       .help = "preset or model directory",
-                       .required = true},
-                      {.name = "--image-size",
-                       .target = &o->image_size,
-                       .help = "another input size, in pixels",
-                       .min = 1,
-                       .max = 16384},
-                      {.name = "--num-classes",
-                       .target = &o->num_classes,
-                       .help = "another number of classes",
-                       .max = 10'000'000},
-                      {.name = "--batch",
-                       .target = &o->batch,
-                       .help = "images in a batch",
-                       .min = 1,
-                       .max = 65536},
-                      {.name = "--depth",
-                       .target = &o->depth,
-                       .help = "levels of the tree to show (default 3; all with --json)",
-                       .max = 100},
-                      {.name = "--columns",
-                       .target = &o->columns,
-                       .help = "which of name,type,input,output,parameters,trainable,macs",
-                       .value = "LIST"},
-                      {.name = "--module",
-                       .target = &o->module,
-                       .help = "only this part of the model, as blocks.0",
-                       .value = "NAME"}},
+                       "summary vit_base_patch16_224 --num-classes 3 --freeze 'blocks.*'"},
+          .options =
+              {{.name = "MODEL",
+                .target = &o->model,
+                .help = "preset or model directory",
+                .required = true},
+               {.name = "--image-size",
+                .target = &o->image_size,
+                .help = "another input size, in pixels",
+                .min = 1,
+                .max = 16384},
+               {.name = "--num-classes",
+                .target = &o->num_classes,
+                .help = "another number of classes",
+                .max = 10'000'000},
+               {.name = "--batch",
+                .target = &o->batch,
+                .help = "images in a batch",
+                .min = 1,
+                .max = 65536},
+               {.name = "--depth",
+                .target = &o->depth,
+                .help = "levels of the tree to show (default 3; all with --json and --module)",
+                .max = 100},
+               {.name = "--columns",
+                .target = &o->columns,
+                .help = "in this order, with commas: " + layer_columns() + " (default: what fits)",
+                .value = "LIST"},
+               {.name = "--module",
+                .target = &o->module,
+                .help = "only this part of the model, as blocks.0",
+                .value = "NAME"},
+               {.name = "--freeze",
+                .target = &o->freeze,
+                .help = "parameters that do not learn, as 'blocks.*'; may be given again and again",
+                .value = "PATTERN"},
+               {"--all", &o->all, "every block, also where many are alike"}},
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 

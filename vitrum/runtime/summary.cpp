@@ -90,7 +90,8 @@ class Table {
                      .leaf = true,
                      .input = input,
                      .output = value(g_, node.out[0]).shape,
-                     .macs = multiply_adds(g_, node)};
+                     .macs = multiply_adds(g_, node),
+                     .results = value(g_, node.out[0]).shape.numel()};
     count_parameters(node, row);
     for (std::string module = name; !module.empty();) {
       module = parent(module);
@@ -98,6 +99,7 @@ class Table {
       if (sum.input.rank() == 0) sum.input = input;
       sum.output = row.output;
       sum.parameters += row.parameters, sum.trainable += row.trainable, sum.macs += row.macs;
+      sum.results += row.results;
     }
     rows_.push_back(std::move(row));
   }
@@ -110,6 +112,7 @@ class Table {
       counted_[param] = true;
       if (g_.params[param].buffer) continue;
       row.parameters += g_.params[param].shape.numel();
+      if (row.weight.rank() == 0) row.weight = g_.params[param].shape;
       if (g_.params[param].trainable) row.trainable += g_.params[param].shape.numel();
     }
   }

@@ -22,6 +22,8 @@ struct LayerSummary {
   Shape input, output;
   int64_t parameters = 0, trainable = 0;  // elements
   int64_t macs = 0;
+  int64_t results = 0;  // elements that its ops write
+  Shape weight = {};    // of a layer that has one
 };
 
 // Preorder: the model, then its modules and layers in the order of execution. A parameter that two

@@ -35,14 +35,18 @@ struct Panel {
 struct Content {
   std::string_view title, last_format;
   double ceiling, factor;
+  std::string_view train_name;  // of one run
   double EpochMetrics::*train;
   double EpochMetrics::*test;
 };
 constexpr std::array kContents = {
-    Content{"Loss", "{:.4f}", INFINITY, 1, &EpochMetrics::train_loss, &EpochMetrics::test_loss},
-    Content{"Accuracy, %", "{:.2f}", 100, 100, &EpochMetrics::train_acc, &EpochMetrics::test_acc},
-    Content{"Learning rate", "{:.3g}", INFINITY, 1, &EpochMetrics::lr, nullptr},
-    Content{"Images a second", "{:.0f}", INFINITY, 1, &EpochMetrics::images_per_second, nullptr}};
+    Content{"Loss", "{:.4f}", INFINITY, 1, "train", &EpochMetrics::train_loss,
+            &EpochMetrics::test_loss},
+    Content{"Accuracy, %", "{:.2f}", 100, 100, "train", &EpochMetrics::train_acc,
+            &EpochMetrics::test_acc},
+    Content{"Learning rate", "{:.3g}", INFINITY, 1, "lr", &EpochMetrics::lr, nullptr},
+    Content{"Images a second", "{:.0f}", INFINITY, 1, "training", &EpochMetrics::images_per_second,
+            nullptr}};
 
 // Maps data to pixels of one panel.
 struct Axes {
@@ -74,9 +78,10 @@ Panel panel_of(const Content& c, std::span<const RunCurves> runs) {
     const bool several = runs.size() > 1;
     const std::string name = fit_columns(runs[i].name, kNameColumns);
     const auto own = static_cast<int>(i);
-    panel.series.push_back({several  ? name + (c.test ? " train" : "")
-                            : c.test ? "train"
-                                     : "",
+    const std::string train = !several ? std::string(c.train_name)
+                              : c.test ? name + " train"
+                                       : name;
+    panel.series.push_back({train,
                             several  ? own
                             : c.test ? 0
                                      : 2,
@@ -162,8 +167,7 @@ int draw_legend(Picture* picture, const Panel& panel, double left) {
   int line = 0;
   for (const Series& s : panel.series) {
     const std::string text =
-        fmt::format("{}{}{}", s.name, s.name.empty() ? "" : " ",
-                    fmt::format(fmt::runtime(panel.last_format), s.points.back().y));
+        s.name + " " + fmt::format(fmt::runtime(panel.last_format), s.points.back().y);
     const double width = 30 + 6.2 * columns(text);
     if (x > left + kLeft && x + width > left + kPanelWidth) x = left + kLeft, ++line;
     const double y = kLegendTop + line * kLegendLine;

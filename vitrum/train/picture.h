@@ -8,11 +8,9 @@
 #include <variant>
 #include <vector>
 
-namespace vitrum {
+#include "vitrum/data/stroke_font.h"
 
-struct Point {
-  double x = 0, y = 0;
-};
+namespace vitrum {
 
 // What a shape is, which decides its colour. kSeries + n is the n-th curve; there are kSeriesInks
 // of them, then they begin anew.

@@ -4,8 +4,8 @@
 #include <numbers>
 
 #include "vitrum/data/encode_png.h"
+#include "vitrum/data/stroke_font.h"
 #include "vitrum/train/picture.h"
-#include "vitrum/train/stroke_font.h"
 
 namespace vitrum {
 namespace {

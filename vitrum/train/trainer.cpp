@@ -32,6 +32,19 @@ Recipe resolved(Recipe recipe, const Backend& backend) {
   return recipe;
 }
 
+LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
+                           int threads) {
+  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
+  const bool decodes = data.image_size().height == 0;
+  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
+  return {.batch_size = recipe.batch_size,
+          .shuffle = true,
+          .seed = static_cast<uint64_t>(recipe.seed),
+          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
+          .preprocess = preprocess_of(model),
+          .augment = augment_for(recipe, model)};
+}
+
 LoaderConfig test_config(LoaderConfig config, const Recipe& recipe) {
   config.batch_size = recipe.eval_batch_size.value_or(recipe.batch_size);
   config.shuffle = false, config.augment = {};
@@ -66,19 +79,6 @@ std::optional<Trainer::Features> Trainer::features_for(const Recipe& recipe, con
   if (!vitrum::keeps_features(recipe, model, data)) return {};
   const int64_t width = feature_width(model.config);
   return Features{{data.train(), width}, {data.test(), width}};
-}
-
-LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
-                           int threads) {
-  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
-  const bool decodes = data.image_size().height == 0;
-  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
-  return {.batch_size = recipe.batch_size,
-          .shuffle = true,
-          .seed = static_cast<uint64_t>(recipe.seed),
-          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
-          .preprocess = preprocess_of(model),
-          .augment = augment_for(recipe, model)};
 }
 
 Trainer::Trainer(const Recipe& recipe, const RunOptions& options)

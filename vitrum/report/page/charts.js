@@ -32,8 +32,8 @@ const number = {
   time: (t) => {
     if (!(t >= 0)) return "–";
     if (t < 60) return t.toFixed(1) + " s";
-    const m = Math.floor(t / 60);
-    return m < 60 ? `${m} min ${Math.round(t % 60)} s` : `${Math.floor(m / 60)} h ${m % 60} min`;
+    const all = Math.round(t), m = Math.floor(all / 60);
+    return m < 60 ? `${m} min ${all % 60} s` : `${Math.floor(m / 60)} h ${m % 60} min`;
   },
 };
 

@@ -64,7 +64,7 @@ const comparison = () => {
     return sign && values.length > 1 ? (sign > 0 ? Math.max(...values) : Math.min(...values)) : NaN;
   });
   return table(["run", ...columns.map(([name]) => name)], runs.map((r, i) => h("tr", {},
-    h("td", {}, h("span", { class: "pill", style: { color: r.ink } }, h("span", {}, r.name))),
+    h("td", {}, h("span", { class: "pill", style: { "--ink": r.ink } }, r.name)),
     columns.map(([, , format], c) => h("td", { class: all[i][c] === best[c] ? "num best" : "num" }, format(all[i][c]))))), { num: (i) => i > 0, label: "final figures" });
 };
 const differences = () => {
@@ -123,7 +123,7 @@ const matrix = (r) => {
     return h("td", { class: c ? (depth > 50 ? "hi" : null) : "zero", title: about(t, p), style: { background: c ? `color-mix(in srgb, var(--cell) ${Math.max(4, depth)}%, transparent)` : "none" } }, String(c));
   };
   const all = [...Array(n).keys()];
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "confusion matrix" }, h("table", { class: "matrix" },
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "confusion matrix" }, h("table", { class: "matrix", style: { "min-width": `${80 + 24 * n}px` } },
     h("thead", {}, h("tr", {}, h("th", {}), all.map((p) => h("th", { scope: "col", title: className(r, p) }, h("span", {}, className(r, p)))))),
     h("tbody", {}, all.map((t) => h("tr", {}, h("th", { scope: "row", title: className(r, t) }, className(r, t)), all.map((p) => cell(t, p)))))),
     h("p", { class: "axis-name" }, "rows: true class, columns: predicted"));
@@ -167,9 +167,9 @@ const open = (r, t) => {
     h("p", {}), h("button", { onclick: () => dialog.close() }, "Close"));
   dialog.showModal();
 };
-// A dozen first: on a phone they are a page already.
+// Some first: on a phone they are a page already.
 const few = (box) => {
-  if (box.children.length <= 12) return box;
+  if (box.children.length <= 18) return box;
   box.classList.add("few");
   const more = h("button", { class: "more", onclick: () => { box.classList.remove("few"); more.remove(); } }, `show all ${box.children.length}`);
   return h("div", {}, box, more);
@@ -186,10 +186,10 @@ const tiles = (r, list, caption) => {
   } }, "show attention");
   return h("div", {}, h("div", { class: "bar" }, h("span", { class: "muted small" }, "What the model looked at is drawn over the image."), attention), few(box));
 };
-const mistakes = (r) => tiles(r, r.mistakes, (t) => [h("div", {}, className(r, t.label)), h("div", { class: "wrong" }, `→ ${className(r, t.guess)} ${share(t.p)}`)]);
-const uncertain = (r) => tiles(r, r.uncertain, (t) => [h("div", { class: t.guess === t.label ? "right" : "wrong" }, `${className(r, t.guess)} ${share(t.p)}`),
-  h("div", { class: t.second === t.label ? "right" : "muted" }, `${className(r, t.second)} ${share(t.p2)}`)]);
-const augmented = (r) => few(h("div", { class: "tiles" }, r.augmented.map((t) => h("div", { class: "tile", title: t.name }, picture(t, t.image, className(r, t.label)), h("div", { class: "muted" }, className(r, t.label))))));
+const line = (name, p, kind) => h("div", { class: kind, title: name }, h("span", {}, name), p == null ? null : h("b", {}, `${Math.round(100 * p)} %`));
+const mistakes = (r) => tiles(r, r.mistakes, (t) => [line(className(r, t.label)), line(className(r, t.guess), t.p, "wrong")]);
+const uncertain = (r) => tiles(r, r.uncertain, (t) => [[t.guess, t.p], [t.second, t.p2]].map(([c, p]) => line(className(r, c), p, c === t.label ? "right" : c === t.guess ? "wrong" : "muted")));
+const augmented = (r) => few(h("div", { class: "tiles" }, r.augmented.map((t) => h("div", { class: "tile", title: t.name }, picture(t, t.image, className(r, t.label)), line(className(r, t.label), null, "muted")))));
 
 // ---- model, recipe, environment ----
 const layers = (r) => {
@@ -215,7 +215,7 @@ const details = (r) => {
     if (!several) parts.push(section("classes", "Classes", classBars([r])));
     parts.push(section("confusion", "Confusion", h("div", { class: "grid wide" }, h("div", { class: "card" }, matrix(r)), h("div", { class: "card" }, h("div", { class: "bar" }, h("h3", {}, "Most frequent mistakes")), confusions(r)))));
   }
-  if (r.mistakes.length) parts.push(section("mistakes", "Worst mistakes", h("p", { class: "muted small" }, "Wrong, and surest of it: what the model should have known, or what is labelled wrongly."), mistakes(r)));
+  if (r.mistakes.length) parts.push(section("mistakes", "Worst mistakes", h("p", { class: "muted small" }, "Wrong, and surest of it: the true class, then what the model said. Some may be labelled wrongly."), mistakes(r)));
   if (r.uncertain.length) parts.push(section("uncertain", "Most uncertain", h("p", { class: "muted small" }, "Smallest distance between the first guess and the second; the true class is marked."), uncertain(r)));
   if (r.augmented.length) parts.push(section("samples", "Training samples", h("p", { class: "muted small" }, "The first images of the first epoch, resized and augmented as the model is given them."), augmented(r)));
   if (r.model) parts.push(section("model", "Model", layers(r)));

@@ -1,11 +1,13 @@
-// A typeface of pen strokes, for words on PNG plots: a font file is not there on every machine.
+// A typeface of pen strokes, for words on pictures: a font file is not there on every machine.
 #pragma once
 #include <string_view>
 #include <vector>
 
-#include "vitrum/train/picture.h"
-
 namespace vitrum {
+
+struct Point {
+  double x = 0, y = 0;
+};
 
 // The strokes of a text in a font of one pixel, its baseline on y = 0 and its start at x = 0; y
 // downwards. What is not ASCII becomes the nearest of it, or '?'.

@@ -1,4 +1,4 @@
-#include "vitrum/train/stroke_font.h"
+#include "vitrum/data/stroke_font.h"
 
 #include <array>
 

@@ -1,0 +1,55 @@
+#include "vitrum/infer/model_memory.h"
+
+#include <array>
+
+#include "vitrum/graph/functional.h"
+#include "vitrum/infer/model_program.h"
+
+namespace vitrum {
+namespace {
+
+int64_t bytes_of(const ValueInfo& v) {
+  return v.shape.numel() * static_cast<int64_t>(size_of(v.dtype));
+}
+
+ModelMemory plan(Graph& g, std::span<const Value> outputs, DType compute) {
+  assign_dtypes(g, compute, outputs);
+  drop_dead(g, outputs);
+  ModelMemory memory{.arena = plan_memory(g, outputs).bytes};
+  for (const ValueInfo& v : g.values)
+    if (v.role == Role::kInput || v.role == Role::kConst) memory.inputs += bytes_of(v);
+  return memory;
+}
+
+}  // namespace
+
+ModelMemory inference_memory(const ModelSpec& model, const MemoryOptions& options) {
+  Graph g(Mode::kInference);
+  const TracedModel traced = trace(g, model, options.batch);
+  fuse(g);
+  const std::array outputs = {traced.features, traced.logits};
+  ModelMemory memory = plan(g, outputs, options.compute);
+  // Weights are kept in the precision they are read in.
+  for (const ValueInfo& v : g.values)
+    if (v.role == Role::kParam) memory.weights += bytes_of(v);
+  return memory;
+}
+
+ModelMemory training_memory(const ModelSpec& model, const MemoryOptions& options) {
+  Graph g(Mode::kTraining);
+  const TracedModel traced = trace(g, model, options.batch);
+  if (options.freeze) options.freeze(g);
+  const Value target = g.input("target", {options.batch}, DType::kI32);
+  const Value weight = g.input("weight", {options.batch}, DType::kF32, /*exact=*/true);
+  const Value loss = cross_entropy(traced.logits, target, weight);
+  fuse(g);
+  differentiate(g, loss, options.recompute);
+  const std::array outputs = {loss, traced.logits};
+  ModelMemory memory = plan(g, outputs, options.compute);
+  // Master copy, gradient and two moments of every parameter, all f32.
+  const int64_t each = 4 * 4 + (options.compute == DType::kBF16 ? 2 : 0);
+  for (const ParamSpec& param : g.params) memory.weights += each * param.shape.numel();
+  return memory;
+}
+
+}  // namespace vitrum
