@@ -1,9 +1,9 @@
 """Compares every augmentation with Pillow, timm and torchvision, byte for byte, on photos and small images.
 
-    venv/bin/python tools/check_augment.py --images DIR [--cifar DIR] [--binary build/release/bench/bench_augment]
+    venv/bin/python tools/check_augment.py --images DIR [--binary build/release/bench/bench_augment]
 
 Edits are compared with Pillow's own calls at many magnitudes; policy operations, from their level, with timm's and
-torchvision's; mixing with timm's Mixup. Needs Pillow, numpy, torch, torchvision and timm.
+torchvision's; resized crops of files with torchvision's. Needs Pillow, numpy, torch, torchvision and timm.
 """
 
 import argparse
@@ -102,8 +102,71 @@ def check_affine(server, tally, image, draws):
             tally.check(f"affine {name}", f"{matrix} {image.size}", ours, theirs)
 
 
+def check_timm(server, tally, image):
+    """Operations from their level, 0 to 10, as timm's RandAugment and AutoAugment have them."""
+    from timm.data import auto_augment
+
+    fill = (124, 116, 104)
+    for name in auto_augment.NAME_TO_OP:
+        if name in ("TranslateX", "TranslateY", "GaussianBlurRand"):  # absolute pixels; a draw of its own
+            continue
+        ours_name = name.removesuffix("Rel")
+        for level in (0, 0.31, 2, 4.77, 5, 8.6, 9, 10):
+            for draw in (0.25, 0.75):
+                for filter in ("bilinear", "bicubic"):
+                    hparams = dict(img_mean=fill_of(image, fill), interpolation=FILTERS[filter])
+                    op = auto_augment.AugmentOp(name, prob=1.0, magnitude=level, hparams=hparams)
+                    patched, auto_augment.random.random = auto_augment.random.random, lambda: draw
+                    try:
+                        theirs = op(image)
+                    except ValueError as error:  # Pillow 13 refuses to keep 0 bits
+                        assert "bits" in str(error)
+                        continue
+                    finally:
+                        auto_augment.random.random = patched
+                    request = f"op rand {ours_name} {level} {draw} {filter} {fill[0]} {fill[1]} {fill[2]}"
+                    tally.check(f"timm {name}", f"{level} {draw} {filter} {image.size}", server.ask(request, image), theirs)
+
+
+def check_torchvision(server, tally, image):
+    """Operations from their bins, as torchvision's TrivialAugmentWide and AutoAugment have them."""
+    from torchvision.transforms import InterpolationMode, autoaugment
+
+    w, h = image.size
+    spaces = {"trivial": autoaugment.TrivialAugmentWide()._augmentation_space(31), "auto-cifar10": autoaugment.AutoAugment()._augmentation_space(10, (h, w))}
+    for policy, space in spaces.items():
+        for name, (magnitudes, signed) in space.items():
+            for level in range(len(magnitudes) if magnitudes.ndim else 1):
+                for draw in (0.25, 0.75) if signed else (0.25,):
+                    for filter in ("nearest", "bilinear"):
+                        magnitude = float(magnitudes[level]) if magnitudes.ndim else 0.0
+                        mode = InterpolationMode(filter)
+                        theirs = autoaugment._apply_op(image, name, -magnitude if draw > 0.5 else magnitude, mode, None)
+                        request = f"op {policy} {name} {level} {draw} {filter} 0 0 0"
+                        tally.check(f"{policy} {name}", f"{level} {draw} {filter} {image.size}", server.ask(request, image), theirs)
+
+
+def check_crops(server, tally, paths):
+    """A resized crop of a file: only the window is decoded."""
+    from torchvision.transforms import InterpolationMode, RandomResizedCrop, functional
+
+    for path in paths:
+        image = Image.open(path).convert("RGB")
+        for filter in ("bilinear", "bicubic"):
+            top, left, rows, columns = RandomResizedCrop.get_params(image, (0.08, 1.0), (3 / 4, 4 / 3))
+            theirs = functional.resized_crop(image, top, left, rows, columns, [224, 224], InterpolationMode(filter))
+            server.process.stdin.write(f"crop {top} {left} {rows} {columns} {filter} 224 {path}\n".encode())
+            server.process.stdin.flush()
+            ours = np.frombuffer(server.process.stdout.read(3 * 224 * 224), np.uint8).reshape(3, 224, 224).transpose(1, 2, 0)
+            tally.check(f"resized crop {filter}", str(path), ours, theirs)
+
+
+def image_paths(args):
+    return sorted(p for p in pathlib.Path(args.images).rglob("*") if p.suffix.lower() in (".jpeg", ".jpg", ".png"))
+
+
 def photos(args):
-    paths = sorted(p for p in pathlib.Path(args.images).rglob("*") if p.suffix.lower() in (".jpeg", ".jpg", ".png"))
+    paths = image_paths(args)
     chosen = [Image.open(p).convert("RGB") for p in paths[:: max(1, len(paths) // args.photos)][: args.photos]]
     rng = np.random.default_rng(0)
     small = [photo.resize((32, 32)) for photo in chosen] + [photo.resize((224, 224)) for photo in chosen]
@@ -123,6 +186,9 @@ def main():
     for image in photos(args):
         check_edits(server, tally, image)
         check_affine(server, tally, image, 6)
+        check_timm(server, tally, image)
+        check_torchvision(server, tally, image)
+    check_crops(server, tally, image_paths(args))
     for group, (seen, wrong) in tally.counts.items():
         print(f"{group:24} {seen - wrong} of {seen} equal")
     sys.exit(1 if tally.failed else 0)

@@ -103,12 +103,13 @@ std::optional<Edit> at_timm(PolicyOp op, double level, double draw, const EditSe
 
 // ---- torchvision's bins ----
 
-// torch.linspace in single precision.
+// torch.linspace in single precision, with its fused products: they decide whether 16 pixels
+// are 15.
 double linspace(double start, double end, int count, int i) {
   const auto a = static_cast<float>(start), b = static_cast<float>(end);
   const float step = (b - a) / static_cast<float>(count - 1);
-  return static_cast<double>(i < count / 2 ? a + step * static_cast<float>(i)
-                                           : b - step * static_cast<float>(count - 1 - i));
+  return static_cast<double>(i < count / 2 ? std::fma(step, static_cast<float>(i), a)
+                                           : std::fma(-step, static_cast<float>(count - 1 - i), b));
 }
 
 // functional.affine with a shear alone: degrees there and back again, as torchvision goes.

@@ -23,6 +23,7 @@ Value dropout(Scope s, Value x, float drop);    // the identity unless training
 Value drop_path(Scope s, Value x, float drop);  // likewise
 
 Value normalize(Value pixels, const std::vector<float>& mean, const std::vector<float>& std);
+Value mix_pixels(Value pixels, Value mix);  // see Mix
 Value patchify(Value image, int64_t patch_h, int64_t patch_w, PatchOrder order);
 Value add_tokens(Value x, const std::vector<Value>& prefix, Value positions);
 Value take_token(Value x, int64_t index);

@@ -8,14 +8,15 @@
 namespace vitrum {
 
 std::string_view name_of(const Op& op) {
-  static constexpr std::string_view kNames[] = {
-      "Normalize",     "Patchify",     "Linear",          "Activation",
-      "LayerNorm",     "AddLayerNorm", "Attention",       "Add",
-      "ChannelScale",  "Dropout",      "DropPath",        "Tokens",
-      "Pool",          "CrossEntropy", "TrainMetrics",    "LinearBwd",
-      "ActivationBwd", "LayerNormBwd", "AttentionBwd",    "ChannelScaleBwd",
-      "TokensBwd",     "PoolBwd",      "CrossEntropyBwd", "ClipScale",
-      "OptimizerStep"};
+  static constexpr std::string_view kNames[] = {"Normalize",    "Mix",          "Patchify",
+                                                "Linear",       "Activation",   "LayerNorm",
+                                                "AddLayerNorm", "Attention",    "Add",
+                                                "ChannelScale", "Dropout",      "DropPath",
+                                                "Tokens",       "Pool",         "CrossEntropy",
+                                                "TrainMetrics", "LinearBwd",    "ActivationBwd",
+                                                "LayerNormBwd", "AttentionBwd", "ChannelScaleBwd",
+                                                "TokensBwd",    "PoolBwd",      "CrossEntropyBwd",
+                                                "ClipScale",    "OptimizerStep"};
   static_assert(std::size(kNames) == std::variant_size_v<Op>);
   return kNames[op.index()];
 }

@@ -33,6 +33,10 @@ struct Final {
 // ---- forward ----
 struct Normalize {
 };  // (pixels (B, C, H, W) u8 or float, scale (C), shift (C)) -> pixels * scale + shift
+// (pixels (B, C, H, W) u8, mix (B, 6): partner, own, top, bottom, left, right) -> float pixels: in
+// the box [top, bottom) x [left, right) the partner's, elsewhere own * pixel + (1 - own) * the
+// partner's. Mixup has no box, CutMix own = 1.
+struct Mix : Final {};
 struct Patchify {  // (image (B, C, H, W), scale? (C), shift? (C)) -> (B, N, C * P * P)
   int64_t patch_h = 0, patch_w = 0;
   PatchOrder order = PatchOrder::kChannelFirst;
@@ -125,8 +129,8 @@ struct OptimizerStep : Final {
 };
 
 using Op =
-    std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention, Add,
-                 ChannelScale, Dropout, DropPath, Tokens, Pool, CrossEntropy, TrainMetrics,
+    std::variant<Normalize, Mix, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
+                 Add, ChannelScale, Dropout, DropPath, Tokens, Pool, CrossEntropy, TrainMetrics,
                  LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd, ChannelScaleBwd, TokensBwd,
                  PoolBwd, CrossEntropyBwd, ClipScale, OptimizerStep>;
 

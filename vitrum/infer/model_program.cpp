@@ -6,12 +6,15 @@
 
 namespace vitrum {
 
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch) {
+TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, bool mixed) {
   const ModelConfig& c = model.config;
   const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}, DType::kU8);
-  const Value x = normalize(image, model.preprocess.mean, model.preprocess.std);
+  Value mix;
+  if (mixed) mix = g.input("mix", {batch, 6}, DType::kF32, /*exact=*/true);
+  const Value x = normalize(mixed ? mix_pixels(image, mix) : image, model.preprocess.mean,
+                            model.preprocess.std);
   const Value features = model_features(Scope(g), x, c);
-  return {image, features, model_head(Scope(g), features, c)};
+  return {image, features, model_head(Scope(g), features, c), mix};
 }
 
 Preprocess preprocess_of(const ModelSpec& model) {

@@ -13,8 +13,9 @@ namespace vitrum {
 // the features.
 struct TracedModel {
   Value image, features, logits;
+  Value mix = {};  // (B, 6), see Mix; where the images are mixed
 };
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch);
+TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, bool mixed = false);
 
 // The part of the model's preprocessing that works on pixels: channels, resize, crop.
 Preprocess preprocess_of(const ModelSpec& model);

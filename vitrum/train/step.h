@@ -53,13 +53,14 @@ class TrainStep {
 
  private:
   struct ForwardValues {
-    Value image, logits, target, weight, loss, totals, rng;
+    Value image, logits, target, weight, loss, totals, rng, mix;
   };
   struct UpdateValues {
     Value hyper, clip;
   };
   ForwardValues record(const ModelSpec& model, const Recipe& recipe);
   Program compile_backward(const Recipe& recipe, DType compute);
+  void upload_targets(const Batch& batch);
   UpdateValues record_update(const Recipe& recipe, DType compute);
 
   uint64_t seed_;
@@ -70,7 +71,7 @@ class TrainStep {
   Program backward_;
   UpdateValues hyper_;
   Program update_;
-  std::vector<float> weights_;
+  std::vector<float> weights_, targets_;
   std::deque<float> reading_;  // for each step its batches' shares of the loss, then its norm
   std::vector<int64_t> shares_ = {0};  // how many batches each step had, the one under way last
 };
