@@ -142,7 +142,7 @@ TEST_F(Finetune, KeptFeaturesGiveTheSameBits) {
   kept.run();
   // A crop with no room to move is an augmentation only by name.
   Recipe again = r;
-  again.augment = Augmentation::kFlip;
+  again.augment = "flip";
   Trainer flips(again, tiny_.options("flips"));
   EXPECT_FALSE(flips.keeps_features());
 

@@ -169,11 +169,10 @@ TEST(Loader, RefusesBadSettings) {
 }
 
 std::vector<uint8_t> apply(const Image& image, const Preprocess& preprocess,
-                           const Augment& augment = {}, uint64_t index = 0) {
+                           const Augment& augment = {}, int64_t index = 0) {
   std::vector<uint8_t> out(
       static_cast<size_t>(preprocess.channels * preprocess.height * preprocess.width));
-  PhiloxStream random(1, kAugmentStream, index);
-  Transform(preprocess, augment).apply(image, random, out);
+  Transform(preprocess, augment).apply(image, {.seed = 1, .index = index}, false, out);
   return out;
 }
 
@@ -216,7 +215,7 @@ TEST(Transform, CropsAndFlips) {
     }
   }
   const Preprocess same{.channels = 1, .height = 3, .width = 4};
-  for (uint64_t i = 0; i < 500; ++i) {
+  for (int64_t i = 0; i < 500; ++i) {
     const auto out = apply(image, same, {.crop_padding = 1, .flip = true}, i);
     seen.emplace(out.begin(), out.end());
   }

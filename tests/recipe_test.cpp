@@ -118,7 +118,7 @@ TEST(Recipe, ReadsEveryKey) {
   EXPECT_EQ(r.clip_norm, 1);
   EXPECT_EQ(r.schedule, ScheduleKind::kLinear);
   EXPECT_EQ(r.schedule_unit, ScheduleUnit::kEpoch);
-  EXPECT_EQ(r.augment, Augmentation::kCropFlip);
+  EXPECT_EQ(r.augment, "crop-flip");
   EXPECT_EQ(r.resize, ResizeMode::kCenter);
   EXPECT_EQ(r.precision, Precision::kBF16);
   EXPECT_EQ(r.recompute, Recompute::kBlock);

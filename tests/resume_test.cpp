@@ -23,7 +23,9 @@ Recipe full_recipe(const TinyRun& tiny) {
   Recipe recipe = tiny.recipe();
   recipe.batch_size = 8, recipe.accumulate = 2, recipe.ema = 0.9, recipe.clip_norm = 0.5;
   recipe.schedule = ScheduleKind::kCosine, recipe.warmup_epochs = 1,
-  recipe.augment = Augmentation::kCropFlip;
+  recipe.augment = "crop-flip+trivial-m0.5";
+  recipe.erase = 0.3, recipe.repeat = 2, recipe.augment_off = 0.34;
+  recipe.mixup = 0.8, recipe.cutmix = 1, recipe.mix_prob = 0.7;
   recipe.checkpoint_every = 1;
   return recipe;
 }

@@ -30,6 +30,26 @@ void make(Maker& m, const Normalize&) {
   }
 }
 
+// Rows of all kinds: mixed, pasted, left alone, with a box past no border and over all of the
+// image.
+void make(Maker& m, const Mix&) {
+  for (const Shape& s : kImages) {
+    HostTensor mix{.shape = {s[0], 6}, .dtype = kF32};
+    for (int64_t b = 0; b < s[0]; ++b) {
+      const auto partner = static_cast<double>(s[0] - 1 - b), h = static_cast<double>(s[2]),
+                 w = static_cast<double>(s[3]);
+      const std::array<std::array<double, 6>, 5> kinds = {{{partner, 0.625, 0, 0, 0, 0},
+                                                           {partner, 1, 1, h - 2, 3, w - 1},
+                                                           {partner, 1, 0, h, 0, w},
+                                                           {partner, 1, 2, 2, 0, w},
+                                                           {partner, 0.25, 0, 3, 2, w}}};
+      const auto& row = kinds[static_cast<size_t>(b + s[2]) % kinds.size()];
+      mix.values.insert(mix.values.end(), row.begin(), row.end());
+    }
+    m.add(Mix{}, "", {m.below(s, 256, DType::kU8), mix}, {m.blank(s, kF32)});
+  }
+}
+
 void make(Maker& m, const Patchify&) {
   struct Patch {
     Shape image;

@@ -7,9 +7,8 @@
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/utf8.h"
-#include "vitrum/data/dataset.h"
+#include "vitrum/data/contact_sheet.h"
 #include "vitrum/data/encode_png.h"
-#include "vitrum/data/resize.h"
 #include "vitrum/fetch/data_sets.h"
 #include "vitrum/train/interrupt.h"
 
@@ -17,7 +16,7 @@ namespace vitrum {
 namespace {
 
 struct Options {
-  std::string data, name, output, to, mirror;
+  std::string data, name, output, augment, to, mirror;
 };
 
 // A source without splits is all training data.
@@ -36,44 +35,21 @@ std::vector<int64_t> class_counts(const Dataset* dataset, size_t classes) {
   return counts;
 }
 
-// ---- contact sheet: a row a class, its first images beside each other ----
-
-constexpr int kCell = 64, kGap = 4;  // pixels
-constexpr size_t kColumns = 10, kRows = 32;
-
-// Scaled to fit a cell; pixel for pixel in whole steps where the image is smaller than half of it.
-Image thumbnail(const Image& image) {
-  const int longest = std::max(image.height, image.width);
-  const auto side = [&](int n) {
-    return longest * 2 <= kCell ? n * (kCell / longest)
-                                : std::max(1, static_cast<int>(int64_t{n} * kCell / longest));
-  };
-  return resize(image, side(image.height), side(image.width),
-                longest * 2 <= kCell ? Filter::kNearest : Filter::kBicubic);
-}
-
-void paste(const Image& from, Image& sheet, int top, int left) {
-  for (int c = 0; c < sheet.channels; ++c)
-    for (int y = 0; y < from.height; ++y)
-      std::copy_n(from.plane(std::min(c, from.channels - 1)) + y * from.width, from.width,
-                  sheet.plane(c) + (top + y) * sheet.width + left);
-}
-
-Image contact_sheet(const Dataset& dataset) {
-  const size_t rows = std::min(dataset.classes().size(), kRows);
-  Image sheet;
-  const auto extent = [](size_t cells) { return static_cast<int>(cells) * (kCell + kGap) + kGap; };
-  sheet.reshape(dataset.image_size().channels == 1 ? 1 : 3, extent(rows), extent(kColumns));
-  std::fill(sheet.pixels.begin(), sheet.pixels.end(), uint8_t{255});
-  std::vector<size_t> filled(rows, 0);
-  size_t left = rows * kColumns;
-  for (int64_t i = 0; i < dataset.size() && left > 0; ++i) {
-    const auto row = static_cast<size_t>(dataset.label(i));
-    if (row >= rows || filled[row] == kColumns) continue;
-    paste(thumbnail(dataset.read(i)), sheet, extent(row), extent(filled[row]++));
-    --left;
-  }
-  return sheet;
+// What `--augment` does to the training images, for models of the images' own size or 224 pixels.
+Image sheet_of(const Dataset& train, const Options& o) {
+  if (o.augment.empty()) return class_sheet(train);
+  constexpr int kUsual = 224;
+  const ImageSize size = train.image_size();
+  Preprocess preprocess{.channels = size.channels};
+  preprocess.height = size.height ? size.height : kUsual;
+  preprocess.width = size.width ? size.width : kUsual;
+  const AugmentParts parts = parse_augment(o.augment);
+  const Augment augment{.resized_crop = parts.resized_crop,
+                        .crop_padding = parts.crop ? preprocess.height / 8 : 0,
+                        .flip = parts.flip,
+                        .policies = parts.policies,
+                        .fill = {124, 116, 104}};  // the mean of ImageNet
+  return augmented_sheet(train, preprocess, augment, 0);
 }
 
 // ---- what is printed ----
@@ -121,7 +97,9 @@ std::string to_text(const DataSplits& splits, const Options& o) {
   }
   if (classes.size() > kShown)
     out += fmt::format("  ... and {} more; --json lists all\n", classes.size() - kShown);
-  if (!o.output.empty()) out += fmt::format("\ncontact sheet in {}, a row a class\n", o.output);
+  if (!o.output.empty())
+    out += fmt::format("\ncontact sheet in {}, a row {}\n", o.output,
+                       o.augment.empty() ? "a class" : "an image, the first as it is");
   return out;
 }
 
@@ -140,7 +118,9 @@ int run(const Options& o, const CommonOptions& common) {
   if (o.data == "download") return download(o, common);
   if (!o.name.empty()) fail_usage("unexpected argument '{}'; see `vitrum data --help`", o.name);
   const DataSplits splits = open_both(o.data);
-  if (!o.output.empty()) write_file_atomic(o.output, encode_png(contact_sheet(*splits.train)));
+  if (!o.augment.empty() && o.output.empty())
+    fail_usage("--augment draws a contact sheet and needs --output FILE");
+  if (!o.output.empty()) write_file_atomic(o.output, encode_png(sheet_of(*splits.train, o)));
   print_out(common.json ? to_json(splits, o) : to_text(splits, o));
   return 0;
 }
@@ -153,6 +133,7 @@ Verb data_verb() {
       .name = "data",
       .summary = "describe a data set, or download a public one",
       .examples = {"data fashion-mnist", "data folder:flowers --output sheet.png",
+                   "data cifar10:DIR --augment crop-flip+trivial --output sheet.png",
                    "data download cifar10 --to DIR"},
       .options =
           {{.name = "DATA",
@@ -163,6 +144,8 @@ Verb data_verb() {
            {"NAME", &o->name, "after `download`: mnist, fashion-mnist, cifar10 or cifar100"},
            {"--output", &o->output, "write a contact sheet, a row a class, to this PNG file",
             "FILE"},
+           {"--augment", &o->augment,
+            "the sheet shows training images so augmented, as \"crop-flip+trivial\"", "POLICY"},
            {"--to", &o->to, "folder that a download goes to; by default its name", "DIR"},
            {"--mirror", &o->mirror, "download from below this URL instead", "URL"}},
       .run = [o](const CommonOptions& common) { return run(*o, common); }};

@@ -59,7 +59,8 @@ class PhiloxStream {
 
 // Stream ids of host-side uses.
 inline constexpr uint32_t kInitStream = 1, kShuffleStream = 2, kAugmentStream = 3,
-                          kHoldoutStream = 4;
+                          kHoldoutStream = 4, kResizedCropStream = 5, kPolicyStream = 6,
+                          kJitterStream = 7, kEraseStream = 8, kMixStream = 9;
 
 // What a random op reads from (device) memory each run; `step` counts micro-steps and never repeats
 // in a run.

@@ -16,6 +16,54 @@ KernelPtr lower(CpuBackend& cpu, const Normalize&, const Operands& io) {
   });
 }
 
+namespace {
+
+struct MixArgs {
+  const uint8_t* x;
+  const float* mix;
+  float* y;
+  int64_t channels, height, width;
+};
+
+// One plane of one image: the lines with a part of the box in three pieces, the others together.
+void mix_plane(const EmbedKernels& k, const MixArgs& g, int64_t p) {
+  const float* const m = g.mix + p / g.channels * 6;
+  const int64_t plane = g.height * g.width, at = p * plane;
+  const int64_t other = (static_cast<int64_t>(m[0]) * g.channels + p % g.channels) * plane;
+  const auto run = [&](float own, int64_t first, int64_t last) {
+    if (first < last) k.mix(g.x, g.y, own, at + first, other + first, last - first);
+  };
+  const bool box = m[2] < m[3] && m[4] < m[5];
+  const int64_t top = box ? static_cast<int64_t>(m[2]) : g.height,
+                bottom = box ? static_cast<int64_t>(m[3]) : g.height,
+                left = static_cast<int64_t>(m[4]), right = static_cast<int64_t>(m[5]);
+  run(m[1], 0, top * g.width);
+  for (int64_t y = top; y < bottom; ++y) {
+    run(m[1], y * g.width, y * g.width + left);
+    run(0, y * g.width + left, y * g.width + right);
+    run(m[1], y * g.width + right, (y + 1) * g.width);
+  }
+  run(m[1], bottom * g.width, plane);
+}
+
+}  // namespace
+
+KernelPtr lower(CpuBackend& cpu, const Mix&, const Operands& io) {
+  const Shape& s = io.in[0].shape;  // (B, C, H, W)
+  const MixArgs args{.x = static_cast<const uint8_t*>(io.in[0].data),
+                     .mix = f32_only(io.in[1]),
+                     .y = f32_only(io.out[0]),
+                     .channels = s[1],
+                     .height = s[2],
+                     .width = s[3]};
+  const Chunks chunks = chunk_rows(s[0] * s[1], s[2] * s[3]);
+  return make_kernel([&cpu, args, chunks] {
+    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+      for (int64_t p = first; p < last; ++p) mix_plane(*cpu.simd().embed, args, p);
+    });
+  });
+}
+
 KernelPtr lower(CpuBackend& cpu, const Patchify& op, const Operands& io) {
   const Shape& s = io.in[0].shape;
   const PatchifyArgs args{.image = pixels(io.in[0]),

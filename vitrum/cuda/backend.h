@@ -97,6 +97,7 @@ using KernelPtr = std::unique_ptr<Kernel>;
 
 // One overload per op; an op without one does not compile.
 KernelPtr lower(CudaBackend& cuda, const Normalize& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Mix& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Activation& op, const Operands& io);

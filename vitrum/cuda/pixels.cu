@@ -19,6 +19,19 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) y.store(i, affine(x.load(i), i / plane % channels));
 }
 
+__global__ void __launch_bounds__(kThreads)
+    mix_images(const uint8_t* x, const float* mix, float* y, int64_t size, int height, int width,
+               int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const float* const m = mix + i / size * 6;
+  const auto line = static_cast<float>(i / width % height), column = static_cast<float>(i % width);
+  const bool box = line >= m[2] && line < m[3] && column >= m[4] && column < m[5];
+  const float own = box ? 0.f : m[1];
+  const int64_t partner = static_cast<int64_t>(m[0]) * size + i % size;
+  y[i] = fmaf(static_cast<float>(x[i]), own, static_cast<float>(x[partner]) * (1.f - own));
+}
+
 // Sizes of an image and of its patches. Index is 32 bits wide wherever that is enough: the kernels
 // below divide a lot.
 template <class Index>
@@ -105,6 +118,14 @@ KernelPtr lower(CudaBackend& cuda, const Normalize&, const Operands& io) {
   return launch_kernel(cuda, normalize, blocks_for(s.numel(), kThreads), kThreads, 0,
                        mixed(io.in[0]), mixed(io.out[0]), Affine{io.in[1].f32(), io.in[2].f32()},
                        s[2] * s[3], s[1], s.numel());
+}
+
+KernelPtr lower(CudaBackend& cuda, const Mix&, const Operands& io) {
+  const Shape& s = io.in[0].shape;  // (B, C, H, W)
+  return launch_kernel(cuda, mix_images, blocks_for(s.numel(), kThreads), kThreads, 0,
+                       static_cast<const uint8_t*>(io.in[0].data), io.in[1].f32(), io.out[0].f32(),
+                       s[1] * s[2] * s[3], static_cast<int>(s[2]), static_cast<int>(s[3]),
+                       s.numel());
 }
 
 KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io) {

@@ -9,7 +9,9 @@
 
 namespace vitrum {
 
-Image decode_jpeg(std::span<const uint8_t> bytes, const std::string& name);
+// With `choose`, only that window.
+Image decode_jpeg(std::span<const uint8_t> bytes, const std::string& name,
+                  const ChooseWindow* choose = nullptr);
 Image decode_png(std::span<const uint8_t> bytes, const std::string& name);
 Image decode_webp(std::span<const uint8_t> bytes, const std::string& name);
 

@@ -131,6 +131,9 @@ class Subset final : public Dataset {
   int label(int64_t index) const override { return all_.label(at(index)); }
   std::string name(int64_t index) const override { return all_.name(at(index)); }
   void read_into(int64_t index, Image& image) const override { all_.read_into(at(index), image); }
+  void read_part(int64_t index, const ChooseWindow& choose, Image& image) const override {
+    all_.read_part(at(index), choose, image);
+  }
 
  private:
   int64_t at(int64_t index) const { return indices_[static_cast<size_t>(index)]; }

@@ -29,6 +29,11 @@ class Dataset {
       int64_t index) const = 0;  // for messages: the file, or "train sample 17"
   // Reads into `image`, reusing its memory.
   virtual void read_into(int64_t index, Image& image) const = 0;
+  // Only the part that `choose` wants.
+  virtual void read_part(int64_t index, const ChooseWindow& choose, Image& image) const {
+    read_into(index, image);
+    crop(choose(image.height, image.width), image);
+  }
 
   Image read(int64_t index) const {
     Image image;

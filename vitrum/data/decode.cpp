@@ -20,8 +20,10 @@ bool starts_with(std::span<const uint8_t> bytes, std::string_view magic, size_t 
          std::memcmp(bytes.data() + at, magic.data(), magic.size()) == 0;
 }
 
+bool is_jpeg(std::span<const uint8_t> bytes) { return starts_with(bytes, "\xff\xd8\xff"); }
+
 Image decode_as_stored(std::span<const uint8_t> bytes, const std::string& name) {
-  if (starts_with(bytes, "\xff\xd8\xff")) return decode_jpeg(bytes, name);
+  if (is_jpeg(bytes)) return decode_jpeg(bytes, name);
   if (starts_with(bytes, "\x89PNG\r\n\x1a\n")) return decode_png(bytes, name);
   if (starts_with(bytes, "RIFF") && starts_with(bytes, "WEBP", 8)) return decode_webp(bytes, name);
   if (bytes.empty()) fail_input("{}: the file is empty; expected a JPEG, PNG or WebP image", name);
@@ -34,6 +36,14 @@ Image decode_image(std::span<const uint8_t> bytes, const std::string& name,
                    const DecodeOptions& options) {
   Image image = decode_as_stored(bytes, name);
   if (options.exif_orientation) apply_orientation(read_orientation(bytes), image);
+  return image;
+}
+
+Image decode_part(std::span<const uint8_t> bytes, const std::string& name,
+                  const ChooseWindow& choose) {
+  if (is_jpeg(bytes)) return decode_jpeg(bytes, name, &choose);
+  Image image = decode_as_stored(bytes, name);
+  crop(choose(image.height, image.width), image);
   return image;
 }
 

@@ -20,6 +20,9 @@ struct DecodeOptions {
 // The format is told by the first bytes, not by a file name; `name` is for messages.
 Image decode_image(std::span<const uint8_t> bytes, const std::string& name,
                    const DecodeOptions& options = {});
+// Only a part, the same pixels: of a JPEG, what lies outside it is not computed.
+Image decode_part(std::span<const uint8_t> bytes, const std::string& name,
+                  const ChooseWindow& choose);
 Image read_image(const std::string& path, const DecodeOptions& options = {});
 
 std::vector<uint8_t> read_bytes(const std::string& path);

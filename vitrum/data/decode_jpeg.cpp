@@ -5,6 +5,7 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "vitrum/core/error.h"
@@ -57,7 +58,7 @@ class JpegReader {
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
 
-  Image decode(std::span<const uint8_t> bytes) {
+  Image decode(std::span<const uint8_t> bytes, const ChooseWindow* choose) {
     guard([&] {
       jpeg_create_decompress(&jpeg_);
       jpeg_.progress = &progress_;
@@ -67,9 +68,12 @@ class JpegReader {
     choose_output();
     refuse_empty_claim(bytes.size());
     Image image = allocate_rgb(jpeg_.image_width, jpeg_.image_height, name_);
+    const Window window =
+        choose ? (*choose)(image.height, image.width) : Window{0, 0, image.height, image.width};
     std::vector<uint8_t> row(static_cast<size_t>(image.width) *
                              static_cast<size_t>(jpeg_.num_components));
-    guard([&] { read_rows(row.data(), image); });
+    image.reshape(3, window.height, window.width);
+    guard([&] { read_rows(row.data(), window, image); });
     return image;
   }
 
@@ -101,13 +105,32 @@ class JpegReader {
   }
 
   // The defaults are what Pillow uses: accurate integer DCT and fancy upsampling.
-  void read_rows(uint8_t* row, Image& image) {
+  void read_rows(uint8_t* row, const Window& window, Image& image) {
     jpeg_start_decompress(&jpeg_);
+    const int left = window.left - skip_to(window, row);
     for (int y = 0; y < image.height; ++y) {
       jpeg_read_scanlines(&jpeg_, &row, 1);
-      if (jpeg_.num_components == 4) cmyk_to_rgb(row, image.width);
-      store_row(row, jpeg_.num_components == 1 ? 1 : 3, image, y);
+      uint8_t* const first = row + left * jpeg_.num_components;
+      if (jpeg_.num_components == 4) cmyk_to_rgb(first, image.width);
+      store_row(first, jpeg_.num_components == 1 ? 1 : 3, image, y);
     }
+  }
+
+  // Leaves out what no pixel of the window depends on; returns the first column that is decoded.
+  // Chroma is interpolated between blocks, so that a block's width is kept on all sides.
+  int skip_to(const Window& window, uint8_t* row) {
+    constexpr int kMargin = 32;  // the widest block of chroma
+    const auto width = static_cast<int>(jpeg_.output_width);
+    JDIMENSION left = static_cast<JDIMENSION>(std::max(0, window.left - kMargin));
+    const int right = std::min(width, window.left + window.width + kMargin);
+    if (right - static_cast<int>(left) < width) {
+      auto columns = static_cast<JDIMENSION>(right) - left;
+      jpeg_crop_scanline(&jpeg_, &left, &columns);
+    }
+    const int above = std::max(0, window.top - kMargin);
+    if (above > 0) jpeg_skip_scanlines(&jpeg_, static_cast<JDIMENSION>(above));
+    for (int y = above; y < window.top; ++y) jpeg_read_scanlines(&jpeg_, &row, 1);
+    return static_cast<int>(left);
   }
 
   // Files hold inverted ink (Adobe's convention, assumed of every file): 255 is none. In place,
@@ -131,8 +154,9 @@ class JpegReader {
 
 }  // namespace
 
-Image decode_jpeg(std::span<const uint8_t> bytes, const std::string& name) {
-  return JpegReader(name).decode(bytes);
+Image decode_jpeg(std::span<const uint8_t> bytes, const std::string& name,
+                  const ChooseWindow* choose) {
+  return JpegReader(name).decode(bytes, choose);
 }
 
 }  // namespace vitrum

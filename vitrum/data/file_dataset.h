@@ -29,6 +29,10 @@ class FileDataset final : public Dataset {
   void read_into(int64_t index, Image& image) const override {
     image = read_image(name(index), options_);
   }
+  void read_part(int64_t index, const ChooseWindow& choose, Image& image) const override {
+    if (options_.exif_orientation) return Dataset::read_part(index, choose, image);
+    image = decode_part(read_bytes(name(index)), name(index), choose);
+  }
 
  private:
   std::vector<LabelledFile> files_;

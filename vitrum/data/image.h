@@ -1,6 +1,8 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <utility>
@@ -27,6 +29,13 @@ struct UninitializedAllocator : std::allocator<T> {
 };
 using PixelVector = std::vector<uint8_t, UninitializedAllocator<uint8_t>>;
 
+// A part of an image, in pixels.
+struct Window {
+  int top = 0, left = 0, height = 0, width = 0;
+};
+// Which part of an image of this size is wanted.
+using ChooseWindow = std::function<Window(int height, int width)>;
+
 // 8-bit pixels, planar: (channels, height, width), as models want them. One channel is grey, three
 // are RGB.
 struct Image {
@@ -46,5 +55,18 @@ struct Image {
     pixels.resize(static_cast<size_t>(channels) * plane_size());
   }
 };
+
+// Keeps only the window, in place.
+inline void crop(const Window& window, Image& image) {
+  if (window.height == image.height && window.width == image.width) return;
+  const auto width = static_cast<size_t>(window.width), stride = static_cast<size_t>(image.width);
+  uint8_t* to = image.pixels.data();
+  for (int c = 0; c < image.channels; ++c) {
+    const uint8_t* from = image.plane(c) + static_cast<size_t>(window.top) * stride + window.left;
+    for (int y = 0; y < window.height; ++y, from += stride, to += width)
+      std::copy_n(from, width, to);
+  }
+  image.reshape(image.channels, window.height, window.width);
+}
 
 }  // namespace vitrum

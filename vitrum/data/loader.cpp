@@ -64,7 +64,16 @@ struct Loader::State {
     if (batch.storage.size() != n * sample_bytes) batch.storage = allocate_host(n * sample_bytes);
     batch.labels.resize(n);
     batch.indices.resize(n);
+    batch.mix.resize(config.mix.any() ? n : 0);
     if (config.tolerant) batch.errors.assign(n, "");
+  }
+
+  bool mild() const { return epoch >= config.strong_epochs; }
+  void draw_mix(int64_t number, Batch& batch) const {
+    const MixConfig mix = mild() ? MixConfig{} : config.mix;
+    const uint64_t key = static_cast<uint64_t>(epoch) << 32 | static_cast<uint64_t>(number);
+    vitrum::draw_mix(mix, batch.count, config.preprocess.height, config.preprocess.width,
+                     PhiloxStream(config.seed, kMixStream, key), batch.mix);
   }
 
   Slot& slot_of(int64_t batch) { return slots[static_cast<size_t>(batch) % slots.size()]; }
@@ -147,13 +156,13 @@ void Loader::State::fill(int64_t chunk, Transform& transform, Image& image) {
 void Loader::State::fill_sample(Batch& batch, int64_t row, int64_t position, Transform& transform,
                                 Image& image) {
   const auto r = static_cast<size_t>(row);
-  const int64_t index = order[static_cast<size_t>(position)];
+  const int64_t index = order[static_cast<size_t>(position / config.repeat)];
+  const SampleKey key{config.seed, epoch, index, static_cast<int>(position % config.repeat)};
   batch.labels[r] = dataset.label(index), batch.indices[r] = index;
-  dataset.read_into(index, image);
-  PhiloxStream random(config.seed, kAugmentStream,
-                      static_cast<uint64_t>(epoch) << 32 | static_cast<uint64_t>(index));
+  dataset.read_part(
+      index, [&](int height, int width) { return transform.part(height, width, key); }, image);
   try {
-    transform.apply(image, random, batch.pixels().subspan(r * sample_bytes, sample_bytes));
+    transform.apply(image, key, mild(), batch.pixels().subspan(r * sample_bytes, sample_bytes));
   } catch (const Error& error) {
     throw Error(error.kind(), dataset.name(index) + ": " + error.what());
   }
@@ -165,7 +174,7 @@ Loader::Loader(const Dataset& dataset, const LoaderConfig& config) {
   }
   if (dataset.size() < 1 || dataset.size() > int64_t{UINT32_MAX})
     fail_input("a data set of {} images", dataset.size());
-  assert(config.threads >= 1 && config.prefetch >= 1);
+  assert(config.threads >= 1 && config.prefetch >= 1 && config.repeat >= 1);
   const Transform checked(config.preprocess, config.augment);  // fails here rather than in a worker
   state_ = std::make_unique<State>(dataset, config);
   state_->start_workers();
@@ -204,6 +213,7 @@ bool Loader::next(Batch& batch) {
   std::swap(batch, slot.batch);
   batch.count =
       std::min(s.config.batch_size, s.dataset.size() - s.next_batch * s.config.batch_size);
+  if (s.config.mix.any()) s.draw_mix(s.next_batch, batch);
   s.shape(slot.batch);
   slot.chunks_left = s.chunks_per_batch;
   ++s.next_batch;

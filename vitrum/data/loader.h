@@ -11,6 +11,7 @@
 #include "vitrum/core/buffer.h"
 #include "vitrum/data/augment.h"
 #include "vitrum/data/dataset.h"
+#include "vitrum/data/mix.h"
 
 namespace vitrum {
 
@@ -21,7 +22,11 @@ struct LoaderConfig {
   int threads = 1;   // workers
   int prefetch = 4;  // batches prepared ahead
   Preprocess preprocess;
-  Augment augment;        // all off by default: evaluation
+  Augment augment;  // all off by default: evaluation
+  MixConfig mix;
+  int64_t strong_epochs = INT64_MAX;  // later ones have crop and flip only, and nothing mixed
+  int repeat = 1;  // an image follows itself so many times, each augmented anew; an epoch is as
+                   // long as ever and sees the fewer images
   bool tolerant = false;  // an unreadable image is black and has its reason in Batch::errors
 };
 
@@ -32,6 +37,7 @@ struct Batch {
   Buffer storage;                   // cache-line aligned
   std::vector<int32_t> labels;      // (batch_size)
   std::vector<int64_t> indices;     // (batch_size): which sample of the dataset
+  std::vector<MixRow> mix;          // (batch_size), where the loader mixes: else empty
   std::vector<std::string> errors;  // (batch_size), "" where all is well; only of tolerant loaders
 
   std::span<uint8_t> pixels() const {  // (batch_size, channels, height, width)

@@ -16,11 +16,6 @@ enum class Filter : uint8_t { kNearest, kBox, kBilinear, kHamming, kBicubic, kLa
 Filter parse_filter(std::string_view name);  // "bilinear", ...; fails with the nearest match
 std::string_view name_of(Filter filter);
 
-// A part of an image, in pixels.
-struct Window {
-  int top = 0, left = 0, height = 0, width = 0;
-};
-
 // Keeps its coefficient tables and intermediate image between calls: give each thread its own.
 class Resizer {
  public:

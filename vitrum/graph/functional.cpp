@@ -126,6 +126,13 @@ Value normalize(Value pixels, const std::vector<float>& mean, const std::vector<
   return g.emit("normalize", Normalize{}, {pixels, a, b}, {pixels.shape()});
 }
 
+Value mix_pixels(Value pixels, Value mix) {
+  Graph& g = pixels.graph();
+  Value mixed = g.emit("mix", Mix{}, {pixels, mix}, {pixels.shape()});
+  g.info(mixed).exact = true;  // eight bits are too few once two images are in them
+  return mixed;
+}
+
 Value patchify(Value image, int64_t patch_h, int64_t patch_w, PatchOrder order) {
   const int64_t channels = image.dim(1), h = image.dim(2), w = image.dim(3);
   if (patch_h <= 0 || patch_w <= 0 || h % patch_h != 0 || w % patch_w != 0)

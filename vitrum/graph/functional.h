@@ -33,6 +33,7 @@ Value drop_path(Scope s, Value x, float drop);  // likewise
 Value module_output(Scope s, Value x);
 
 Value normalize(Value pixels, const std::vector<float>& mean, const std::vector<float>& std);
+Value mix_pixels(Value pixels, Value mix);  // see Mix
 Value patchify(Value image, int64_t patch_h, int64_t patch_w, PatchOrder order);
 Value add_tokens(Value x, const std::vector<Value>& prefix, Value positions);
 Value take_token(Value x, int64_t index);

@@ -33,6 +33,10 @@ struct Final {
 // ---- forward ----
 struct Normalize {
 };  // (pixels (B, C, H, W) u8 or float, scale (C), shift (C)) -> pixels * scale + shift
+// (pixels (B, C, H, W) u8, mix (B, 6): partner, own, top, bottom, left, right) -> float pixels: in
+// the box [top, bottom) x [left, right) the partner's, elsewhere own * pixel + (1 - own) * the
+// partner's. Mixup has no box, CutMix own = 1.
+struct Mix : Final {};
 struct Patchify {  // (image (B, C, H, W), scale? (C), shift? (C)) -> (B, N, C * P * P)
   int64_t patch_h = 0, patch_w = 0;
   PatchOrder order = PatchOrder::kChannelFirst;
@@ -213,7 +217,7 @@ struct Perturb : Final {
 struct Copy : Final {};  // (x) -> x of the same shape and type: state put aside and brought back
 
 using Op =
-    std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
+    std::variant<Normalize, Mix, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
                  RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath, Tokens, Pool,
                  Conv2d, MaxPool, BatchNorm, FrozenBatchNorm, RunningStats, CrossEntropy,
                  TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd,

@@ -22,16 +22,19 @@ void cut(Graph& g, Value v) {
 
 }  // namespace
 
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from) {
+TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from, bool mixed) {
   const ModelConfig& c = model.config;
   g.lora = model.lora;
   const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}, DType::kU8);
-  const Value x = normalize(image, model.preprocess.mean, model.preprocess.std);
+  Value mix;
+  if (mixed) mix = g.input("mix", {batch, 6}, DType::kF32, /*exact=*/true);
+  const Value x = normalize(mixed ? mix_pixels(image, mix) : image, model.preprocess.mean,
+                            model.preprocess.std);
   const Value features = model_features(Scope(g), x, c);
   const Value logits = model_head(Scope(g), features, c);
-  if (from == From::kPixels) return {image, features, logits};
+  if (from == From::kPixels) return {image, features, logits, mix};
   cut(g, features);
-  return {features, features, logits};
+  return {features, features, logits, {}};
 }
 
 bool head_sees_features_only(const ModelSpec& model) {

@@ -15,11 +15,13 @@ namespace vitrum {
 // the features.
 struct TracedModel {
   Value image, features, logits;
+  Value mix = {};  // (B, 6), see Mix; where the images are mixed
 };
 // kFeatures: the head alone, `image` being the features. The graph has every parameter all the
 // same, so that it shares a store with one from pixels.
 enum class From : uint8_t { kPixels, kFeatures };
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from = From::kPixels);
+TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from = From::kPixels,
+                  bool mixed = false);
 // Whether kFeatures can be used: the logits depend on the pixels by way of the features alone.
 bool head_sees_features_only(const ModelSpec& model);
 

@@ -23,6 +23,22 @@ void run(const Normalize&, const Operands& io) {
   write(io.out[0], normalized(io.in[0], io.in[1], io.in[2]));
 }
 
+void run(const Mix&, const Operands& io) {
+  const Shape& s = io.in[0].shape;
+  const Values image = read(io.in[0]), mix = read(io.in[1]);
+  const int64_t size = s[1] * s[2] * s[3];  // of an image
+  Values out(image.size());
+  for (int64_t i = 0; i < s.numel(); ++i) {
+    const double* const m = &mix[i / size * 6];
+    const auto y = static_cast<double>(i / s[3] % s[2]), x = static_cast<double>(i % s[3]);
+    const bool in_box = y >= m[2] && y < m[3] && x >= m[4] && x < m[5];
+    const double own = in_box ? 0 : m[1];
+    const double partner = image[static_cast<int64_t>(m[0]) * size + i % size];
+    out[i] = own * image[i] + (1 - own) * partner;
+  }
+  write(io.out[0], out);
+}
+
 void run(const Patchify& op, const Operands& io) {
   const Values image = normalized(io.in[0], at(io.in, 1), at(io.in, 2));
   const Shape& s = io.in[0].shape;

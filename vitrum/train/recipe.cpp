@@ -13,6 +13,7 @@
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/data/augment.h"
 
 namespace vitrum {
 namespace {
@@ -76,6 +77,19 @@ void each_key(R& r, Visit&& visit) {
   visit("min_lr", r.min_lr, Range{0, 1e6});
   visit("augment", r.augment, Range{});
   visit("crop_padding", r.crop_padding, Range{0, 1 << 12});
+  visit("scale", r.scale, Range{1e-6, 1});
+  visit("ratio", r.ratio, Range{1e-3, 1e3});
+  visit("train_interpolation", r.train_interpolation, Range{});
+  visit("color_jitter", r.color_jitter, kFraction);
+  visit("erase", r.erase, kFraction);
+  visit("erase_mode", r.erase_mode, Range{});
+  visit("erase_area", r.erase_area, kFraction);
+  visit("repeat", r.repeat, Range{1, 100});
+  visit("mixup", r.mixup, Range{0, 100});
+  visit("cutmix", r.cutmix, Range{0, 100});
+  visit("mix_prob", r.mix_prob, kFraction);
+  visit("mix_switch_prob", r.mix_switch_prob, kFraction);
+  visit("augment_off", r.augment_off, kFraction);
   visit("mean", r.mean, kFraction);
   visit("std", r.std, Range{1e-6, 1e6});
   visit("resize", r.resize, Range{});
@@ -95,8 +109,7 @@ void each_key(R& r, Visit&& visit) {
 const Recipe kDefault;
 
 // Keys that recipes of later versions use.
-constexpr std::array<std::string_view, 8> kLater = {"mixup",   "cutmix",       "erase", "repeat",
-                                                    "teacher", "distillation", "alpha", "tau"};
+constexpr std::array<std::string_view, 4> kLater = {"teacher", "distillation", "alpha", "tau"};
 
 // The spellings of an enumeration, in its order.
 std::vector<std::string> names(OptimizerKind) {
@@ -107,7 +120,7 @@ std::vector<std::string> names(ScheduleKind) { return {"constant", "cosine", "li
 std::vector<std::string> names(ScheduleUnit) { return {"step", "epoch"}; }
 std::vector<std::string> names(Precision) { return {"auto", "f32", "bf16"}; }
 std::vector<std::string> names(Recompute) { return {"none", "cheap", "block"}; }
-std::vector<std::string> names(Augmentation) { return {"none", "flip", "crop", "crop-flip"}; }
+std::vector<std::string> names(EraseMode) { return {"const", "rand", "pixel"}; }
 std::vector<std::string> names(ResizeMode) { return {"squash", "center"}; }
 std::vector<std::string> names(HeadInit) { return {"keep", "zero", "normal"}; }
 std::vector<std::string> names(PosResample) { return {"auto", "bilinear", "bicubic"}; }
@@ -204,8 +217,9 @@ void read(std::vector<LrScale>& to, const Source& from) {
 }
 void read(std::vector<double>& to, const Source& from) {
   const auto* array = from.node.as_array();
-  if (!array) from.expected("numbers in brackets, as [0.1, 0.2]");
   to.clear();
+  if (from.node.is_number()) return read(to.emplace_back(), from);  // a list of one
+  if (!array) from.expected("numbers in brackets, as [0.1, 0.2]");
   for (const toml::node& item : *array)
     read(to.emplace_back(), {from.place, from.key, item, from.range});
 }
@@ -319,6 +333,7 @@ void check_recipe(const Recipe& r) {
   if (r.mean && r.std && r.mean->size() != r.std->size())
     fail_usage("mean has {} numbers and std {}; expected as many of both", r.mean->size(),
                r.std->size());
+  if (r.augment) parse_augment(*r.augment);
   const Hyper hyper = r.hyper();
   if (hyper.nesterov && hyper.momentum == 0)
     fail_usage("nesterov needs a momentum; set momentum, or nesterov = false");

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "vitrum/data/erase.h"
 #include "vitrum/graph/op.h"
 #include "vitrum/graph/passes.h"
 #include "vitrum/train/schedule.h"
@@ -14,7 +15,6 @@
 namespace vitrum {
 
 enum class Precision : uint8_t { kAuto, kF32, kBF16 };
-enum class Augmentation : uint8_t { kNone, kFlip, kCrop, kCropFlip };
 enum class ResizeMode : uint8_t { kSquash, kCenter };
 // How large Muon's steps are for a matrix (rows, columns): sqrt(max(1, rows / columns)), or 0.2
 // sqrt(max(rows, columns)), with which AdamW's rate and decay fit.
@@ -83,8 +83,18 @@ struct Recipe {
   int64_t warmup_steps = 0;  // added to warmup_epochs
   double min_lr = 0;
 
-  std::optional<Augmentation> augment;
-  std::optional<int64_t> crop_padding;           // pixels
+  std::optional<std::string> augment;   // "crop-flip+rand-m9-mstd0.5-inc1": see data/augment.h
+  std::optional<int64_t> crop_padding;  // pixels
+  std::optional<std::vector<double>> scale, ratio;  // of a resized crop: area, width / height
+  std::optional<std::string> train_interpolation;   // of crop and policy; "random": by turns
+  std::vector<double> color_jitter;  // one for all, or brightness, contrast, saturation (, hue)
+  double erase = 0;                  // probability
+  EraseMode erase_mode = EraseMode::kPixel;
+  std::optional<std::vector<double>> erase_area;  // of the image, from and to
+  int64_t repeat = 1;                             // augmentations of an image next to each other
+  double mixup = 0, cutmix = 0;                   // alphas; 0: not done
+  double mix_prob = 1, mix_switch_prob = 0.5;     // that a batch is mixed; that it is CutMix
+  double augment_off = 0;  // last part of the epochs, with no more than crop and flip
   std::optional<std::vector<double>> mean, std;  // of pixels in [0, 1]; empty: pixels as they are
   std::optional<ResizeMode> resize;
   std::optional<double> crop_pct;

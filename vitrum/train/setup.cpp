@@ -1,6 +1,8 @@
 #include "vitrum/train/setup.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <string_view>
 #include <vector>
 
@@ -97,6 +99,22 @@ void set_head(ModelSpec& model, const Recipe& recipe, const Dataset& data) {
   if (recipe.head_bias) model.config.set_head_bias(*recipe.head_bias);
 }
 
+std::array<double, 2> pair_of(const std::vector<double>& numbers, std::string_view key) {
+  if (numbers.size() != 2) fail_usage("{}: expected two numbers, from and to", key);
+  return {numbers[0], numbers[1]};
+}
+
+// One number stands for brightness, contrast and saturation, as in timm.
+std::array<double, 4> jitter_of(const std::vector<double>& numbers) {
+  if (numbers.empty()) return {};
+  if (numbers.size() == 1) return {numbers[0], numbers[0], numbers[0], 0};
+  if (numbers.size() != 3 && numbers.size() != 4)
+    fail_usage("color_jitter has {} numbers; expected 1, 3 or 4", numbers.size());
+  const double hue = numbers.size() == 4 ? numbers[3] : 0;
+  if (hue > 0.5) fail_usage("color_jitter: hue {}; expected 0 to 0.5", hue);
+  return {numbers[0], numbers[1], numbers[2], hue};
+}
+
 }  // namespace
 
 TrainData::TrainData(const Recipe& recipe) : splits_(open_data(recipe.data)) {
@@ -122,13 +140,43 @@ ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
 }
 
 Augment augment_for(const Recipe& recipe, const ModelSpec& model) {
-  const Augmentation kind =
-      recipe.augment.value_or(recipe.crop_padding ? Augmentation::kCrop : Augmentation::kNone);
-  if (kind == Augmentation::kNone) return {};
-  const bool flips = kind == Augmentation::kFlip || kind == Augmentation::kCropFlip;
+  const AugmentParts parts =
+      parse_augment(recipe.augment.value_or(recipe.crop_padding ? "crop" : "none"));
+  Augment a{.resized_crop = parts.resized_crop, .flip = parts.flip, .policies = parts.policies};
   // 4 of 32 pixels, as everybody pads CIFAR.
-  const int64_t usual = kind == Augmentation::kFlip ? 0 : model.config.image_h() / 8;
-  return {.crop_padding = static_cast<int>(recipe.crop_padding.value_or(usual)), .flip = flips};
+  const int64_t usual = parts.crop ? model.config.image_h() / 8 : 0;
+  if (parts.crop || (parts.flip && !parts.resized_crop))
+    a.crop_padding = static_cast<int>(recipe.crop_padding.value_or(usual));
+  if ((recipe.scale || recipe.ratio) && !a.resized_crop)
+    fail_usage("{} is for augment = \"resized-crop\", which is not asked for",
+               recipe.scale ? "scale" : "ratio");
+  if (recipe.scale) a.scale = pair_of(*recipe.scale, "scale");
+  if (recipe.ratio) a.ratio = pair_of(*recipe.ratio, "ratio");
+  const std::string filter = recipe.train_interpolation.value_or(model.preprocess.interpolation);
+  a.random_filter = filter == "random";
+  if (!a.random_filter) a.filter = parse_filter(filter);
+  a.jitter = jitter_of(recipe.color_jitter);
+  a.erase.probability = recipe.erase, a.erase.mode = recipe.erase_mode;
+  if (recipe.erase_area) a.erase.area = pair_of(*recipe.erase_area, "erase_area");
+  for (size_t c = 0; c < 3; ++c) {  // as the model sees zero, or medium grey where it does not say
+    const std::vector<float>&mean = model.preprocess.mean, &deviation = model.preprocess.std;
+    if (!mean.empty()) a.erase.mean[c] = static_cast<double>(mean[c % mean.size()]);
+    if (!deviation.empty()) a.erase.std[c] = static_cast<double>(deviation[c % deviation.size()]);
+    a.fill[c] =
+        static_cast<uint8_t>(std::clamp(std::nearbyint(255.0 * a.erase.mean[c]), 0.0, 255.0));
+  }
+  return a;
+}
+
+MixConfig mix_for(const Recipe& recipe) {
+  return {.mixup = recipe.mixup,
+          .cutmix = recipe.cutmix,
+          .probability = recipe.mix_prob,
+          .switch_probability = recipe.mix_switch_prob};
+}
+
+int64_t strong_epochs(const Recipe& recipe, int64_t epochs) {
+  return epochs - std::llround(recipe.augment_off * static_cast<double>(epochs));
 }
 
 DType compute_for(const Recipe& recipe) {

@@ -7,6 +7,7 @@
 #include "vitrum/core/dtype.h"
 #include "vitrum/data/augment.h"
 #include "vitrum/data/dataset.h"
+#include "vitrum/data/mix.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/weights/model_dir.h"
 
@@ -35,6 +36,9 @@ class TrainData {
 // open is the weights'.
 ModelSpec model_for(const Recipe& recipe, const Dataset& data);
 Augment augment_for(const Recipe& recipe, const ModelSpec& model);
+MixConfig mix_for(const Recipe& recipe);
+// The first epoch of a run of `epochs` in which crop and flip are all that is done.
+int64_t strong_epochs(const Recipe& recipe, int64_t epochs);
 
 // bf16 only where the recipe asks for it: it saves memory, and no backend of today is faster in it.
 DType compute_for(const Recipe& recipe);

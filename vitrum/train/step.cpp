@@ -8,6 +8,7 @@
 #include "vitrum/graph/functional.h"
 #include "vitrum/train/lora.h"
 #include "vitrum/train/param_rules.h"
+#include "vitrum/train/setup.h"
 
 namespace vitrum {
 namespace {
@@ -44,17 +45,19 @@ TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe&
                                            From from) {
   Graph& g = forward_graph_;
   const int64_t batch = recipe.batch_size;
+  const bool mixed = mix_for(recipe).any();
   const Value weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
   g.sample_weight = weight;
-  const auto [image, features, logits] = trace(g, model, batch, from);
+  const auto [image, features, logits, mix] = trace(g, model, batch, from, mixed);
   freeze_params(g.params, model.config, recipe);
   freeze_all_but_adapters(g.params, model);
-  const Value target = g.input("target", {batch}, DType::kI32);
+  const Value target = mixed ? g.input("target", logits.shape(), DType::kF32, /*exact=*/true)
+                             : g.input("target", {batch}, DType::kI32);
   const Value loss =
       cross_entropy(logits, target, weight, static_cast<float>(recipe.label_smoothing));
   const Value totals = g.state("metrics", {3}, DType::kF64);
   train_metrics(loss, logits, target, weight, totals);
-  return {image, logits, target, weight, loss, totals, g.rng()};
+  return {image, logits, target, weight, loss, totals, g.rng(), mix};
 }
 
 // Before anything is derived from the weights: a bf16 copy, an average.
@@ -86,7 +89,7 @@ void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step)
   std::fill(weights_.begin(), weights_.begin() + count, 1.f / static_cast<float>(images));
   std::fill(weights_.begin() + count, weights_.end(), 0.f);
   backward_.upload(values_.image, batch.pixels().data());
-  backward_.upload(values_.target, batch.labels.data());
+  upload_targets(batch);
   backward_.upload(values_.weight, weights_.data());
   const RandomState random{static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32),
                            static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32)};
@@ -100,6 +103,17 @@ void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step)
 void TrainStep::perturb() {
   update_.perturb();
   perturbed_ = true;
+}
+
+// Labels, or with mixed images the shares of two labels each.
+void TrainStep::upload_targets(const Batch& batch) {
+  if (!values_.mix) return backward_.upload(values_.target, batch.labels.data());
+  const Shape image = values_.image.shape();
+  targets_.resize(static_cast<size_t>(values_.target.shape().numel()));
+  mix_targets(batch.labels, batch.mix, static_cast<int>(image[2]), static_cast<int>(image[3]),
+              values_.logits.dim(1), targets_);
+  backward_.upload(values_.mix, batch.mix.data());
+  backward_.upload(values_.target, targets_.data());
 }
 
 void TrainStep::update(double lr, int64_t step) {

@@ -61,11 +61,12 @@ class TrainStep {
 
  private:
   struct ForwardValues {
-    Value image, logits, target, weight, loss, totals, rng;
+    Value image, logits, target, weight, loss, totals, rng, mix;
   };
   ForwardValues record(const ModelSpec& model, const Recipe& recipe, From from);
   ParamStore filled(const ModelSpec& model, const Recipe& recipe, Backend& backend);
   Program compile_backward(const Recipe& recipe, DType compute);
+  void upload_targets(const Batch& batch);
 
   uint64_t seed_;
   Graph forward_graph_;
@@ -75,7 +76,7 @@ class TrainStep {
   Program backward_;
   Update update_;
   bool perturbed_ = false;
-  std::vector<float> weights_;
+  std::vector<float> weights_, targets_;
   std::deque<float> reading_;  // for each step its batches' shares of the loss, then its norm
   std::vector<int64_t> shares_ = {0};  // how many batches each step had, the one under way last
 };

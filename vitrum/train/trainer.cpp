@@ -32,26 +32,37 @@ Recipe resolved(Recipe recipe, const Backend& backend) {
   return recipe;
 }
 
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t epochs_of(const Recipe& recipe, int64_t images) {
+  const int64_t steps = ceil_div(ceil_div(images, recipe.batch_size), recipe.accumulate);
+  return recipe.max_steps > 0 ? std::min(recipe.epochs, ceil_div(recipe.max_steps, steps))
+                              : recipe.epochs;
+}
+
 LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
                            int threads) {
-  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
-  const bool decodes = data.image_size().height == 0;
-  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
+  // Images in memory cost next to nothing, unless a policy works on them; files are decoded: on as
+  // many threads as there are.
+  Augment augment = augment_for(recipe, model);
+  const bool costly = data.image_size().height == 0 || !augment.policies.empty();
+  const int usual = costly ? (threads > 0 ? threads : available_cores()) : 1;
   return {.batch_size = recipe.batch_size,
           .shuffle = true,
           .seed = static_cast<uint64_t>(recipe.seed),
           .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
           .preprocess = preprocess_of(model),
-          .augment = augment_for(recipe, model)};
+          .augment = std::move(augment),
+          .mix = mix_for(recipe),
+          .strong_epochs = strong_epochs(recipe, epochs_of(recipe, data.size())),
+          .repeat = static_cast<int>(recipe.repeat)};
 }
 
 LoaderConfig test_config(LoaderConfig config, const Recipe& recipe) {
   config.batch_size = recipe.eval_batch_size.value_or(recipe.batch_size);
-  config.shuffle = false, config.augment = {};
+  config.shuffle = false, config.augment = {}, config.mix = {}, config.repeat = 1;
   return config;
 }
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A resumed run may become longer, or look at itself more often; anything else would make it
 // another run.

@@ -31,6 +31,13 @@ void normalize(Array x, Array y, float scale, float shift, int64_t first, int64_
   });
 }
 
+void mix(const uint8_t* x, float* y, float own, int64_t at, int64_t other, int64_t count) {
+  const Vf a = splat(own), b = splat(1 - own);
+  for_lanes(0, count, [&](int64_t i, auto n) {
+    store(y + at + i, fma(load(x + at + i, n), a, load(x + other + i, n) * b), n);
+  });
+}
+
 // One line of one channel, cut into the patches it crosses. `to` is the line's place in the first
 // patch.
 template <class T>
@@ -140,6 +147,7 @@ void divide_row(Array x_array, int64_t x_at, float divisor, Array y_array, int64
 }  // namespace
 
 constinit const EmbedKernels kEmbed = {.normalize = normalize,
+                                       .mix = mix,
                                        .patchify = patchify,
                                        .add_row = add_row,
                                        .mean_rows = mean_rows,

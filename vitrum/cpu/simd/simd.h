@@ -73,6 +73,8 @@ struct PatchifyArgs {
 struct EmbedKernels {
   // y[i] = x[i] * scale + shift over [first, last); x may be u8.
   void (*normalize)(Array x, Array y, float scale, float shift, int64_t first, int64_t last);
+  // y[at..] = own * x[at..] + (1 - own) * x[other..], n elements; x is u8.
+  void (*mix)(const uint8_t* x, float* y, float own, int64_t at, int64_t other, int64_t n);
   // Patch rows [first, last) of all images, B * height / patch_h in total. scratch: image width in
   // floats.
   void (*patchify)(const PatchifyArgs&, int64_t first, int64_t last, float* scratch);
