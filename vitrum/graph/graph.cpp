@@ -9,13 +9,12 @@ namespace vitrum {
 
 std::string_view name_of(const Op& op) {
   static constexpr std::string_view kNames[] = {
-      "Normalize",     "Patchify",     "Linear",          "Activation",
-      "LayerNorm",     "AddLayerNorm", "Attention",       "Add",
-      "ChannelScale",  "Dropout",      "DropPath",        "Tokens",
-      "Pool",          "CrossEntropy", "TrainMetrics",    "LinearBwd",
-      "ActivationBwd", "LayerNormBwd", "AttentionBwd",    "ChannelScaleBwd",
-      "TokensBwd",     "PoolBwd",      "CrossEntropyBwd", "ClipScale",
-      "OptimizerStep"};
+      "Normalize",    "Patchify",        "Linear",    "Activation",    "LayerNorm",
+      "AddLayerNorm", "Attention",       "Add",       "ChannelScale",  "Dropout",
+      "DropPath",     "Tokens",          "Pool",      "CrossEntropy",  "Argmax",
+      "LogSoftmax",   "TrainMetrics",    "LinearBwd", "ActivationBwd", "LayerNormBwd",
+      "AttentionBwd", "ChannelScaleBwd", "TokensBwd", "PoolBwd",       "CrossEntropyBwd",
+      "ClipScale",    "OptimizerStep"};
   static_assert(std::size(kNames) == std::variant_size_v<Op>);
   return kNames[op.index()];
 }

@@ -20,6 +20,18 @@ enum class PatchOrder : uint8_t {
   kChannelLast
 };  // (C, P, P) as a convolution, or (P, P, C)
 enum class OptimizerKind : uint8_t { kSgd, kAdam, kAdamW };
+// How a row of K logits z is measured against its target t.
+enum class LossKind : uint8_t {
+  kCrossEntropy,  // -sum t log softmax(z / tau)
+  kDivergence,    // sum exp(t) (t - log softmax(z / tau)), t being log-probabilities
+  kBinary,        // the mean of -t log sigmoid(z) - (1 - t) log sigmoid(-z)
+};
+struct LossForm {
+  float smoothing = 0;  // t becomes (1 - s) t + s / K; not for kDivergence
+  LossKind kind = LossKind::kCrossEntropy;
+  float tau = 1;    // temperature; not for kBinary
+  float scale = 1;  // factor of the whole
+};
 
 // Marks ops that are never differentiated: backward and update ops, metrics.
 template <class T>
@@ -74,8 +86,12 @@ struct Pool {                    // (x (B, T, C)) -> (B, C)
   int64_t first = 0, count = 1;  // mean of tokens [first, first + count); one token is a plain copy
 };
 struct CrossEntropy {  // (logits (B, K), target i32 (B) or float (B, K), weight (B)) -> sum_b
-                       // weight * loss_b [, lse (B)]
-  float smoothing = 0;
+                       // weight * loss_b [, lse (B): of z / tau, kBinary has none]
+  LossForm form = {};
+};
+struct Argmax : Final {};    // (x (B, K)) -> i32 (B): where the largest is; the lowest on ties
+struct LogSoftmax : Final {  // (x (B, K)) -> log softmax(x / tau)
+  float tau = 1;
 };
 struct TrainMetrics : Final {
 };  // (loss, logits, target, weight) -> += f64 (3): loss, correct, images of weight > 0
@@ -101,8 +117,8 @@ struct TokensBwd : Final {};        // (dy) -> dx, += dpos, += dprefix ...
 struct PoolBwd : Final {            // (dy (B, C)) -> dx (B, T, C)
   int64_t first = 0, count = 1;
 };
-struct CrossEntropyBwd : Final {  // (logits, target, weight, lse) -> dlogits
-  float smoothing = 0;
+struct CrossEntropyBwd : Final {  // (logits, target, weight, lse?) -> dlogits
+  LossForm form = {};
 };
 
 // ---- update: whole arenas at once, every tensor a segment ----
@@ -126,9 +142,9 @@ struct OptimizerStep : Final {
 
 using Op =
     std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention, Add,
-                 ChannelScale, Dropout, DropPath, Tokens, Pool, CrossEntropy, TrainMetrics,
-                 LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd, ChannelScaleBwd, TokensBwd,
-                 PoolBwd, CrossEntropyBwd, ClipScale, OptimizerStep>;
+                 ChannelScale, Dropout, DropPath, Tokens, Pool, CrossEntropy, Argmax, LogSoftmax,
+                 TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd,
+                 ChannelScaleBwd, TokensBwd, PoolBwd, CrossEntropyBwd, ClipScale, OptimizerStep>;
 
 std::string_view name_of(const Op& op);
 
