@@ -10,8 +10,8 @@ TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch) {
   const ModelConfig& c = model.config;
   const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}, DType::kU8);
   const Value x = normalize(image, model.preprocess.mean, model.preprocess.std);
-  const Value features = model_features(Scope(g), x, c);
-  return {image, features, model_head(Scope(g), features, c)};
+  const ModelOutput out = model_output(Scope(g), x, c);
+  return {image, out.features, out.logits, out.cls, out.dist};
 }
 
 Preprocess preprocess_of(const ModelSpec& model) {

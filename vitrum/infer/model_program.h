@@ -10,9 +10,10 @@
 namespace vitrum {
 
 // Image (B, C, H, W) u8, features (B, width), logits (B, classes); without a head the logits are
-// the features.
+// the features. cls, dist: each head's own, of a model that has two.
 struct TracedModel {
   Value image, features, logits;
+  Value cls = {}, dist = {};
 };
 TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch);
 

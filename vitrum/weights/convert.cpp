@@ -44,6 +44,7 @@ void require_plain(const Dialect& dialect, const ViTConfig& c) {
   require(c.pre_norm, "with the norms after the blocks");
   require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");
   require(c.class_token && !c.mean_pool, "that pools by the mean");
+  require(!c.distilled || dialect.name == "hf", "with a distillation token");
   require(!c.sincos_positions, "with fixed positions");
   require(c.layer_scale == 0, "with LayerScale");
   require(c.proj_bias && c.mlp_bias && c.norm_bias, "without biases");
@@ -65,6 +66,16 @@ std::vector<std::string> computed_otherwise(const Dialect& dialect, const ViTCon
                                 kActNames[static_cast<size_t>(dialect.act)],
                                 kActNames[static_cast<size_t>(c.act)]));
   return notes;
+}
+
+Naming naming_for(const Dialect& dialect, const ModelConfig& config) {
+  const auto* vit = config.as<ViTConfig>();
+  const bool base_model = dialect.name == "hf" && vit && config.classes() > 0;
+  return {&dialect, false,
+          !base_model      ? ""
+          : vit->distilled ? "deit."
+                           : "vit.",
+          vit && vit->two_heads()};
 }
 
 class Converter {
@@ -157,8 +168,7 @@ Converted convert_model(const std::string& source, const std::string& arch,
   const std::vector<ParamSpec> params = model_params(spec.config);
   file.check(params, spec.config, spec.config.classes() > 0);
 
-  const Naming naming{&dialect, false,
-                      dialect.name == "hf" && spec.config.classes() > 0 ? "vit." : ""};
+  const Naming naming = naming_for(dialect, spec.config);
   Converter converter(file, spec.config, naming);
   for (const ParamSpec& param : params) converter.add(param);
   const std::span<const NamedTensor> tensors = converter.tensors();

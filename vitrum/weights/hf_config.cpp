@@ -38,12 +38,19 @@ Act read_act(const JsonKeys& keys) {
   return kActs[keys.choice("hidden_act", 0, names)].act;
 }
 
+bool is_class(const JsonKeys& keys, std::string_view ending) {
+  const std::vector<std::string> classes = keys.texts("architectures");
+  return std::any_of(classes.begin(), classes.end(),
+                     [&](const std::string& c) { return c.ends_with(ending); });
+}
+
+constexpr std::string_view kOneHead = "ForImageClassification",
+                           kTwoHeads = "ForImageClassificationWithTeacher";
+
 // A model without a head says so by its class; the labels may be there all the same.
 bool has_head(const JsonKeys& keys) {
-  const std::vector<std::string> classes = keys.texts("architectures");
-  return classes.empty() || std::any_of(classes.begin(), classes.end(), [](const std::string& c) {
-           return c.ends_with("ForImageClassification");
-         });
+  return keys.texts("architectures").empty() || is_class(keys, kOneHead) ||
+         is_class(keys, kTwoHeads);
 }
 
 bool placeholders(const std::vector<std::string>& labels) {
@@ -124,6 +131,14 @@ void read_normalization(const JsonKeys& keys, int64_t channels, Preprocessing& p
   set_normalization(p, std::move(mean), std::move(std), channels, keys.where());
 }
 
+// What the published DeiTs have: 256 pixels for a crop of 224, 438 for 384.
+std::string deit_preprocessor(const ViTConfig& c) {
+  return fmt::format(
+      R"({{"do_center_crop": true, "size": {}, "crop_size": {{"height": {}, "width": {}}},
+          "resample": 3, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}})",
+      std::max(c.image_h, c.image_w) * 256 / 224, c.image_h, c.image_w);
+}
+
 // These resize the shorter edge where `size` is one number; the ViT's own makes it a square.
 bool keeps_aspect(const JsonKeys& keys) {
   const std::string type =
@@ -167,18 +182,22 @@ bool is_hf_config(const std::string& text, const std::string& path) {
 ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocessor) {
   const JsonKeys keys(config.text, config.path);
   const std::string type = keys.text("model_type", {});
-  if (type != "vit")
-    fail_input("{}: model_type '{}' is not supported; expected 'vit'", config.path, type);
+  if (type != "vit" && type != "deit")
+    fail_input("{}: model_type '{}' is not supported; expected 'vit' or 'deit'", config.path, type);
   ModelSpec spec;
   ViTConfig vit;
   read_model(keys, vit);
+  vit.distilled = type == "deit", vit.dist_head = !vit.distilled || is_class(keys, kTwoHeads);
   spec.config = vit;
   read_classes(keys, spec);
   check_config(spec.config, config.path);
   const std::string preset = preset_name(vit);
   spec.architecture = preset.empty() ? "vit" : preset;
   spec.preprocess.assumed = preprocessor.text == "{}";
-  read_preprocessor(JsonKeys(preprocessor.text, preprocessor.path), spec.config, spec.preprocess);
+  const std::string& stated = preprocessor.text;
+  read_preprocessor(JsonKeys(vit.distilled && stated == "{}" ? deit_preprocessor(vit) : stated,
+                             preprocessor.path),
+                    spec.config, spec.preprocess);
   return spec;
 }
 
