@@ -22,7 +22,7 @@ using testing::StartsWith;
 
 const std::vector<std::string> kVerbs = {"train",    "classify", "embed",   "eval",   "summary",
                                          "models",   "data",     "bench",   "doctor", "version",
-                                         "download", "export",   "forward", "convert"};
+                                         "download", "export",   "forward", "convert", "distill"};
 
 struct Outcome {
   int code = -1;

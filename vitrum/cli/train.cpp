@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "vitrum/cli/training.h"
 #include "vitrum/cli/verbs.h"
 #include "vitrum/core/error.h"
 #include "vitrum/train/trainer.h"
@@ -13,22 +14,23 @@ namespace {
 
 struct Options {
   std::optional<std::string> recipe, resume, out;
-  std::optional<std::string> model, data, epochs, batch_size, lr, seed;
   std::vector<std::string> set;
+  std::vector<KeyOption> keys;
+  std::vector<std::optional<std::string>> values;  // of the keys
 };
+
+const std::vector<KeyOption> kEveryRun = {
+    {"--model", "model", "preset or model directory", "MODEL"},
+    {"--data", "data", "fashion-mnist, mnist:DIR, cifar10:DIR, folder:DIR, ...", "DATA"},
+    {"--epochs", "epochs", "passes over the training images", "N"},
+    {"--batch-size", "batch_size", "images a batch", "N"},
+    {"--lr", "lr", "learning rate", "X"},
+    {"--seed", "seed", "of initialisation, order, dropout and augmentation", "N"}};
 
 // Options with a recipe key of their own; the recipe's checks apply to them.
 void apply_options(Recipe& recipe, const Options& o, const CommonOptions& common) {
-  const auto apply = [&](const std::optional<std::string>& value, const char* key,
-                         const char* option) {
-    if (value) set_key(recipe, key, *value, option);
-  };
-  apply(o.model, "model", "--model");
-  apply(o.data, "data", "--data");
-  apply(o.epochs, "epochs", "--epochs");
-  apply(o.batch_size, "batch_size", "--batch-size");
-  apply(o.lr, "lr", "--lr");
-  apply(o.seed, "seed", "--seed");
+  for (size_t i = 0; i < o.keys.size(); ++i)
+    if (o.values[i]) set_key(recipe, o.keys[i].key, *o.values[i], o.keys[i].option);
   if (common.precision != "auto") set_key(recipe, "precision", common.precision, "--precision");
   for (const std::string& assignment : o.set) set_assignment(recipe, assignment);
 }
@@ -80,6 +82,15 @@ int64_t stored_bytes(ParamStore& store) {
   return bytes;
 }
 
+std::string teacher_line(const Trainer& t) {
+  const Recipe& r = t.recipe();
+  if (!t.teacher()) return "";
+  const bool hard = r.distillation == Distillation::kHard;
+  return fmt::format("teacher {}: {}, {} distillation, alpha {}{}\n",
+                     t.teacher()->model().architecture, *r.teacher, hard ? "hard" : "soft", r.alpha,
+                     hard ? "" : fmt::format(", tau {}", r.tau));
+}
+
 std::string opening(Trainer& t) {
   const Recipe& r = t.recipe();
   const ModelConfig& c = t.model().config;
@@ -87,13 +98,13 @@ std::string opening(Trainer& t) {
                 per_epoch = (steps + t.total_epochs() - 1) / t.total_epochs();
   const std::string accumulated = r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "";
   return fmt::format(
-      "model   {}: {} parameters, images {}x{}x{}, {} outputs\n"
+      "model   {}: {} parameters, images {}x{}x{}, {} outputs\n{}"
       "data    {}: {} training and {} test images, {} classes\n"
       "plan    {} epochs of {} steps, batch {}{}, lr {}\n"
       "device  {}, {}; {} for weights and optimiser, {} for activations\n"
       "run     {}{}",
       t.model().architecture, with_commas(t.store().parameter_count()), c.channels(), c.image_h(),
-      c.image_w(), c.classes(), r.data, with_commas(t.data().train().size()),
+      c.image_w(), c.classes(), teacher_line(t), r.data, with_commas(t.data().train().size()),
       with_commas(t.data().test().size()), t.data().train().classes().size(), t.total_epochs(),
       with_commas(per_epoch), r.batch_size, accumulated, r.lr, t.backend().name(),
       r.precision == Precision::kBF16 ? "bf16" : "f32", human_bytes(stored_bytes(t.store())),
@@ -132,8 +143,10 @@ int stopped(const Trainer& t, const TrainResult& result, const CommonOptions& co
   return 128 + result.signal;
 }
 
-int train(const Options& o, const CommonOptions& common) {
+int train(const Options& o, const CommonOptions& common,
+          const std::function<void(const Recipe&)>& check) {
   const Recipe recipe = merged_recipe(o, common);
+  if (check) check(recipe);
   Trainer trainer(recipe, run_options(o, common, recipe));
   info(common, opening(trainer));
   if (common.verbose) info(common, "\n" + to_toml(trainer.recipe()));
@@ -154,28 +167,41 @@ int train(const Options& o, const CommonOptions& common) {
 
 }  // namespace
 
-Verb train_verb() {
+Verb training_verb(TrainingVerb verb) {
   const auto o = std::make_shared<Options>();
-  return {
-      .name = "train",
-      .summary = "train a model from scratch",
-      .examples =
-          {"train --recipe recipes/fashion-mnist.toml",
-           "train --model vit_tiny_cifar --data cifar10:DIR --epochs 50 --set optimizer=adamw",
-           "train --resume runs/fashion-mnist-1"},
-      .options = {{"--recipe", &o->recipe, "recipe to start from, a TOML file", "FILE"},
-                  {"--model", &o->model, "preset or model directory", "MODEL"},
-                  {"--data", &o->data, "fashion-mnist, mnist:DIR, cifar10:DIR, folder:DIR, ...",
-                   "DATA"},
-                  {"--epochs", &o->epochs, "passes over the training images", "N"},
-                  {"--batch-size", &o->batch_size, "images a batch", "N"},
-                  {"--lr", &o->lr, "learning rate", "X"},
-                  {"--out", &o->out, "run directory (default: the first free runs/NAME-N)", "DIR"},
-                  {"--resume", &o->resume, "go on with an interrupted run", "RUN"},
-                  {"--seed", &o->seed, "of initialisation, order, dropout and augmentation", "N"},
-                  {"--set", &o->set, "any other recipe key; may be given again and again",
-                   "KEY=VALUE"}},
-      .run = [o](const CommonOptions& common) { return train(*o, common); }};
+  o->keys = kEveryRun;
+  o->keys.insert(o->keys.end(), verb.keys.begin(), verb.keys.end());
+  o->values.resize(o->keys.size());
+  std::vector<Option> options = {
+      {"--recipe", &o->recipe, "recipe to start from, a TOML file", "FILE"}};
+  for (size_t i = 0; i < o->keys.size(); ++i)
+    options.push_back({.name = o->keys[i].option,
+                       .target = &o->values[i],
+                       .help = o->keys[i].help,
+                       .value = o->keys[i].value,
+                       .choices = o->keys[i].choices});
+  options.push_back(
+      {"--out", &o->out, "run directory (default: the first free runs/NAME-N)", "DIR"});
+  options.push_back({"--resume", &o->resume, "go on with an interrupted run", "RUN"});
+  options.push_back(
+      {"--set", &o->set, "any other recipe key; may be given again and again", "KEY=VALUE"});
+  return {.name = verb.name,
+          .summary = verb.summary,
+          .examples = verb.examples,
+          .options = std::move(options),
+          .run = [o, check = verb.check](const CommonOptions& common) {
+            return train(*o, common, check);
+          }};
+}
+
+Verb train_verb() {
+  return training_verb(
+      {.name = "train",
+       .summary = "train a model from scratch",
+       .examples = {"train --recipe recipes/fashion-mnist.toml",
+                    "train --model vit_tiny_cifar --data cifar10:DIR --epochs 50 --set "
+                    "optimizer=adamw",
+                    "train --resume runs/fashion-mnist-1"}});
 }
 
 }  // namespace vitrum

@@ -53,6 +53,13 @@ void each_key(R& r, Visit&& visit) {
   visit("clip_norm", r.clip_norm, Range{});
   visit("label_smoothing", r.label_smoothing, kBelowOne);
   visit("ema", r.ema, kBelowOne);
+  visit("loss", r.loss, Range{});
+  visit("teacher", r.teacher, Range{});
+  visit("teacher_arch", r.teacher_arch, Range{});
+  visit("teacher_logits", r.teacher_logits, Range{});
+  visit("distillation", r.distillation, Range{});
+  visit("alpha", r.alpha, kFraction);
+  visit("tau", r.tau, Range{1e-3, 1e3});
   visit("schedule", r.schedule, Range{});
   visit("schedule_unit", r.schedule_unit, Range{});
   visit("warmup_epochs", r.warmup_epochs, Range{0, 1e9});
@@ -74,10 +81,9 @@ void each_key(R& r, Visit&& visit) {
 const Recipe kDefault;
 
 // Keys that recipes of later versions use.
-constexpr std::array<std::string_view, 15> kLater = {
-    "mixup",        "cutmix",      "erase",     "repeat",       "freeze",
-    "lr_scale",     "layer_decay", "head_init", "lr_scan",      "teacher",
-    "distillation", "alpha",       "tau",       "pos_resample", "lr_scan_epochs"};
+constexpr std::array<std::string_view, 11> kLater = {
+    "mixup",       "cutmix",    "erase",   "repeat",       "freeze",        "lr_scale",
+    "layer_decay", "head_init", "lr_scan", "pos_resample", "lr_scan_epochs"};
 
 // The spellings of an enumeration, in its order.
 std::vector<std::string> names(OptimizerKind) { return {"sgd", "adam", "adamw"}; }
@@ -87,6 +93,8 @@ std::vector<std::string> names(Precision) { return {"auto", "f32", "bf16"}; }
 std::vector<std::string> names(Recompute) { return {"none", "cheap", "block"}; }
 std::vector<std::string> names(Augmentation) { return {"none", "flip", "crop", "crop-flip"}; }
 std::vector<std::string> names(ResizeMode) { return {"squash", "center"}; }
+std::vector<std::string> names(TaskLoss) { return {"cross_entropy", "bce"}; }
+std::vector<std::string> names(Distillation) { return {"hard", "soft"}; }
 
 // ---- reading: one read() per type of member ----
 struct Source {
@@ -224,6 +232,8 @@ void check_recipe(const Recipe& r) {
   if (r.mean && r.std && r.mean->size() != r.std->size())
     fail_usage("mean has {} numbers and std {}; expected as many of both", r.mean->size(),
                r.std->size());
+  if (!r.teacher && (r.teacher_arch || r.teacher_logits))
+    fail_usage("{} is given and no teacher", r.teacher_arch ? "teacher_arch" : "teacher_logits");
   if (r.min_lr > r.lr) fail_usage("min_lr {} is above lr {}", r.min_lr, r.lr);
 }
 

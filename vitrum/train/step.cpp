@@ -7,6 +7,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
+#include "vitrum/train/loss.h"
 
 namespace vitrum {
 namespace {
@@ -54,14 +55,16 @@ TrainStep::TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute
 TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe& recipe) {
   Graph& g = forward_graph_;
   const int64_t batch = recipe.batch_size;
-  const auto [image, features, logits] = trace(g, model, batch);
+  const TracedModel student = trace(g, model, batch);
   const Value target = g.input("target", {batch}, DType::kI32);
   const Value weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
-  const Value loss =
-      cross_entropy(logits, target, weight, static_cast<float>(recipe.label_smoothing));
+  Value teacher;
+  if (recipe.teacher)
+    teacher = g.input("teacher", student.logits.shape(), DType::kF32, /*exact=*/true);
+  const Value loss = training_loss(recipe, student, {target, weight, teacher});
   const Value totals = g.state("metrics", {3}, DType::kF64);
-  train_metrics(loss, logits, target, weight, totals);
-  return {image, logits, target, weight, loss, totals, g.rng()};
+  train_metrics(loss, student.logits, target, weight, totals);
+  return {student.image, student.logits, target, weight, teacher, loss, totals, g.rng()};
 }
 
 Program TrainStep::compile_backward(const Recipe& recipe, DType compute) {
@@ -110,6 +113,7 @@ void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step)
   const RandomState random{static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32),
                            static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32)};
   backward_.upload(values_.rng, &random);
+  if (teacher_) teacher_->run(batch);
   backward_.run();
   backward_.download_later(&reading_.emplace_back(), values_.loss);
   ++shares_.back();

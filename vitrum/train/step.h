@@ -3,12 +3,14 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "vitrum/data/loader.h"
 #include "vitrum/infer/model_program.h"
 #include "vitrum/runtime/program.h"
 #include "vitrum/train/recipe.h"
+#include "vitrum/train/teacher.h"
 #include "vitrum/weights/model_dir.h"
 
 namespace vitrum {
@@ -48,12 +50,19 @@ class TrainStep {
   TrainTotals totals();  // since clear_totals()
   void clear_totals();
 
+  // Before the first batch, where the recipe has a teacher: it is asked for each batch.
+  TeacherViews teacher_views() const {
+    return {backward_[values_.image], backward_[values_.teacher]};
+  }
+  void set_teacher(std::unique_ptr<Teacher> teacher) { teacher_ = std::move(teacher); }
+  const Teacher* teacher() const { return teacher_.get(); }
+
   ParamStore& store() { return store_; }
   const Plan& plan() const { return backward_.plan(); }
 
  private:
   struct ForwardValues {
-    Value image, logits, target, weight, loss, totals, rng;
+    Value image, logits, target, weight, teacher, loss, totals, rng;
   };
   struct UpdateValues {
     Value hyper, clip;
@@ -70,6 +79,7 @@ class TrainStep {
   Program backward_;
   UpdateValues hyper_;
   Program update_;
+  std::unique_ptr<Teacher> teacher_;
   std::vector<float> weights_;
   std::deque<float> reading_;  // for each step its batches' shares of the loss, then its norm
   std::vector<int64_t> shares_ = {0};  // how many batches each step had, the one under way last

@@ -49,6 +49,7 @@ class Trainer {
   const ModelSpec& model() const { return model_; }
   const TrainData& data() const { return data_; }
   const TrainPosition& position() const { return at_; }
+  const Teacher* teacher() const { return step_.teacher(); }  // null where there is none
   ParamStore& store() { return step_.store(); }
   Backend& backend() const { return *backend_; }
   int64_t total_steps() const { return schedule_.total_steps; }
@@ -57,6 +58,7 @@ class Trainer {
 
  private:
   void resume();
+  void set_teacher();
   // Both return false where a signal stopped them.
   bool train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
   bool close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);

@@ -1,0 +1,25 @@
+// Verbs that train differ in the recipe keys that have an option of their own.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "vitrum/cli/verbs.h"
+#include "vitrum/train/recipe.h"
+
+namespace vitrum {
+
+struct KeyOption {
+  std::string option, key, help, value;
+  std::vector<std::string> choices = {};
+};
+
+struct TrainingVerb {
+  std::string name, summary;
+  std::vector<std::string> examples;
+  std::vector<KeyOption> keys = {};               // beside those of every run
+  std::function<void(const Recipe&)> check = {};  // of what the verb needs, once all is merged
+};
+Verb training_verb(TrainingVerb verb);
+
+}  // namespace vitrum
