@@ -20,8 +20,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-const std::vector<std::string> kVerbs = {"train",    "classify", "embed",   "eval",   "summary",
-                                         "models",   "data",     "bench",   "doctor", "version",
+const std::vector<std::string> kVerbs = {"train",    "classify", "embed",   "eval",    "summary",
+                                         "models",   "data",     "bench",   "doctor",  "version",
                                          "download", "export",   "forward", "convert", "distill"};
 
 struct Outcome {

@@ -2,7 +2,7 @@
 
     venv/bin/python tools/check_deit.py [--vitrum build/release/vitrum] [--model deit_tiny_distilled_patch16_224]
 
-Needs torch, timm, transformers, safetensors and numpy. Reads what they write, at the stored and at another image size; they
+Needs torch, timm, transformers, onnxruntime, safetensors and numpy. Reads what they write, at the stored and at another image size; they
 load what `vitrum convert` writes; ten steps of each loss give the losses that PyTorch gives. Exit status 1 otherwise.
 """
 
@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 import numpy as np
+import onnxruntime
 import timm
 import torch
 import transformers
@@ -52,6 +53,10 @@ def check_timm(v, name, folder):
     v.convert(folder / "hf", folder / "back", "timm")
     again = timm.create_model(f"local-dir:{folder / 'back'}", pretrained=True).eval()
     yield "convert --to timm", again(image), model(image)
+    v.run("export", "--model", folder / "timm", "--output", folder / "deit.onnx")
+    session = onnxruntime.InferenceSession(folder / "deit.onnx", providers=["CPUExecutionProvider"])
+    answer = session.run(None, {session.get_inputs()[0].name: image.numpy()})[0]
+    yield "export, in ONNX Runtime", torch.from_numpy(answer), model(image)
     before, after = load_file(folder / "timm/model.safetensors"), load_file(folder / "back/model.safetensors")
     assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before), "round trip"
 
