@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
+#include <span>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/progress.h"
@@ -79,10 +81,12 @@ std::vector<float> Teacher::answers(const Dataset& data, const LoaderConfig& pla
     backend_.upload(views_.pixels, batch.pixels().data());
     program_->run();
     backend_.download(rows_.data(), views_.logits);
-    for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i)
-      std::copy_n(
-          rows_.begin() + static_cast<ptrdiff_t>(i * classes), classes,
-          all.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(batch.indices[i]) * classes));
+    for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i) {
+      const std::span<const float> row(&rows_[i * classes], classes);
+      if (!std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); }))
+        fail_input("teacher '{}' has no finite answer to {}", path_, data.name(batch.indices[i]));
+      std::copy(row.begin(), row.end(), &all[static_cast<size_t>(batch.indices[i]) * classes]);
+    }
   }
   progress.clear();
   return all;

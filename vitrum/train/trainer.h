@@ -54,7 +54,9 @@ class Trainer {
   Backend& backend() const { return *backend_; }
   int64_t total_steps() const { return schedule_.total_steps; }
   int64_t total_epochs() const;
-  int64_t activation_bytes() const { return step_.plan().bytes; }
+  int64_t activation_bytes() const {
+    return step_.plan().bytes + (teacher() ? teacher()->activation_bytes() : 0);
+  }
 
  private:
   void resume();

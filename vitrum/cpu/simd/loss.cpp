@@ -141,7 +141,7 @@ void backward(const LossArgs& g, const float* lse, Array dlogits, int64_t first,
       g.logits, dlogits);
 }
 
-// The index of the largest element; the lowest on ties.
+// The index of the largest element; the lowest on ties, 0 of nothing but NaN.
 template <class T>
 VITRUM_LANES int32_t index_of_max(Stream<T> x, int64_t at, int64_t count) {
   Vf best = splat(-kInf);
@@ -157,7 +157,7 @@ VITRUM_LANES int32_t index_of_max(Stream<T> x, int64_t at, int64_t count) {
   int32_t lowest = INT32_MAX;
   for (int k = 0; k < 16; ++k)
     if ((ties >> k & 1) && index[k] < lowest) lowest = index[k];
-  return lowest;
+  return ties ? lowest : 0;
 }
 
 void correct(const LossArgs& g, int64_t first, int64_t last, double* counts) {
