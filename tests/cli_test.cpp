@@ -21,9 +21,9 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-const std::vector<std::string> kVerbs = {"train",    "classify", "embed",   "eval",    "summary",
-                                         "models",   "data",     "bench",   "doctor",  "version",
-                                         "download", "export",   "forward", "convert", "report"};
+const std::vector<std::string> kVerbs = {
+    "train",  "classify", "embed",    "eval",   "summary", "models",  "data",   "bench",
+    "doctor", "version",  "download", "export", "forward", "convert", "report", "distill"};
 
 struct Outcome {
   int code = -1;

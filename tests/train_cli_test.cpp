@@ -148,6 +148,27 @@ TEST_F(TrainCli, MistakesAreOneLineAndTheRightCode) {
   expect(3, {"--out", "/proc/vitrum-run"}, "/proc/vitrum-run");
 }
 
+TEST_F(TrainCli, Distill) {
+  const std::string run = tiny_ / "teacher";
+  ASSERT_EQ(train({"--epochs", "1", "--out", run}).code, 0);
+  const auto distill = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = arguments(std::move(more));
+    all[0] = "distill";
+    return test::run_vitrum(all, tiny_ / "output");
+  };
+  const Finished done = distill({"--epochs", "1", "--teacher", run + "/best", "--distillation",
+                                 "soft", "--tau", "3", "--out", tiny_ / "student"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("soft distillation, alpha 0.5, tau 3"));
+  EXPECT_THAT(read_text(tiny_ / "student/config.toml"), HasSubstr("distillation = \"soft\""));
+  const Finished none = distill({});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, HasSubstr("no teacher: give --teacher MODEL"));
+  EXPECT_EQ(distill({"--teacher", run + "/best", "--alpha", "1.5"}).code, 2);
+  EXPECT_EQ(distill({"--teacher", run + "/best", "--distillation", "medium"}).code, 2);
+  EXPECT_EQ(distill({"--teacher", run + "/worst"}).code, 3);
+}
+
 TEST_F(TrainCli, UnwritableDirectory) {
   if (geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
   std::filesystem::create_directory(tiny_ / "closed");

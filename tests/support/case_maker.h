@@ -87,6 +87,8 @@ void make(Maker& m, const DropPath&);
 void make(Maker& m, const Tokens&);
 void make(Maker& m, const Pool&);
 void make(Maker& m, const CrossEntropy&);
+void make(Maker& m, const Argmax&);
+void make(Maker& m, const LogSoftmax&);
 void make(Maker& m, const TrainMetrics&);
 void make(Maker& m, const LinearBwd&);
 void make(Maker& m, const ActivationBwd&);

@@ -73,10 +73,10 @@ std::string json_line(const Row& row) {
 }
 
 std::string table(const std::vector<Row>& rows, bool aliases, bool pretrained) {
-  std::string out = fmt::format("{:<30}{:>12}{:>10}{:>7}\n", "name", "parameters", "MACs", "image");
+  std::string out = fmt::format("{:<34}{:>12}{:>10}{:>7}\n", "name", "parameters", "MACs", "image");
   for (const Row& row : rows) {
     const Preset& p = *row.preset;
-    out += fmt::format("{:<30}{:>12}{:>10}{:>7}\n", p.name, with_commas(row.parameters),
+    out += fmt::format("{:<34}{:>12}{:>10}{:>7}\n", p.name, with_commas(row.parameters),
                        human_count(static_cast<double>(row.macs)), p.config.image_h());
     if (pretrained) out += fmt::format("    weights: {}\n", p.public_weights);
     if (aliases && !p.aliases.empty())

@@ -134,6 +134,15 @@ std::string learning(Trainer& t) {
   return text;
 }
 
+std::string teacher_line(const Trainer& t) {
+  const Recipe& r = t.recipe();
+  if (!t.teacher()) return "";
+  const bool hard = r.distillation == Distillation::kHard;
+  return fmt::format("teacher {}: {}, {} distillation, alpha {}{}\n",
+                     t.teacher()->model().architecture, *r.teacher, hard ? "hard" : "soft", r.alpha,
+                     hard ? "" : fmt::format(", tau {}", r.tau));
+}
+
 std::string opening(Trainer& t) {
   const Recipe& r = t.recipe();
   const ModelConfig& c = t.model().config;
@@ -141,13 +150,13 @@ std::string opening(Trainer& t) {
                 per_epoch = (steps + t.total_epochs() - 1) / t.total_epochs();
   const std::string accumulated = r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "";
   return fmt::format(
-      "model   {}: {} parameters, images {}x{}x{}, {} outputs\n"
+      "model   {}: {} parameters, images {}x{}x{}, {} outputs\n{}"
       "data    {}: {} training and {} test images, {} classes\n"
       "plan    {} epochs of {} steps, batch {}{}, lr {}\n"
       "device  {}, {}; {} for weights and optimiser, {} for activations\n"
       "{}run     {}{}",
       t.model().architecture, with_commas(t.store().parameter_count()), c.channels(), c.image_h(),
-      c.image_w(), c.classes(), r.data, with_commas(t.data().train().size()),
+      c.image_w(), c.classes(), teacher_line(t), r.data, with_commas(t.data().train().size()),
       with_commas(t.data().test().size()), t.data().train().classes().size(), t.total_epochs(),
       with_commas(per_epoch), r.batch_size, accumulated, r.lr, t.backend().name(),
       r.precision == Precision::kBF16 ? "bf16" : "f32", human_bytes(stored_bytes(t.store())),

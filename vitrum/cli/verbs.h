@@ -52,6 +52,7 @@ Verb bench_verb();
 Verb classify_verb();
 Verb convert_verb();
 Verb data_verb();
+Verb distill_verb();
 Verb doctor_verb();
 Verb download_verb();
 Verb embed_verb();

@@ -112,6 +112,8 @@ KernelPtr lower(CpuBackend& cpu, const DropPath& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Tokens& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Pool& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const CrossEntropy& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Argmax& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const LogSoftmax& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const TrainMetrics& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const LinearBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const ActivationBwd& op, const Operands& io);

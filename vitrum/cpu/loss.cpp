@@ -4,14 +4,14 @@ namespace vitrum::cpu {
 namespace {
 
 LossArgs loss_args(const TensorView& logits, const TensorView& target, const TensorView& weight,
-                   float smoothing) {
+                   const LossForm& form) {
   const bool labels = target.dtype == DType::kI32;
   return {.logits = floats(logits),
           .labels = labels ? target.i32() : nullptr,
           .target = labels ? nullptr : f32_only(target),
           .weight = f32_only(weight),
           .classes = logits.shape[-1],
-          .smoothing = smoothing};
+          .form = form};
 }
 
 Chunks chunk_logits(const TensorView& logits) {
@@ -21,7 +21,7 @@ Chunks chunk_logits(const TensorView& logits) {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const CrossEntropy& op, const Operands& io) {
-  const LossArgs args = loss_args(io.in[0], io.in[1], io.in[2], op.smoothing);
+  const LossArgs args = loss_args(io.in[0], io.in[1], io.in[2], op.form);
   const Chunks chunks = chunk_logits(io.in[0]);
   cpu.reserve_shared(static_cast<size_t>(chunks.total) * sizeof(double));
   return make_kernel(
@@ -37,17 +37,38 @@ KernelPtr lower(CpuBackend& cpu, const CrossEntropy& op, const Operands& io) {
 }
 
 KernelPtr lower(CpuBackend& cpu, const CrossEntropyBwd& op, const Operands& io) {
-  const LossArgs args = loss_args(io.in[0], io.in[1], io.in[2], op.smoothing);
+  const LossArgs args = loss_args(io.in[0], io.in[1], io.in[2], op.form);
   const Chunks chunks = chunk_logits(io.in[0]);
-  return make_kernel([&cpu, args, chunks, lse = f32_only(io.in[3]), dlogits = floats(io.out[0])] {
+  return make_kernel(
+      [&cpu, args, chunks, lse = f32_only(operand(io.in, 3)), dlogits = floats(io.out[0])] {
+        for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+          cpu.simd().loss->backward(args, lse, dlogits, first, last);
+        });
+      });
+}
+
+KernelPtr lower(CpuBackend& cpu, const Argmax&, const Operands& io) {
+  const Chunks chunks = chunk_logits(io.in[0]);
+  return make_kernel(
+      [&cpu, chunks, classes = io.in[0].shape[-1], x = floats(io.in[0]), y = io.out[0].i32()] {
+        for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+          cpu.simd().loss->argmax(x, y, classes, first, last);
+        });
+      });
+}
+
+KernelPtr lower(CpuBackend& cpu, const LogSoftmax& op, const Operands& io) {
+  const Chunks chunks = chunk_logits(io.in[0]);
+  return make_kernel([&cpu, chunks, tau = op.tau, classes = io.in[0].shape[-1],
+                      x = floats(io.in[0]), y = floats(io.out[0])] {
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
-      cpu.simd().loss->backward(args, lse, dlogits, first, last);
+      cpu.simd().loss->log_softmax(x, tau, y, classes, first, last);
     });
   });
 }
 
 KernelPtr lower(CpuBackend& cpu, const TrainMetrics&, const Operands& io) {
-  const LossArgs args = loss_args(io.in[1], io.in[2], io.in[3], 0);
+  const LossArgs args = loss_args(io.in[1], io.in[2], io.in[3], {});
   const Chunks chunks = chunk_logits(io.in[1]);
   cpu.reserve_shared(static_cast<size_t>(chunks.count()) * 2 * sizeof(double));
   return make_kernel([&cpu, args, chunks, loss = f32_only(io.in[0]), totals = io.out[0].f64()] {

@@ -114,6 +114,8 @@ KernelPtr lower(CudaBackend& cuda, const DropPath& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Tokens& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Pool& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const CrossEntropy& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Argmax& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const LogSoftmax& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const TrainMetrics& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const LinearBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const ActivationBwd& op, const Operands& io);

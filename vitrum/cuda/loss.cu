@@ -1,4 +1,4 @@
-// Cross entropy and what counts as a right answer: one block a row of logits, as wide as the row is
+// Losses and what counts as a right answer: one block a row of logits, as wide as the row is
 // long.
 #include "vitrum/cuda/device.cuh"
 
@@ -8,29 +8,43 @@ namespace {
 constexpr int kMostThreads = 512;
 
 struct Loss {
-  Mixed logits, target;  // target: class probabilities, unless there are labels
+  Mixed logits, target;  // target: class probabilities or their logarithms, unless there are labels
   const int32_t* labels;
   const float* weight;
   int64_t classes;
-  float rest, share;  // of the target and of the even spread in the smoothed target
+  LossKind kind;
+  float rest, share;   // of the target and of the even spread in the smoothed target
+  float per_tau;       // 1 / tau
+  float scale, slope;  // of the loss and of its gradient
 
+  __device__ __forceinline__ float logit(int64_t i) const { return logits.load(i) * per_tau; }
   __device__ __forceinline__ float wanted(int64_t b, int64_t k) const {
+    if (kind == LossKind::kDivergence) return expf(target.load(b * classes + k));
     const float t = labels ? (labels[b] == k ? 1.0f : 0.0f) : target.load(b * classes + k);
     return fmaf(t, rest, share);
+  }
+  // What a divergence has to subtract.
+  __device__ __forceinline__ float log_wanted(int64_t b, int64_t k) const {
+    return kind == LossKind::kDivergence ? fmaxf(target.load(b * classes + k), -200.0f) : 0.0f;
   }
 };
 
 Loss loss_of(const TensorView& logits, const TensorView& target, const TensorView& weight,
-             float smoothing) {
-  const bool labels = target.dtype == DType::kI32;
+             const LossForm& form) {
+  const bool labels = target.dtype == DType::kI32, binary = form.kind == LossKind::kBinary;
   const int64_t classes = logits.shape[-1];
+  const float tau = binary ? 1.0f : form.tau, over = binary ? static_cast<float>(classes) : tau;
   return {mixed(logits),
           labels ? Mixed{} : mixed(target),
           labels ? target.i32() : nullptr,
           weight.f32(),
           classes,
-          1.0f - smoothing,
-          smoothing / static_cast<float>(classes)};
+          form.kind,
+          1.0f - form.smoothing,
+          form.smoothing / static_cast<float>(classes),
+          1.0f / tau,
+          form.scale,
+          form.scale / over};
 }
 
 // Whole warps: 32 threads for ten classes, 256 for a thousand.
@@ -59,27 +73,51 @@ __device__ __forceinline__ float block_max(float x) {
   return over_warps(warp_max(x), [](float a, float b) { return fmaxf(a, b); });
 }
 
+// The largest of a row of x / tau, and log sum exp(x / tau - largest).
+struct Peak {
+  float most;
+  double log_sum;
+};
+template <class Load>
+__device__ __forceinline__ Peak peak_of(int64_t count, const Load& load) {
+  float most = -INFINITY, sum = 0;
+  for (int64_t k = threadIdx.x; k < count; k += blockDim.x) most = fmaxf(most, load(k));
+  most = block_max(most);
+  for (int64_t k = threadIdx.x; k < count; k += blockDim.x) sum += expf(load(k) - most);
+  return {most, log(static_cast<double>(block_sum(sum)))};
+}
+
 // ---- forward ----
 
 __global__ void __launch_bounds__(kMostThreads) loss_rows(Loss g, double* losses, float* lse) {
   const int64_t b = blockIdx.x, at = b * g.classes;
-  float most = -INFINITY;
-  for (int64_t k = threadIdx.x; k < g.classes; k += blockDim.x)
-    most = fmaxf(most, g.logits.load(at + k));
-  most = block_max(most);
-  float sum = 0, mass = 0, dot = 0;  // of exp, of the target, of the target times the logits
+  const Peak peak = peak_of(g.classes, [&](int64_t k) { return g.logit(at + k); });
+  float mass = 0, dot = 0;  // of the target, of the target times the logits
   for (int64_t k = threadIdx.x; k < g.classes; k += blockDim.x) {
-    const float z = g.logits.load(at + k) - most, t = g.wanted(b, k);
-    sum += expf(z), mass += t, dot = fmaf(t, z, dot);
+    const float t = g.wanted(b, k);
+    mass += t, dot = fmaf(t, g.logit(at + k) - peak.most - g.log_wanted(b, k), dot);
   }
-  sum = block_sum(sum), mass = block_sum(mass), dot = block_sum(dot);
+  mass = block_sum(mass), dot = block_sum(dot);
   if (threadIdx.x != 0) return;
-  const double log_sum = log(static_cast<double>(sum));
-  if (lse) lse[b] = static_cast<float>(static_cast<double>(most) + log_sum);
-  const float weight = g.weight[b];  // 0: a padding row, whose label need not mean anything
-  losses[b] = weight == 0 ? 0.0
-                          : static_cast<double>(weight) *
-                                (static_cast<double>(mass) * log_sum - static_cast<double>(dot));
+  if (lse) lse[b] = static_cast<float>(static_cast<double>(peak.most) + peak.log_sum);
+  const double weight = static_cast<double>(g.weight[b]) * static_cast<double>(g.scale);
+  // 0: a padding row, whose label need not mean anything.
+  losses[b] = weight == 0
+                  ? 0.0
+                  : weight * (static_cast<double>(mass) * peak.log_sum - static_cast<double>(dot));
+}
+
+__global__ void __launch_bounds__(kMostThreads) binary_rows(Loss g, double* losses) {
+  const int64_t b = blockIdx.x, at = b * g.classes;
+  float sum = 0;
+  for (int64_t k = threadIdx.x; k < g.classes; k += blockDim.x) {
+    const float z = g.logits.load(at + k);
+    sum += fmaxf(z, 0.0f) - z * g.wanted(b, k) + log1pf(expf(-fabsf(z)));
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x != 0) return;
+  const double weight = static_cast<double>(g.weight[b]) * static_cast<double>(g.slope);
+  losses[b] = weight == 0 ? 0.0 : weight * static_cast<double>(sum);
 }
 
 constexpr int kTotalThreads = 256;
@@ -118,11 +156,31 @@ __global__ void __launch_bounds__(kMostThreads)
     for (int64_t k = threadIdx.x; k < g.classes; k += blockDim.x) mass += g.wanted(b, k);
     mass = block_sum(mass);
   }
-  const float weight = g.weight[b], base = lse[b];
+  const float factor = g.weight[b] * g.slope, base = lse[b];
   for (int64_t k = threadIdx.x; k < g.classes; k += blockDim.x) {
-    const float p = expf(g.logits.load(at + k) - base);
-    dlogits.store(at + k, weight * (mass * p - g.wanted(b, k)));
+    const float p = expf(g.logit(at + k) - base);
+    dlogits.store(at + k, factor * (mass * p - g.wanted(b, k)));
   }
+}
+
+__global__ void __launch_bounds__(kMostThreads) binary_rows_back(Loss g, Mixed dlogits) {
+  const int64_t b = blockIdx.x, at = b * g.classes;
+  const float factor = g.weight[b] * g.slope;
+  for (int64_t k = threadIdx.x; k < g.classes; k += blockDim.x) {
+    const float p = 1.0f / (1.0f + expf(-g.logits.load(at + k)));
+    dlogits.store(at + k, factor * (p - g.wanted(b, k)));
+  }
+}
+
+// ---- rows of a teacher's logits ----
+
+__global__ void __launch_bounds__(kMostThreads)
+    log_softmax_rows(Mixed x, float per_tau, int64_t classes, Mixed y) {
+  const int64_t at = blockIdx.x * classes;
+  const auto load = [&](int64_t k) { return x.load(at + k) * per_tau; };
+  const Peak peak = peak_of(classes, load);
+  for (int64_t k = threadIdx.x; k < classes; k += blockDim.x)
+    y.store(at + k, load(k) - peak.most - static_cast<float>(peak.log_sum));
 }
 
 // ---- metrics ----
@@ -145,6 +203,11 @@ __device__ __forceinline__ int32_t argmax(const Mixed& x, int64_t at, int64_t co
   return over_warps(best, better).index;
 }
 
+__global__ void __launch_bounds__(kMostThreads) argmax_rows(Mixed x, int64_t classes, int32_t* y) {
+  const int32_t best = argmax(x, blockIdx.x * classes, classes);
+  if (threadIdx.x == 0) y[blockIdx.x] = best;
+}
+
 // seen[b]: whether image b counts; right[b]: whether it was recognised too.
 __global__ void __launch_bounds__(kMostThreads) judge_rows(Loss g, uint8_t* seen, uint8_t* right) {
   const int64_t b = blockIdx.x, at = b * g.classes;
@@ -165,24 +228,45 @@ __global__ void __launch_bounds__(kTotalThreads)
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const CrossEntropy& op, const Operands& io) {
-  const Loss g = loss_of(io.in[0], io.in[1], io.in[2], op.smoothing);
+  const Loss g = loss_of(io.in[0], io.in[1], io.in[2], op.form);
   const int64_t rows = io.in[0].shape.rows();
   auto* losses = cuda.scratch_of<double>(rows);
-  return make_kernel([=, loss = io.out[0].f32(), lse = operand(io.out, 1).f32(),
-                      stream = cuda.stream()] {
-    loss_rows<<<static_cast<unsigned>(rows), threads_for(g.classes), 0, stream>>>(g, losses, lse);
-    if (loss) loss_total<<<1, kTotalThreads, 0, stream>>>(losses, rows, loss);
-  });
+  return make_kernel(
+      [=, loss = io.out[0].f32(), lse = operand(io.out, 1).f32(), stream = cuda.stream()] {
+        const auto blocks = static_cast<unsigned>(rows);
+        if (g.kind == LossKind::kBinary)
+          binary_rows<<<blocks, threads_for(g.classes), 0, stream>>>(g, losses);
+        else
+          loss_rows<<<blocks, threads_for(g.classes), 0, stream>>>(g, losses, lse);
+        if (loss) loss_total<<<1, kTotalThreads, 0, stream>>>(losses, rows, loss);
+      });
 }
 
 KernelPtr lower(CudaBackend& cuda, const CrossEntropyBwd& op, const Operands& io) {
-  const Loss g = loss_of(io.in[0], io.in[1], io.in[2], op.smoothing);
-  return launch_kernel(cuda, loss_rows_back, static_cast<unsigned>(io.in[0].shape.rows()),
-                       threads_for(g.classes), 0, g, io.in[3].f32(), mixed(io.out[0]));
+  const Loss g = loss_of(io.in[0], io.in[1], io.in[2], op.form);
+  const auto rows = static_cast<unsigned>(io.in[0].shape.rows());
+  if (op.form.kind == LossKind::kBinary)
+    return launch_kernel(cuda, binary_rows_back, rows, threads_for(g.classes), 0, g,
+                         mixed(io.out[0]));
+  return launch_kernel(cuda, loss_rows_back, rows, threads_for(g.classes), 0, g,
+                       static_cast<const float*>(io.in[3].f32()), mixed(io.out[0]));
+}
+
+KernelPtr lower(CudaBackend& cuda, const Argmax&, const Operands& io) {
+  const int64_t classes = io.in[0].shape[-1];
+  return launch_kernel(cuda, argmax_rows, static_cast<unsigned>(io.in[0].shape.rows()),
+                       threads_for(classes), 0, mixed(io.in[0]), classes, io.out[0].i32());
+}
+
+KernelPtr lower(CudaBackend& cuda, const LogSoftmax& op, const Operands& io) {
+  const int64_t classes = io.in[0].shape[-1];
+  return launch_kernel(cuda, log_softmax_rows, static_cast<unsigned>(io.in[0].shape.rows()),
+                       threads_for(classes), 0, mixed(io.in[0]), 1.0f / op.tau, classes,
+                       mixed(io.out[0]));
 }
 
 KernelPtr lower(CudaBackend& cuda, const TrainMetrics&, const Operands& io) {
-  const Loss g = loss_of(io.in[1], io.in[2], io.in[3], /*smoothing=*/0);
+  const Loss g = loss_of(io.in[1], io.in[2], io.in[3], {});
   const int64_t rows = io.in[1].shape.rows();
   auto* seen = cuda.scratch_of<uint8_t>(2 * rows);
   return make_kernel([=, right = seen + rows, loss = io.in[0].f32(), totals = io.out[0].f64(),

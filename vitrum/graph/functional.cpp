@@ -85,7 +85,20 @@ Value operator+(Value a, Value b) {
   if (a.shape() != b.shape())
     fail("add: {} {} and {} {} differ in shape", g.info(a).name, a.shape().str(), g.info(b).name,
          b.shape().str());
-  return g.emit(g.info(b).name + ".add", Add{}, {a, b}, {a.shape()});
+  Value sum = g.emit(g.info(b).name + ".add", Add{}, {a, b}, {a.shape()});
+  g.info(sum).exact = g.info(a).exact && g.info(b).exact;  // a sum of losses is a loss
+  return sum;
+}
+
+Value average(Value a, Value b) {
+  Graph& g = a.graph();
+  Value sum = a + b;
+  const int64_t width = a.dim(-1);
+  Value half = g.constant(g.info(a).name + ".half", {width},
+                          std::vector<float>(static_cast<size_t>(width), 0.5f));
+  Value mean = g.emit(g.info(a).name + ".average", ChannelScale{}, {sum, half}, {a.shape()});
+  g.info(mean).exact = g.info(sum).exact;
+  return mean;
 }
 
 Value layer_scale(Scope s, Value x, float start) {
@@ -153,8 +166,10 @@ Value take_token(Value x, int64_t index) {
   return x.graph().emit("pool", Pool{index, 1}, {x}, {{x.dim(0), x.dim(2)}});
 }
 
-Value mean_tokens(Value x, int64_t first) {
-  return x.graph().emit("pool", Pool{first, x.dim(1) - first}, {x}, {{x.dim(0), x.dim(2)}});
+Value mean_tokens(Value x, int64_t first) { return mean_tokens(x, first, x.dim(1) - first); }
+
+Value mean_tokens(Value x, int64_t first, int64_t count) {
+  return x.graph().emit("pool", Pool{first, count}, {x}, {{x.dim(0), x.dim(2)}});
 }
 
 // Patches of one pixel.
@@ -224,10 +239,28 @@ Value mean_pixels(Value x) {
 }
 
 Value cross_entropy(Value logits, Value target, Value weight, float smoothing) {
+  return cross_entropy(logits, target, weight, LossForm{.smoothing = smoothing});
+}
+
+Value cross_entropy(Value logits, Value target, Value weight, const LossForm& form) {
   Graph& g = logits.graph();
-  Value loss = g.emit("loss", CrossEntropy{smoothing}, {logits, target, weight}, {{1}});
+  Value loss = g.emit("loss", CrossEntropy{form}, {logits, target, weight}, {{1}});
   g.info(loss).exact = true;
   return loss;
+}
+
+Value argmax(Value x) {
+  Graph& g = x.graph();
+  Value index = g.emit("argmax", Argmax{}, {x}, {{x.dim(0)}});
+  g.info(index).dtype = DType::kI32;
+  return index;
+}
+
+Value log_softmax(Value x, float tau) {
+  Graph& g = x.graph();
+  Value y = g.emit("log_softmax", LogSoftmax{.tau = tau}, {x}, {x.shape()});
+  g.info(y).exact = true;
+  return y;
 }
 
 void train_metrics(Value loss, Value logits, Value target, Value weight, Value totals) {

@@ -38,6 +38,10 @@ Value patchify(Value image, int64_t patch_h, int64_t patch_w, PatchOrder order);
 Value add_tokens(Value x, const std::vector<Value>& prefix, Value positions);
 Value take_token(Value x, int64_t index);
 Value mean_tokens(Value x, int64_t first);  // mean of tokens [first, T)
+Value mean_tokens(Value x, int64_t first, int64_t count);
+
+// Their mean; kept in f32 where both are.
+Value average(Value a, Value b);
 
 // Images, channels last.
 Value channels_last(Value image);  // (B, C, H, W) -> (B, H, W, C)
@@ -52,6 +56,9 @@ Value batch_norm(Scope s, Value x, float eps = 1e-5f, float momentum = 0.1f);
 Value mean_pixels(Value x);  // (B, H, W, C) -> (B, C)
 
 Value cross_entropy(Value logits, Value target, Value weight, float smoothing = 0);
+Value cross_entropy(Value logits, Value target, Value weight, const LossForm& form);
+Value argmax(Value x);                  // (B, K) -> i32 (B)
+Value log_softmax(Value x, float tau);  // of x / tau
 void train_metrics(Value loss, Value logits, Value target, Value weight, Value totals);
 
 }  // namespace vitrum

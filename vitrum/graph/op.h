@@ -20,6 +20,18 @@ enum class PatchOrder : uint8_t {
   kChannelLast
 };  // (C, P, P) as a convolution, or (P, P, C)
 enum class OptimizerKind : uint8_t { kSgd, kAdam, kAdamW, kLion, kLamb, kMuon };
+// How a row of K logits z is measured against its target t.
+enum class LossKind : uint8_t {
+  kCrossEntropy,  // -sum t log softmax(z / tau)
+  kDivergence,    // sum exp(t) (t - log softmax(z / tau)), t being log-probabilities
+  kBinary,        // the mean of -t log sigmoid(z) - (1 - t) log sigmoid(-z)
+};
+struct LossForm {
+  float smoothing = 0;  // t becomes (1 - s) t + s / K; not for kDivergence
+  LossKind kind = LossKind::kCrossEntropy;
+  float tau = 1;    // temperature; not for kBinary
+  float scale = 1;  // factor of the whole
+};
 
 // Marks ops that are never differentiated: backward and update ops, metrics.
 template <class T>
@@ -127,8 +139,12 @@ struct RunningStats : Final {
   int64_t samples = 0, positions = 1;
 };
 struct CrossEntropy {  // (logits (B, K), target i32 (B) or float (B, K), weight (B)) -> sum_b
-                       // weight * loss_b [, lse (B)]
-  float smoothing = 0;
+                       // weight * loss_b [, lse (B): of z / tau, kBinary has none]
+  LossForm form = {};
+};
+struct Argmax : Final {};    // (x (B, K)) -> i32 (B): where the largest is; the lowest on ties
+struct LogSoftmax : Final {  // (x (B, K)) -> log softmax(x / tau)
+  float tau = 1;
 };
 struct TrainMetrics : Final {
 };  // (loss, logits, target, weight) -> += f64 (3): loss, correct, images of weight > 0
@@ -172,8 +188,8 @@ struct BatchNormBwd : Final {
   float eps = 1e-5f;
   Act act = Act::kNone;
 };
-struct CrossEntropyBwd : Final {  // (logits, target, weight, lse) -> dlogits
-  float smoothing = 0;
+struct CrossEntropyBwd : Final {  // (logits, target, weight, lse?) -> dlogits
+  LossForm form = {};
 };
 
 // ---- update: whole arenas at once, every tensor a segment ----
@@ -219,8 +235,8 @@ struct Copy : Final {};  // (x) -> x of the same shape and type: state put aside
 using Op =
     std::variant<Normalize, Mix, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
                  RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath, Tokens, Pool,
-                 Conv2d, MaxPool, BatchNorm, FrozenBatchNorm, RunningStats, CrossEntropy,
-                 TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd,
+                 Conv2d, MaxPool, BatchNorm, FrozenBatchNorm, RunningStats, CrossEntropy, Argmax,
+                 LogSoftmax, TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd,
                  RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd, Conv2dBwd, MaxPoolBwd,
                  BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep, Orthogonalize, Perturb,
                  Copy, AttentionProbs, AttentionProbsGrad>;

@@ -238,6 +238,7 @@ class Differentiator {
       if (op.from[i] >= 0) back.from[static_cast<size_t>(op.from[i])] = static_cast<int32_t>(i);
     backward(std::move(back), {dy()}, {here().in[0]});
   }
+  // A sum of losses has no gradient value: that of the loss is 1, and its terms know.
   void vjp(const Add&) {
     Value d = dy();
     accumulate(here().in[0], d), accumulate(here().in[1], d);
@@ -271,9 +272,9 @@ class Differentiator {
     if (skip != kAbsent && !relu) accumulate(skip, d);
   }
   void vjp(const CrossEntropy& op) {
-    Value logits = in(0), lse = aux(node_, 1, {logits.dim(0)}, "lse", true);
-    backward(CrossEntropyBwd{.smoothing = op.smoothing}, {logits, in(1), in(2), lse},
-             {here().in[0]});
+    Value logits = in(0), lse;
+    if (op.form.kind != LossKind::kBinary) lse = aux(node_, 1, {logits.dim(0)}, "lse", true);
+    backward(CrossEntropyBwd{.form = op.form}, {logits, in(1), in(2), lse}, {here().in[0]});
   }
   void vjp(const Normalize&) { refuse(); }
   void vjp(const Patchify&) { refuse(); }

@@ -30,11 +30,10 @@ TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from, bo
   if (mixed) mix = g.input("mix", {batch, 6}, DType::kF32, /*exact=*/true);
   const Value x = normalize(mixed ? mix_pixels(image, mix) : image, model.preprocess.mean,
                             model.preprocess.std);
-  const Value features = model_features(Scope(g), x, c);
-  const Value logits = model_head(Scope(g), features, c);
-  if (from == From::kPixels) return {image, features, logits, mix};
-  cut(g, features);
-  return {features, features, logits, {}};
+  const ModelOutput out = model_output(Scope(g), x, c);
+  if (from == From::kPixels) return {image, out.features, out.logits, out.cls, out.dist, mix};
+  cut(g, out.features);
+  return {out.features, out.features, out.logits, out.cls, out.dist};
 }
 
 bool head_sees_features_only(const ModelSpec& model) {

@@ -12,9 +12,10 @@
 namespace vitrum {
 
 // Image (B, C, H, W) u8, features (B, width), logits (B, classes); without a head the logits are
-// the features.
+// the features. cls, dist: each head's own, of a model that has two.
 struct TracedModel {
   Value image, features, logits;
+  Value cls = {}, dist = {};
   Value mix = {};  // (B, 6), see Mix; where the images are mixed
 };
 // kFeatures: the head alone, `image` being the features. The graph has every parameter all the

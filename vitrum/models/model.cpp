@@ -12,15 +12,28 @@ struct Families {
   static std::string_view name(const SwinConfig&) { return "swin"; }
   static std::string_view name(const ResNetConfig&) { return "resnet"; }
 
-  static Value features(Scope s, Value x, const ViTConfig& c) { return vit_features(s, x, c); }
+  static Value features(Scope s, Value x, const ViTConfig& c) {
+    return vit_features(s, x, c).pooled;
+  }
   static Value features(Scope s, Value x, const SwinConfig& c) { return swin_features(s, x, c); }
   static Value features(Scope s, Value x, const ResNetConfig& c) {
     return resnet_features(s, x, c);
   }
 
-  static Value head(Scope s, Value x, const ViTConfig& c) { return vit_head(s, x, c); }
+  static Value head(Scope s, Value x, const ViTConfig& c) { return vit_head(s, {x}, c).logits; }
   static Value head(Scope s, Value x, const SwinConfig& c) { return swin_head(s, x, c); }
   static Value head(Scope s, Value x, const ResNetConfig& c) { return resnet_head(s, x, c); }
+
+  template <class C>
+  static ModelOutput output(Scope s, Value x, const C& c) {
+    const Value pooled = features(s, x, c);
+    return {pooled, c.classes == 0 ? pooled : head(s, pooled, c)};
+  }
+  static ModelOutput output(Scope s, Value x, const ViTConfig& c) {
+    const ViTFeatures seen = vit_features(s, x, c);
+    const ViTLogits said = vit_head(s, seen, c);
+    return {seen.pooled, said.logits, said.cls, said.dist};
+  }
 
   static int64_t width(const ViTConfig& c) { return c.width; }
   static int64_t width(const SwinConfig& c) { return c.features(); }
@@ -70,7 +83,11 @@ Value model_head(Scope s, Value features, const ModelConfig& config) {
 }
 
 Value model(Scope s, Value image, const ModelConfig& config) {
-  return model_head(s, model_features(s, image, config), config);
+  return model_output(s, image, config).logits;
+}
+
+ModelOutput model_output(Scope s, Value image, const ModelConfig& config) {
+  return config.visit([&](const auto& c) { return Families::output(s, image, c); });
 }
 
 int64_t feature_width(const ModelConfig& config) {
@@ -79,7 +96,9 @@ int64_t feature_width(const ModelConfig& config) {
 
 bool in_head(const ModelConfig& config, std::string_view param) {
   const std::string_view head = config.visit([](const auto& c) { return Families::head_name(c); });
-  return param.starts_with(head) && param.substr(head.size()).starts_with('.');
+  if (!param.starts_with(head)) return false;
+  param.remove_prefix(head.size());
+  return param.starts_with('.') || param.starts_with("_dist.");
 }
 
 }  // namespace vitrum

@@ -94,6 +94,14 @@ Value model_head(Scope s, Value features, const ModelConfig& config);
 // The head on the features; without a head (classes = 0) the features.
 Value model(Scope s, Value image, const ModelConfig& config);
 
+// All that a model gives. Two heads answer as one by their mean; training may want each one's own.
+struct ModelOutput {
+  Value features;             // (B, width)
+  Value logits;               // (B, classes), as model()
+  Value cls = {}, dist = {};  // of a distilled ViT: the logits of its class and distillation heads
+};
+ModelOutput model_output(Scope s, Value image, const ModelConfig& config);
+
 int64_t feature_width(const ModelConfig& config);
 // Whether a parameter belongs to the classifier, which is replaced for other classes.
 bool in_head(const ModelConfig& config, std::string_view param);

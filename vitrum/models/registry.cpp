@@ -10,6 +10,8 @@ namespace vitrum {
 namespace {
 
 const std::vector<float> kHalf = {0.5f, 0.5f, 0.5f};
+const std::vector<float> kImageNetMean = {0.485f, 0.456f, 0.406f},
+                         kImageNetStd = {0.229f, 0.224f, 0.225f};
 const std::vector<float> kCifarMean = {0.4914f, 0.4822f, 0.4465f},
                          kCifarStd = {0.2470f, 0.2435f, 0.2616f};
 
@@ -40,6 +42,20 @@ Preset timm(const Size& size, int64_t patch, int64_t image, std::vector<std::str
           .mean = kHalf,
           .std = kHalf,
           .public_weights = std::move(weights)};
+}
+
+// The models are the ViTs above; DeiT's are other weights, other pixels and, distilled, two tokens.
+Preset deit(const Size& size, int64_t image, bool distilled) {
+  Preset preset = timm(size, 16, image);
+  const char* kind = distilled ? "_distilled" : "";
+  preset.name = fmt::format("deit_{}{}_patch16_{}", size.name, kind, image);
+  preset.aliases = {fmt::format("facebook/deit-{}{}-patch16-{}", size.name,
+                                distilled ? "-distilled" : "", image)};
+  preset.public_weights = "timm/" + preset.name + ".fb_in1k";
+  preset.mean = kImageNetMean, preset.std = kImageNetStd;
+  preset.crop_pct = image == 224 ? 0.9 : 1;
+  preset.config.as<ViTConfig>()->distilled = distilled;
+  return preset;
 }
 
 Preset cifar(std::string name, int64_t width, int64_t depth, int64_t heads, int64_t mlp_ratio) {
@@ -127,6 +143,12 @@ Preset cifar_mean() {
   ViTConfig& cfg = *preset.config.as<ViTConfig>();
   cfg.class_token = false, cfg.mean_pool = true;
   cfg.layer_scale = cfg.drop_path = 0.1f;
+  return preset;
+}
+
+Preset deit_cifar() {
+  Preset preset = cifar("deit_small_cifar", 256, 12, 4, 4);
+  preset.config.as<ViTConfig>()->distilled = true;
   return preset;
 }
 
@@ -257,6 +279,14 @@ std::vector<Preset> make_presets() {
       timm(kLarge, 14, 224),
       timm(kHuge, 14, 224, {"vit_h_14", "google/vit-huge-patch14-224-in21k"},
            "timm/vit_huge_patch14_224.orig_in21k"),
+      deit(kTiny, 224, false),
+      deit(kSmall, 224, false),
+      deit(kBase, 224, false),
+      deit(kBase, 384, false),
+      deit(kTiny, 224, true),
+      deit(kSmall, 224, true),
+      deit(kBase, 224, true),
+      deit(kBase, 384, true),
       swin("tiny", 96, {2, 2, 6, 2}, 7, 224, {"swin_t", "microsoft/swin-tiny-patch4-window7-224"},
            "ms_in1k"),
       swin("small", 96, {2, 2, 18, 2}, 7, 224,
@@ -275,6 +305,7 @@ std::vector<Preset> make_presets() {
       cifar("vit_tiny_cifar", 192, 9, 12, 2),
       cifar("vit_small_cifar", 256, 12, 4, 4),
       cifar_mean(),
+      deit_cifar(),
       notes(),
       lesson(kBase, 16),
       lesson(kLarge, 16),

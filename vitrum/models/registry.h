@@ -18,6 +18,7 @@ struct Preset {
   bool fixed_classes =
       false;  // the preset's number of classes is part of the model (vit_mnist: 100)
   std::string public_weights = {};  // hub id of known public weights, "" where there are none
+  double crop_pct = 1;              // of preprocessing, as Preprocessing has it
 };
 
 std::span<const Preset> presets();

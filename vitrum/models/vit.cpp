@@ -52,13 +52,13 @@ Value branch(Scope s, Value x, const ViTConfig& cfg, int n, int64_t index) {
   return drop_path(s / ("drop_path" + suffix), x, cfg.drop_path * static_cast<float>(index) / last);
 }
 
-// Fixed 2-D sine-cosine positions over the patch grid (MoCo v3, big_vision); the class token's row
-// is zero.
+// Fixed 2-D sine-cosine positions over the patch grid (MoCo v3, big_vision); the rows of prefix
+// tokens are zero.
 Value sincos_positions(Graph& g, const ViTConfig& cfg) {
   const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w,
                 quarter = cfg.width / 4;
   std::vector<float> data(static_cast<size_t>(cfg.tokens() * cfg.width), 0.f);
-  float* at = data.data() + (cfg.class_token ? cfg.width : 0);
+  float* at = data.data() + cfg.prefix_tokens() * cfg.width;
   for (int64_t y = 0; y < rows; ++y)
     for (int64_t x = 0; x < columns; ++x, at += cfg.width)
       for (int64_t i = 0; i < quarter; ++i) {
@@ -98,6 +98,8 @@ Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B
   std::vector<Value> prefix;
   if (cfg.class_token)
     prefix.push_back(s.param("cls_token", {1, 1, cfg.width}, start.token, /*decay=*/false));
+  if (cfg.distilled)  // timm starts it as it starts positions
+    prefix.push_back(s.param("dist_token", {1, 1, cfg.width}, start.positions, /*decay=*/false));
   Value positions = cfg.sincos_positions ? sincos_positions(s.graph(), cfg)
                                          : s.param("pos_embed", {1, cfg.tokens(), cfg.width},
                                                    start.positions, /*decay=*/false);
@@ -121,28 +123,34 @@ Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index) {
   return module_output(s, x);
 }
 
-Value vit_features(Scope s, Value image, const ViTConfig& cfg) {
+ViTFeatures vit_features(Scope s, Value image, const ViTConfig& cfg) {
   validate(cfg);
   Value x = embed(s, image, cfg);
   for (int64_t i = 0; i < cfg.depth; ++i) x = vit_block(s / "blocks" / i, x, cfg, i);
   if (cfg.mean_pool) {
-    x = mean_tokens(x, cfg.class_token ? 1 : 0);
-    if (cfg.pre_norm) x = layer_norm(s / "fc_norm", x, cfg.eps);
-  } else {
-    if (cfg.pre_norm) x = layer_norm(s / "norm", x, cfg.eps);
-    x = take_token(x, 0);
+    x = mean_tokens(x, cfg.prefix_tokens());
+    return {cfg.pre_norm ? layer_norm(s / "fc_norm", x, cfg.eps) : x};
   }
-  return x;
+  if (cfg.pre_norm) x = layer_norm(s / "norm", x, cfg.eps);
+  if (cfg.two_heads()) return {mean_tokens(x, 0, 2), take_token(x, 0), take_token(x, 1)};
+  return {take_token(x, 0)};
 }
 
-Value vit_head(Scope s, Value features, const ViTConfig& cfg) {
-  if (cfg.classes == 0) return features;
-  return linear(s / "head", features, cfg.classes,
-                dense(cfg, s / "head", cfg.width, cfg.head_bias));
+ViTLogits vit_head(Scope s, const ViTFeatures& features, const ViTConfig& cfg) {
+  if (cfg.classes == 0) return {features.pooled};
+  const auto head = [&](const char* name, Value x) {
+    return linear(s / name, x, cfg.classes, dense(cfg, s / name, cfg.width, cfg.head_bias));
+  };
+  if (!cfg.two_heads()) return {head("head", features.pooled)};
+  if (!features.cls) fail("a model with two heads needs what each of them sees");
+  Value cls = head("head", features.cls);
+  Value dist = head("head_dist", features.dist);
+  s.graph().info(cls).exact = s.graph().info(dist).exact = true;  // f32, as one head's logits are
+  return {average(cls, dist), cls, dist};
 }
 
 Value vit(Scope s, Value image, const ViTConfig& cfg) {
-  return vit_head(s, vit_features(s, image, cfg), cfg);
+  return vit_head(s, vit_features(s, image, cfg), cfg).logits;
 }
 
 void validate(const ViTConfig& cfg) {
@@ -162,6 +170,8 @@ void validate(const ViTConfig& cfg) {
     fail_usage("2-D sine-cosine positions need a width divisible by 4, not {}", cfg.width);
   if (!cfg.class_token && !cfg.mean_pool)
     fail_usage("a model without a class token needs mean pooling");
+  if (cfg.distilled && (!cfg.class_token || cfg.mean_pool))
+    fail_usage("a distillation token stands beside a class token, not beside mean pooling");
   for (float p :
        {cfg.drop_pos, cfg.drop_attn, cfg.drop_proj, cfg.drop_act, cfg.drop_mlp, cfg.drop_path})
     if (!(p >= 0 && p < 1)) fail_usage("a dropout probability must be in [0, 1), not {}", p);

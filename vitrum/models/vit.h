@@ -28,6 +28,9 @@ struct ViTConfig {
   bool class_token = true;
   bool mean_pool =
       false;  // mean over patches, then fc_norm (as timm); else the class token after norm
+  // DeiT: a second token after the class token, and a second head that reads it. Without that head
+  // (transformers' DeiTForImageClassification) the token only takes part in attention.
+  bool distilled = false, dist_head = true;
   bool sincos_positions = false;  // fixed 2-D sine-cosine instead of learned
   bool qkv_bias = true, proj_bias = true, mlp_bias = true, norm_bias = true, head_bias = true;
   float layer_scale = 0;  // start value; 0: none
@@ -36,20 +39,31 @@ struct ViTConfig {
   float drop_pos = 0, drop_attn = 0, drop_proj = 0, drop_act = 0, drop_mlp = 0, drop_path = 0;
 
   int64_t patches() const { return (image_h / patch_h) * (image_w / patch_w); }
-  int64_t tokens() const { return patches() + (class_token ? 1 : 0); }
+  int64_t prefix_tokens() const { return (class_token ? 1 : 0) + (distilled ? 1 : 0); }
+  int64_t tokens() const { return patches() + prefix_tokens(); }
+  bool two_heads() const { return distilled && dist_head; }
   bool operator==(const ViTConfig&) const = default;
 };
 
 // Throws a usage error that names the impossible combination.
 void validate(const ViTConfig& cfg);
 
-// (B, C, H, W) already normalised -> (B, classes): the head on the features. Without a head
-// (classes = 0): the features.
+// (B, C, H, W) already normalised -> (B, classes). Without a head (classes = 0): the features.
 Value vit(Scope s, Value image, const ViTConfig& cfg);
 
-// (B, C, H, W) -> the pooled features (B, width), and (B, width) -> (B, classes).
-Value vit_features(Scope s, Value image, const ViTConfig& cfg);
-Value vit_head(Scope s, Value features, const ViTConfig& cfg);
+// (B, width) each. Of a model with two heads, `pooled` is the mean of what they see.
+struct ViTFeatures {
+  Value pooled;
+  Value cls = {}, dist = {};  // only where there are two heads
+};
+ViTFeatures vit_features(Scope s, Value image, const ViTConfig& cfg);
+
+// (B, classes) each. Two heads answer as one by their mean; training may ask each for its own.
+struct ViTLogits {
+  Value logits;
+  Value cls = {}, dist = {};  // only where there are two heads
+};
+ViTLogits vit_head(Scope s, const ViTFeatures& features, const ViTConfig& cfg);
 
 // One encoder block (B, T, C) -> (B, T, C).
 Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index);

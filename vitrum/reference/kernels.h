@@ -23,6 +23,8 @@ void run(const DropPath&, const Operands& io);
 void run(const Tokens&, const Operands& io);
 void run(const Pool&, const Operands& io);
 void run(const CrossEntropy&, const Operands& io);
+void run(const Argmax&, const Operands& io);
+void run(const LogSoftmax&, const Operands& io);
 void run(const TrainMetrics&, const Operands& io);
 void run(const LinearBwd&, const Operands& io);
 void run(const ActivationBwd&, const Operands& io);

@@ -8,34 +8,55 @@ namespace vitrum::reference {
 
 // Class probabilities (B, K) to reach: one-hot labels or given ones, (1 - s) of them and s spread
 // evenly.
-static Values wanted(const TensorView& target, const Shape& logits, float smoothing) {
+static Values wanted(const TensorView& target, const Shape& logits, const LossForm& form) {
   const Values given = read(target);
   const int64_t classes = logits[1];
+  const auto s = static_cast<double>(form.smoothing);
   Values t(static_cast<size_t>(logits.numel()));
   for (int64_t i = 0; i < logits.numel(); ++i) {
     const double full = target.dtype == DType::kI32
                             ? (given[i / classes] == static_cast<double>(i % classes) ? 1 : 0)
                             : given[i];
-    t[i] = (1 - static_cast<double>(smoothing)) * full +
-           static_cast<double>(smoothing) / static_cast<double>(classes);
+    t[i] = form.kind == LossKind::kDivergence ? std::exp(full)
+                                              : (1 - s) * full + s / static_cast<double>(classes);
   }
   return t;
 }
 
+static Values divided(Values x, float by) {
+  for (double& v : x) v /= static_cast<double>(by);
+  return x;
+}
+
+static double log_sum_exp(const double* row, int64_t n) {
+  const double top = *std::max_element(row, row + n);
+  double sum = 0;
+  for (int64_t k = 0; k < n; ++k) sum += std::exp(row[k] - top);
+  return top + std::log(sum);
+}
+
+static double binary_loss(double z, double t) {
+  return std::max(z, 0.0) - z * t + std::log1p(std::exp(-std::abs(z)));
+}
+
 void run(const CrossEntropy& op, const Operands& io) {
   const Shape& s = io.in[0].shape;
-  const Values z = read(io.in[0]), weight = read(io.in[2]);
-  const Values t = wanted(io.in[1], s, op.smoothing);
+  const bool binary = op.form.kind == LossKind::kBinary;
+  const Values z = divided(read(io.in[0]), binary ? 1 : op.form.tau), weight = read(io.in[2]);
+  const Values t = wanted(io.in[1], s, op.form), given = read(io.in[1]);
   Values lse(static_cast<size_t>(s[0]));
   double total = 0;
   for (int64_t b = 0; b < s[0]; ++b) {
-    const double* row = &z[b * s[1]];
-    const double top = *std::max_element(row, row + s[1]);
-    double sum = 0, loss = 0;
-    for (int64_t k = 0; k < s[1]; ++k) sum += std::exp(row[k] - top);
-    lse[b] = top + std::log(sum);
-    for (int64_t k = 0; k < s[1]; ++k) loss += t[b * s[1] + k] * (lse[b] - row[k]);
-    total += weight[b] * loss;
+    lse[b] = log_sum_exp(&z[b * s[1]], s[1]);
+    double loss = 0;
+    for (int64_t i = b * s[1]; i < (b + 1) * s[1]; ++i) {
+      if (binary)
+        loss += binary_loss(z[i], t[i]) / static_cast<double>(s[1]);
+      else
+        loss += t[i] * (lse[b] - z[i]);
+      if (op.form.kind == LossKind::kDivergence && t[i] > 0) loss += t[i] * given[i];
+    }
+    total += weight[b] * static_cast<double>(op.form.scale) * loss;
   }
   write(io.out[0], {total});
   write(at(io.out, 1), lse);
@@ -43,14 +64,19 @@ void run(const CrossEntropy& op, const Operands& io) {
 
 void run(const CrossEntropyBwd& op, const Operands& io) {
   const Shape& s = io.in[0].shape;
-  const Values z = read(io.in[0]), weight = read(io.in[2]), lse = read(io.in[3]);
-  const Values t = wanted(io.in[1], s, op.smoothing);
+  const bool binary = op.form.kind == LossKind::kBinary;
+  const double slope = static_cast<double>(op.form.scale) /
+                       (binary ? static_cast<double>(s[1]) : static_cast<double>(op.form.tau));
+  const Values z = divided(read(io.in[0]), binary ? 1 : op.form.tau), weight = read(io.in[2]);
+  const Values lse = read(at(io.in, 3)), t = wanted(io.in[1], s, op.form);
   Values dz(z.size());
   for (int64_t b = 0; b < s[0]; ++b) {
     double mass = 0;  // 1, unless soft targets do not add up to it
     for (int64_t k = 0; k < s[1]; ++k) mass += t[b * s[1] + k];
-    for (int64_t i = b * s[1]; i < (b + 1) * s[1]; ++i)
-      dz[i] = weight[b] * (mass * std::exp(z[i] - lse[b]) - t[i]);
+    for (int64_t i = b * s[1]; i < (b + 1) * s[1]; ++i) {
+      const double given = binary ? 1 / (1 + std::exp(-z[i])) : mass * std::exp(z[i] - lse[b]);
+      dz[i] = weight[b] * slope * (given - t[i]);
+    }
   }
   write(io.out[0], dz);
 }
@@ -58,10 +84,28 @@ void run(const CrossEntropyBwd& op, const Operands& io) {
 // The lowest index wins ties.
 static int64_t argmax(const double* row, int64_t n) { return std::max_element(row, row + n) - row; }
 
+void run(const Argmax&, const Operands& io) {
+  const Shape& s = io.in[0].shape;
+  const Values x = read(io.in[0]);
+  Values best(static_cast<size_t>(s[0]));
+  for (int64_t b = 0; b < s[0]; ++b) best[b] = static_cast<double>(argmax(&x[b * s[1]], s[1]));
+  write(io.out[0], best);
+}
+
+void run(const LogSoftmax& op, const Operands& io) {
+  const Shape& s = io.in[0].shape;
+  Values x = divided(read(io.in[0]), op.tau);
+  for (int64_t b = 0; b < s[0]; ++b) {
+    const double lse = log_sum_exp(&x[b * s[1]], s[1]);
+    for (int64_t k = 0; k < s[1]; ++k) x[b * s[1] + k] -= lse;
+  }
+  write(io.out[0], x);
+}
+
 void run(const TrainMetrics&, const Operands& io) {
   const Shape& s = io.in[1].shape;
   const Values loss = read(io.in[0]), z = read(io.in[1]), weight = read(io.in[3]);
-  const Values t = wanted(io.in[2], s, /*smoothing=*/0);
+  const Values t = wanted(io.in[2], s, {});
   double correct = 0, images = 0;
   for (int64_t b = 0; b < s[0]; ++b) {
     if (!(weight[b] > 0)) continue;

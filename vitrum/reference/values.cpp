@@ -39,6 +39,10 @@ void write(const TensorView& to, const Values& values) {
       std::transform(values.begin(), values.end(), to.bf16(),
                      [](double x) { return to_bf16(static_cast<float>(x)); });
       break;
+    case DType::kI32:
+      std::transform(values.begin(), values.end(), to.i32(),
+                     [](double x) { return static_cast<int32_t>(x); });
+      break;
     default: assert(!"no op has results of this dtype"); break;
   }
 }

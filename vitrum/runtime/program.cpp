@@ -1,5 +1,7 @@
 #include "vitrum/runtime/program.h"
 
+#include <cassert>
+
 #include "vitrum/runtime/summary.h"
 
 namespace vitrum {
@@ -14,7 +16,7 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
   plan_ = plan_memory(g, read, options.share_memory);
   arena_ = store.backend().allocate(static_cast<size_t>(plan_.bytes));
   for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id)
-    views_.push_back(bind(g, id, options.weights));
+    views_.push_back(bind(g, id, options));
   std::vector<std::unique_ptr<Kernel>> kernels;
   for (const Node& node : g.nodes) {
     Operands io;
@@ -34,8 +36,13 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
   sequence_ = store.backend().prepare(std::move(kernels));
 }
 
-TensorView Program::bind(const Graph& g, ValueId id, Arena weights) {
+TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& options) {
   const ValueInfo& info = g.values[static_cast<size_t>(id)];
+  for (const Shared& shared : options.shared)
+    if (shared.value.id() == id) {
+      assert(shared.view.shape == info.shape && shared.view.dtype == info.dtype);
+      return shared.view;
+    }
   const auto own = [&] {
     const size_t bytes = static_cast<size_t>(info.shape.numel()) * size_of(info.dtype);
     owned_.push_back(store_.backend().allocate(bytes));
@@ -55,7 +62,7 @@ TensorView Program::bind(const Graph& g, ValueId id, Arena weights) {
       return view;
     }
     case Role::kParam:
-      return store_.view(param, info.dtype == DType::kBF16 ? Arena::kCompute : weights);
+      return store_.view(param, info.dtype == DType::kBF16 ? Arena::kCompute : options.weights);
     case Role::kGrad: return store_.view(param, Arena::kGrad);
     case Role::kArena: return store_.arena(info.arena);
     case Role::kState: return store_.state(info.name, info.shape, info.dtype);

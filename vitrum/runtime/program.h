@@ -12,11 +12,19 @@
 
 namespace vitrum {
 
+// An input or output of one program that is memory of another: what that one reads or writes needs
+// no copy. The other program must outlive this one.
+struct Shared {
+  Value value;
+  TensorView view;
+};
+
 struct CompileOptions {
   DType compute = DType::kF32;     // kF32, kBF16, or kF64 (reference backend only)
   bool share_memory = true;        // false: every temporary has memory of its own (for tests)
   Arena weights = Arena::kMaster;  // kEma evaluates the averaged weights (f32 programs)
   std::vector<Value> taps = {};    // stay readable too, in the precision they have anyway
+  std::vector<Shared> shared = {};
 };
 
 // A planned and lowered graph. Built once; run() replays it without allocating.
@@ -55,7 +63,7 @@ class Program {
   size_t kernels() const { return sequence_->size(); }
 
  private:
-  TensorView bind(const Graph& g, ValueId id, Arena weights);
+  TensorView bind(const Graph& g, ValueId id, const CompileOptions& options);
 
   ParamStore& store_;
   Plan plan_;

@@ -12,10 +12,12 @@ constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kMostBytes = int64_t{1} << 30;  // of features; beyond it they are computed anew
 constexpr int64_t kWidest = 1 << 12;              // floats: the widest row that a loader takes
 
-// Keys that change an image or its target from epoch to epoch, where they are set.
-constexpr std::array<std::string_view, 10> kRandomKeys = {
-    "augment", "crop_padding", "scale", "ratio",  "color_jitter",
-    "erase",   "repeat",       "mixup", "cutmix", "teacher"};
+// Keys that change an image from epoch to epoch, where they are set.
+constexpr std::array<std::string_view, 9> kRandomKeys = {"augment", "crop_padding", "scale",
+                                                         "ratio",   "color_jitter", "erase",
+                                                         "repeat",  "mixup",        "cutmix"};
+
+}  // namespace
 
 bool shows_images_alike(const Recipe& recipe) {
   Recipe plain;
@@ -24,8 +26,6 @@ bool shows_images_alike(const Recipe& recipe) {
     if (std::find(kRandomKeys.begin(), kRandomKeys.end(), key) != kRandomKeys.end()) return false;
   return true;
 }
-
-}  // namespace
 
 ImageSize FeatureDataset::image_size() const {
   return {.channels = 1, .height = 1, .width = static_cast<int>(dimension_ * kFloat)};
@@ -75,8 +75,8 @@ Preprocess feature_preprocess(int64_t dimension) {
 bool keeps_features(const Recipe& recipe, const ModelSpec& model, const TrainData& data) {
   const int64_t dimension = feature_width(model.config);
   const int64_t bytes = (data.train().size() + data.test().size()) * dimension * kFloat;
-  return recipe.head_only && shows_images_alike(recipe) && dimension <= kWidest &&
-         bytes <= kMostBytes && head_sees_features_only(model);
+  return recipe.head_only && !recipe.teacher && shows_images_alike(recipe) &&
+         dimension <= kWidest && bytes <= kMostBytes && head_sees_features_only(model);
 }
 
 }  // namespace vitrum

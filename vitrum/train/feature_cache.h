@@ -46,6 +46,9 @@ class FeatureDataset final : public Dataset {
 // How a loader reads such a data set: bytes as they are.
 Preprocess feature_preprocess(int64_t dimension);
 
+// Whether an image is the same in every epoch: nothing augments or mixes it.
+bool shows_images_alike(const Recipe& recipe);
+
 // Whether the run may and should keep features: only the head learns, nothing is random about its
 // images, and there is room.
 bool keeps_features(const Recipe& recipe, const ModelSpec& model, const TrainData& data);

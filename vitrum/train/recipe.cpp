@@ -70,6 +70,13 @@ void each_key(R& r, Visit&& visit) {
   visit("lr_scan_epochs", r.lr_scan_epochs, kCount);
   visit("label_smoothing", r.label_smoothing, kBelowOne);
   visit("ema", r.ema, kBelowOne);
+  visit("loss", r.loss, Range{});
+  visit("teacher", r.teacher, Range{});
+  visit("teacher_arch", r.teacher_arch, Range{});
+  visit("teacher_logits", r.teacher_logits, Range{});
+  visit("distillation", r.distillation, Range{});
+  visit("alpha", r.alpha, kFraction);
+  visit("tau", r.tau, Range{1e-3, 1e3});
   visit("schedule", r.schedule, Range{});
   visit("schedule_unit", r.schedule_unit, Range{});
   visit("warmup_epochs", r.warmup_epochs, Range{0, 1e9});
@@ -108,9 +115,6 @@ void each_key(R& r, Visit&& visit) {
 
 const Recipe kDefault;
 
-// Keys that recipes of later versions use.
-constexpr std::array<std::string_view, 4> kLater = {"teacher", "distillation", "alpha", "tau"};
-
 // The spellings of an enumeration, in its order.
 std::vector<std::string> names(OptimizerKind) {
   return {"sgd", "adam", "adamw", "lion", "lamb", "muon"};
@@ -124,6 +128,8 @@ std::vector<std::string> names(EraseMode) { return {"const", "rand", "pixel"}; }
 std::vector<std::string> names(ResizeMode) { return {"squash", "center"}; }
 std::vector<std::string> names(HeadInit) { return {"keep", "zero", "normal"}; }
 std::vector<std::string> names(PosResample) { return {"auto", "bilinear", "bicubic"}; }
+std::vector<std::string> names(TaskLoss) { return {"cross_entropy", "bce"}; }
+std::vector<std::string> names(Distillation) { return {"hard", "soft"}; }
 
 // ---- reading: one read() per type of member ----
 struct Source {
@@ -267,8 +273,6 @@ std::string literal(const std::optional<T>& x) {
 }
 
 [[noreturn]] void fail_unknown(const std::string& place, const std::string& key) {
-  if (std::find(kLater.begin(), kLater.end(), key) != kLater.end())
-    fail_usage("{}: '{}' is not available in this version", place, key);
   std::vector<std::string> keys;
   each_key(kDefault, [&](const char* name, const auto&, Range) { keys.emplace_back(name); });
   fail_usage("{}: unknown key '{}'{}", place, key, did_you_mean(key, keys));
@@ -345,6 +349,8 @@ void check_recipe(const Recipe& r) {
     fail_usage("lora trains adapters below the head, head_only nothing there; leave one out");
   if (r.lora > 0 && r.lora_targets.empty())
     fail_usage("lora_targets is empty; name layers to adapt, as [\"qkv\", \"proj\"]");
+  if (!r.teacher && (r.teacher_arch || r.teacher_logits))
+    fail_usage("{} is given and no teacher", r.teacher_arch ? "teacher_arch" : "teacher_logits");
   if (r.min_lr > r.lr && r.lr_scan.empty()) fail_usage("min_lr {} is above lr {}", r.min_lr, r.lr);
   for (auto x = r.lr_scan.begin(); x != r.lr_scan.end(); ++x)
     if (std::find(r.lr_scan.begin(), x, *x) != x) fail_usage("lr_scan: {} is there twice", *x);

@@ -16,6 +16,8 @@ namespace vitrum {
 
 enum class Precision : uint8_t { kAuto, kF32, kBF16 };
 enum class ResizeMode : uint8_t { kSquash, kCenter };
+enum class TaskLoss : uint8_t { kCrossEntropy, kBce };
+enum class Distillation : uint8_t { kHard, kSoft };
 // How large Muon's steps are for a matrix (rows, columns): sqrt(max(1, rows / columns)), or 0.2
 // sqrt(max(rows, columns)), with which AdamW's rate and decay fit.
 enum class MuonScale : uint8_t { kOriginal, kMatchRmsAdamW };
@@ -76,6 +78,14 @@ struct Recipe {
   int64_t lr_scan_epochs = 1;
   double label_smoothing = 0;
   double ema = 0;  // decay of the averaged weights; 0: none are kept
+
+  TaskLoss loss = TaskLoss::kCrossEntropy;
+  std::optional<std::string> teacher;         // a model directory or weight file; none: no teacher
+  std::optional<std::string> teacher_arch;    // the preset that a weight file is of
+  std::optional<std::string> teacher_logits;  // file of the teacher's logits; written where missing
+  Distillation distillation = Distillation::kHard;
+  double alpha = 0.5;  // the teacher's share of the loss
+  double tau = 1;      // temperature of soft distillation
 
   ScheduleKind schedule = ScheduleKind::kCosine;
   ScheduleUnit schedule_unit = ScheduleUnit::kStep;

@@ -7,6 +7,7 @@
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/train/lora.h"
+#include "vitrum/train/loss.h"
 #include "vitrum/train/param_rules.h"
 #include "vitrum/train/setup.h"
 
@@ -48,16 +49,19 @@ TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe&
   const bool mixed = mix_for(recipe).any();
   const Value weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
   g.sample_weight = weight;
-  const auto [image, features, logits, mix] = trace(g, model, batch, from, mixed);
+  const TracedModel student = trace(g, model, batch, from, mixed);
   freeze_params(g.params, model.config, recipe);
   freeze_all_but_adapters(g.params, model);
-  const Value target = mixed ? g.input("target", logits.shape(), DType::kF32, /*exact=*/true)
+  const Shape shape = student.logits.shape();
+  const Value target = mixed ? g.input("target", shape, DType::kF32, /*exact=*/true)
                              : g.input("target", {batch}, DType::kI32);
-  const Value loss =
-      cross_entropy(logits, target, weight, static_cast<float>(recipe.label_smoothing));
+  Value teacher;
+  if (recipe.teacher) teacher = g.input("teacher", shape, DType::kF32, /*exact=*/true);
+  const Value loss = training_loss(recipe, student, {target, weight, teacher});
   const Value totals = g.state("metrics", {3}, DType::kF64);
-  train_metrics(loss, logits, target, weight, totals);
-  return {image, logits, target, weight, loss, totals, g.rng(), mix};
+  train_metrics(loss, student.logits, target, weight, totals);
+  return {student.image, student.logits, target,  weight,     teacher,
+          loss,          totals,         g.rng(), student.mix};
 }
 
 // Before anything is derived from the weights: a bf16 copy, an average.
@@ -94,6 +98,7 @@ void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step)
   const RandomState random{static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32),
                            static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32)};
   backward_.upload(values_.rng, &random);
+  if (teacher_) teacher_->run(batch);
   backward_.run();
   if (perturbed_) return;
   backward_.download_later(&reading_.emplace_back(), values_.loss);

@@ -3,12 +3,14 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "vitrum/data/loader.h"
 #include "vitrum/infer/model_program.h"
 #include "vitrum/runtime/program.h"
 #include "vitrum/train/recipe.h"
+#include "vitrum/train/teacher.h"
 #include "vitrum/train/update.h"
 #include "vitrum/weights/model_dir.h"
 
@@ -55,13 +57,21 @@ class TrainStep {
   TrainTotals totals();  // since clear_totals()
   void clear_totals();
 
+  // Before the first batch, where the recipe has a teacher: it is asked for each batch.
+  TeacherViews teacher_views() const {
+    return {backward_[values_.image], backward_[values_.teacher],
+            values_.mix ? backward_[values_.mix] : TensorView{}};
+  }
+  void set_teacher(std::unique_ptr<Teacher> teacher) { teacher_ = std::move(teacher); }
+  const Teacher* teacher() const { return teacher_.get(); }
+
   ParamStore& store() { return store_; }
   const LoadReport& loaded() const { return loaded_; }  // empty where the model starts from scratch
   const Plan& plan() const { return backward_.plan(); }
 
  private:
   struct ForwardValues {
-    Value image, logits, target, weight, loss, totals, rng, mix;
+    Value image, logits, target, weight, teacher, loss, totals, rng, mix;
   };
   ForwardValues record(const ModelSpec& model, const Recipe& recipe, From from);
   ParamStore filled(const ModelSpec& model, const Recipe& recipe, Backend& backend);
@@ -75,6 +85,7 @@ class TrainStep {
   ParamStore store_;
   Program backward_;
   Update update_;
+  std::unique_ptr<Teacher> teacher_;
   bool perturbed_ = false;
   std::vector<float> weights_, targets_;
   std::deque<float> reading_;  // for each step its batches' shares of the loss, then its norm

@@ -108,13 +108,29 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
       schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.accumulate))),
       step_(model_, recipe_, compute(), *backend_, source()),
       evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
-                 compute(), ema() ? Arena::kEma : Arena::kMaster, source()),
-      run_(options.resume ? options.out : make_run_dir(options.out, options.name)) {
+                 compute(), ema() ? Arena::kEma : Arena::kMaster, source()) {
+  if (recipe_.teacher) set_teacher();
+  run_ = options.resume ? options.out : make_run_dir(options.out, options.name);
   lock_ = std::make_unique<RunLock>(run_);
   if (options.resume) resume();
   write_file_atomic(config_path(run_), to_toml(recipe_));
   write_file_atomic(run_ + "/env.json", environment_json(*backend_, options.device.threads));
   log_ = std::make_unique<RunLog>(run_, at_);
+}
+
+void Trainer::set_teacher() {
+  auto teacher = std::make_unique<Teacher>(recipe_, model_, compute_for(recipe_), *backend_,
+                                           step_.teacher_views());
+  if (recipe_.teacher_logits) {
+    LoaderConfig plain = loader_config(recipe_, model_, data_.train(), options_.device.threads);
+    plain.shuffle = false;
+    if (!shows_images_alike(recipe_))
+      fail_usage(
+          "teacher_logits holds one answer an image, and augmentation makes another of it every "
+          "time; leave out one of the two");
+    teacher->use_file(*recipe_.teacher_logits, data_.train(), plain, options_.quiet);
+  }
+  step_.set_teacher(std::move(teacher));
 }
 
 // Without a checkpoint the run was killed before its first one: it starts again.

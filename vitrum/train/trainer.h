@@ -51,17 +51,21 @@ class Trainer {
   const ModelSpec& model() const { return model_; }
   const TrainData& data() const { return data_; }
   const TrainPosition& position() const { return at_; }
+  const Teacher* teacher() const { return step_.teacher(); }  // null where there is none
   ParamStore& store() { return step_.store(); }
   Backend& backend() const { return *backend_; }
   int64_t total_steps() const { return schedule_.total_steps; }
   int64_t total_epochs() const;
-  int64_t activation_bytes() const { return step_.plan().bytes; }
+  int64_t activation_bytes() const {
+    return step_.plan().bytes + (teacher() ? teacher()->activation_bytes() : 0);
+  }
   const LoadReport& loaded() const { return step_.loaded(); }
   bool keeps_features() const { return features_.has_value(); }
   bool finished() const;
 
  private:
   void resume();
+  void set_teacher();
   LoaderConfig fed(LoaderConfig config) const;  // with features in place of the images
   DType compute() const { return features_ ? DType::kF32 : compute_for(recipe_); }
   From source() const { return features_ ? From::kFeatures : From::kPixels; }

@@ -29,11 +29,20 @@ void torchvision_transforms(const ViTConfig& c, Preprocessing& p) {
   if (c.channels == 3) p.mean = kImageNetMean, p.std = kImageNetStd;
 }
 
+// transformers' DeiTs; 438 for 384 pixels.
+void deit_transforms(Preprocessing& p) {
+  p.interpolation = "bicubic", p.crop_mode = "squash", p.crop_floor = true;
+  p.resize = p.height * 256 / 224;
+  p.crop_pct = static_cast<double>(p.height) / static_cast<double>(p.resize);
+}
+
 void as_published(const Dialect& dialect, ViTConfig& c, Preprocessing& p) {
   if (c.init == InitStyle::kTimm)  // our own models state theirs
     c.eps = dialect.eps, c.act = dialect.act;
   if (dialect.name == "torchvision")
     torchvision_transforms(c, p);
+  else if (dialect.name == "hf" && p.mean == kImageNetMean)
+    deit_transforms(p);
   else if (dialect.name == "hf" || dialect.name == "npz")
     squash_bilinear(p);
   else if (c.image_h == 224)  // timm's ViTs; those of 384 pixels are not cropped

@@ -128,12 +128,16 @@ ViTConfig Checkpoint::sizes_of(ViTConfig c) const {
   const std::vector<int64_t> head = dims_of("head.weight", 2, c);
   c.classes = !head.empty() && head[1] == c.width ? head[0] : 0;
   c.head_bias = c.classes == 0 || !dims_of("head.bias", 1, c).empty();
+  // timm's distilled models have two heads; transformers' may have none that reads the token.
+  if (c.distilled)
+    c.dist_head = c.classes == 0 ? naming_.dialect->name == "timm"
+                                 : !dims_of("head_dist.weight", 2, c).empty();
   const std::vector<int64_t> patch = dims_of("patch_embed.proj.weight", 4, c);
   if (!patch.empty() && patch[0] == c.width && patch[2] == c.patch_h && patch[3] == c.patch_w)
     c.channels = std::max<int64_t>(patch[1], 1);
   const std::vector<int64_t> positions = dims_of("pos_embed", 3, c);
   if (!positions.empty() && positions[2] == c.width) {
-    const int64_t side = square_root(positions[1] - (c.class_token ? 1 : 0));
+    const int64_t side = square_root(positions[1] - c.prefix_tokens());
     if (side > 0) c.image_h = side * c.patch_h, c.image_w = side * c.patch_w;
   }
   return c;

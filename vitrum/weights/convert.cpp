@@ -45,6 +45,7 @@ void require_plain(const Dialect& dialect, const ViTConfig& c) {
   require(c.pre_norm, "with the norms after the blocks");
   require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");
   require(c.class_token && !c.mean_pool, "that pools by the mean");
+  require(!c.distilled || dialect.name == "hf", "with a distillation token");
   require(!c.sincos_positions, "with fixed positions");
   require(c.layer_scale == 0, "with LayerScale");
   require(c.proj_bias && c.mlp_bias && c.norm_bias, "without biases");
@@ -99,6 +100,14 @@ std::vector<std::string> computed_otherwise(const Dialect& dialect, const ResNet
   if (c.eps == dialect.eps) return {};
   return {fmt::format("{} computes batch norm with eps {}, the model with {}", dialect.title,
                       dialect.eps, c.eps)};
+}
+
+// The base model's part of a name in transformers' files.
+Naming naming_for(const Dialect& dialect, const ModelConfig& config) {
+  const auto* vit = config.as<ViTConfig>();
+  const std::string_view base = vit && vit->distilled ? "deit" : dialect.family;
+  const bool prefixed = dialect.name == "hf" && config.classes() > 0;
+  return {&dialect, false, prefixed ? fmt::format("{}.", base) : "", vit && vit->two_heads()};
 }
 
 class Converter {
@@ -191,9 +200,7 @@ Converted convert_model(const std::string& source, const std::string& arch,
   const std::vector<ParamSpec> params = model_params(spec.config);
   file.check(params, spec.config, spec.config.classes() > 0);
 
-  const Naming naming{
-      &dialect, false,
-      dialect.name == "hf" && spec.config.classes() > 0 ? fmt::format("{}.", dialect.family) : ""};
+  const Naming naming = naming_for(dialect, spec.config);
   Converter converter(file, spec.config, naming);
   for (const ParamSpec& param : params) converter.add(param);
   std::vector<NamedTensor> tensors = converter.tensors();

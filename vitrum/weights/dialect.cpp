@@ -89,7 +89,7 @@ std::optional<Match> match(const Naming& naming, std::string_view name) {
   const OurName ours = our_name(name);
   for (const NameRule& rule : naming.dialect->rules) {
     const auto tail = rest(rule, ours.pattern);
-    if (!tail) continue;
+    if (!tail || (rule.two_heads && !naming.two_heads)) continue;
     const bool other = naming.other_spelling && !rule.other.empty();
     const std::string theirs =
         with_prefix(naming, fmt::format("{}{}", other ? rule.other : rule.theirs, *tail));
@@ -201,6 +201,9 @@ Naming detect_naming(const TensorSource& file) {
         "'{}' holds no model under names we know (timm, Hugging Face, torchvision, Google); found "
         "{}",
         file.path(), first_names(file));
+  best.two_heads = true;
+  const auto second = match(best, "head_dist.weight");
+  best.two_heads = second && file.find(second->names[0]) != nullptr;
   return best;
 }
 

@@ -39,6 +39,7 @@ struct NameRule {
   std::string_view ours, theirs;
   std::string_view other = {};  // the second spelling, where one is in use
   Layout layout = Layout::kSame;
+  bool two_heads = false;  // only in files with a distillation head
 };
 
 struct Dialect {
@@ -67,6 +68,7 @@ struct Naming {
   const Dialect* dialect = nullptr;
   bool other_spelling = false;
   std::string prefix;
+  bool two_heads = false;  // there is a distillation head
 };
 
 struct StoredTensor {

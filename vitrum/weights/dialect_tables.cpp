@@ -24,6 +24,7 @@ constexpr NameRule kHuggingFace[] = {
     {"patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight", {}, kConv},
     {"patch_embed.proj", "embeddings.patch_embeddings.projection"},
     {"cls_token", "embeddings.cls_token"},
+    {"dist_token", "embeddings.distillation_token"},
     {"pos_embed", "embeddings.position_embeddings"},
     {"blocks.{i}.norm1", "encoder.layer.{i}.layernorm_before", "layers.{i}.layernorm_before"},
     {"blocks.{i}.attn.qkv", "encoder.layer.{i}.attention.attention.{query,key,value}",
@@ -34,7 +35,9 @@ constexpr NameRule kHuggingFace[] = {
     {"blocks.{i}.mlp.fc1", "encoder.layer.{i}.intermediate.dense", "layers.{i}.mlp.fc1"},
     {"blocks.{i}.mlp.fc2", "encoder.layer.{i}.output.dense", "layers.{i}.mlp.fc2"},
     {"norm", "layernorm"},
+    {"head", "^cls_classifier", {}, kSame, /*two_heads=*/true},
     {"head", "^classifier"},
+    {"head_dist", "^distillation_classifier", {}, kSame, /*two_heads=*/true},
 };
 
 // The second spelling is what the published files have; torchvision renames on loading.

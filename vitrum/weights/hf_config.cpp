@@ -38,12 +38,19 @@ Act read_act(const JsonKeys& keys) {
   return kActs[keys.choice("hidden_act", 0, names)].act;
 }
 
+bool is_class(const JsonKeys& keys, std::string_view ending) {
+  const std::vector<std::string> classes = keys.texts("architectures");
+  return std::any_of(classes.begin(), classes.end(),
+                     [&](const std::string& c) { return c.ends_with(ending); });
+}
+
+constexpr std::string_view kOneHead = "ForImageClassification",
+                           kTwoHeads = "ForImageClassificationWithTeacher";
+
 // A model without a head says so by its class; the labels may be there all the same.
 bool has_head(const JsonKeys& keys) {
-  const std::vector<std::string> classes = keys.texts("architectures");
-  return classes.empty() || std::any_of(classes.begin(), classes.end(), [](const std::string& c) {
-           return c.ends_with("ForImageClassification");
-         });
+  return keys.texts("architectures").empty() || is_class(keys, kOneHead) ||
+         is_class(keys, kTwoHeads);
 }
 
 bool placeholders(const std::vector<std::string>& labels) {
@@ -64,6 +71,8 @@ void read_classes(const JsonKeys& keys, ModelSpec& spec) {
 
 void read_model(const JsonKeys& keys, ViTConfig& c) {
   keys.require(kOnly);
+  c.distilled = keys.text("model_type", {}) == "deit";
+  c.dist_head = !c.distilled || is_class(keys, kTwoHeads);
   c.width = keys.integer("hidden_size", 768, kWidths);
   c.depth = keys.integer("num_hidden_layers", 12, kDepths);
   c.heads = keys.integer("num_attention_heads", 12, kWidths);
@@ -168,6 +177,14 @@ void read_normalization(const JsonKeys& keys, int64_t channels, Preprocessing& p
   set_normalization(p, std::move(mean), std::move(std), channels, keys.where());
 }
 
+// What the published DeiTs have: 256 pixels for a crop of 224, 438 for 384.
+std::string deit_preprocessor(const ViTConfig& c) {
+  return fmt::format(
+      R"({{"do_center_crop": true, "size": {}, "crop_size": {{"height": {}, "width": {}}},
+          "resample": 3, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}})",
+      std::max(c.image_h, c.image_w) * 256 / 224, c.image_h, c.image_w);
+}
+
 // These resize the shorter edge where `size` is one number; the ViT's own makes it a square.
 bool keeps_aspect(const JsonKeys& keys) {
   const std::string type =
@@ -201,6 +218,12 @@ void read_preprocessor(const JsonKeys& keys, const ModelConfig& config, Preproce
   read_normalization(keys, config.channels(), p);
 }
 
+// What a family has where there is no preprocessor_config.json.
+std::string preprocessor_of(const ViTConfig& c, const std::string& stated) {
+  return c.distilled && stated == "{}" ? deit_preprocessor(c) : stated;
+}
+std::string preprocessor_of(const SwinConfig&, const std::string& stated) { return stated; }
+
 template <class Config>
 ModelSpec parse_as(const JsonKeys& keys, const ConfigText& preprocessor) {
   ModelSpec spec;
@@ -212,7 +235,8 @@ ModelSpec parse_as(const JsonKeys& keys, const ConfigText& preprocessor) {
   const std::string preset = preset_name(c);
   spec.architecture = preset.empty() ? family_of(spec.config) : preset;
   spec.preprocess.assumed = preprocessor.text == "{}";
-  read_preprocessor(JsonKeys(preprocessor.text, preprocessor.path), spec.config, spec.preprocess);
+  read_preprocessor(JsonKeys(preprocessor_of(c, preprocessor.text), preprocessor.path), spec.config,
+                    spec.preprocess);
   return spec;
 }
 
@@ -260,10 +284,10 @@ bool is_hf_config(const std::string& text, const std::string& path) {
 ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocessor) {
   const JsonKeys keys(config.text, config.path);
   const std::string type = keys.text("model_type", {});
-  if (type == "vit") return parse_as<ViTConfig>(keys, preprocessor);
+  if (type == "vit" || type == "deit") return parse_as<ViTConfig>(keys, preprocessor);
   if (type == "swin") return parse_as<SwinConfig>(keys, preprocessor);
   if (type == "resnet") return parse_resnet(keys, preprocessor);
-  fail_input("{}: model_type '{}' is not supported; expected 'vit', 'swin' or 'resnet'",
+  fail_input("{}: model_type '{}' is not supported; expected 'vit', 'deit', 'swin' or 'resnet'",
              config.path, type);
 }
 

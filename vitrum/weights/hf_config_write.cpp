@@ -49,8 +49,14 @@ int resample_code(const std::string& interpolation) {
                           kFilters.begin());
 }
 
+std::string hf_class(const ViTConfig& c) {
+  const char* family = c.distilled ? "DeiT" : "ViT";
+  if (c.classes == 0) return fmt::format("{}Model", family);
+  return fmt::format("{}ForImageClassification{}", family, c.two_heads() ? "WithTeacher" : "");
+}
+
 Json hf_config(const ViTConfig& c, const std::string& dtype) {
-  return {{"architectures", {c.classes > 0 ? "ViTForImageClassification" : "ViTModel"}},
+  return {{"architectures", {hf_class(c)}},
           {"attention_probs_dropout_prob", tidy(c.drop_attn)},
           {"dtype", dtype},
           {"hidden_act", act_name(c.act)},
@@ -60,7 +66,7 @@ Json hf_config(const ViTConfig& c, const std::string& dtype) {
           {"initializer_range", 0.02},
           {"intermediate_size", c.mlp_width},
           {"layer_norm_eps", tidy(c.eps)},
-          {"model_type", "vit"},
+          {"model_type", c.distilled ? "deit" : "vit"},
           {"num_attention_heads", c.heads},
           {"num_channels", c.channels},
           {"num_hidden_layers", c.depth},
@@ -124,8 +130,8 @@ std::string hf_config_text(const ModelSpec& spec, const std::string& dtype) {
   return dumped(json);
 }
 
-// transformers' ViT processor squashes; the one that keeps the aspect ratio and crops, in every
-// version, is CLIP's.
+// transformers' ViT processor squashes; what squashes and crops is DeiT's, and what keeps the
+// aspect ratio and crops, in every version, CLIP's.
 std::string hf_preprocessor_text(const ModelSpec& spec) {
   const Preprocessing& p = spec.preprocess;
   const auto edge = [&](int64_t size) {
@@ -134,7 +140,9 @@ std::string hf_preprocessor_text(const ModelSpec& spec) {
   const int64_t height = edge(p.height), width = edge(p.width);
   const bool center = p.crop_mode == "center";
   const bool crops = center || height != p.height || width != p.width;
-  Json json = {{"image_processor_type", center ? "CLIPImageProcessor" : "ViTImageProcessor"},
+  Json json = {{"image_processor_type", center  ? "CLIPImageProcessor"
+                                        : crops ? "DeiTImageProcessor"
+                                                : "ViTImageProcessor"},
                {"do_resize", true},
                {"size", center ? Json{{"shortest_edge", std::min(height, width)}}
                                : Json{{"height", height}, {"width", width}}},

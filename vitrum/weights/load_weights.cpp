@@ -87,8 +87,8 @@ class Adapter {
 
   std::vector<float> operator()(const std::string& param, const std::vector<float>& values) const {
     if (param == "pos_embed")
-      return resample_positions(values, stored_.class_token ? 1 : 0, stored_.width,
-                                grid_of(stored_), grid_of(wanted_), rule_);
+      return resample_positions(values, stored_.prefix_tokens(), stored_.width, grid_of(stored_),
+                                grid_of(wanted_), rule_);
     return adapt_channels(values, stored_.width, stored_.channels, wanted_.channels,
                           stored_.patch_order == PatchOrder::kChannelFirst);
   }

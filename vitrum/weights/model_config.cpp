@@ -213,7 +213,7 @@ void read_labels(const JsonKeys& top, const JsonKeys& pretrained, ModelSpec& spe
 void check_size(const ViTConfig& c, const std::string& path) {
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   const double width = real(c.width), patch = real(c.channels) * real(c.patch_h) * real(c.patch_w);
-  const double tokens = real(c.image_h) / real(c.patch_h) * (real(c.image_w) / real(c.patch_w)) + 1;
+  const double tokens = real(c.image_h) / real(c.patch_h) * (real(c.image_w) / real(c.patch_w)) + 2;
   const double block = width * (4 * width + 2 * real(c.mlp_width));
   const double total = real(c.depth) * block + width * (tokens + patch + real(c.classes));
   if (total > kMaxParameters || tokens > kMaxTokens)
@@ -288,7 +288,7 @@ std::string preset_name(const ViTConfig& c) {
     const ViTConfig* p = preset.config.as<ViTConfig>();
     if (p && p->init == InitStyle::kTimm && p->width == c.width && p->depth == c.depth &&
         p->heads == c.heads && p->mlp_width == c.mlp_width && p->patch_h == c.patch_h &&
-        p->patch_w == c.patch_w && p->image_h == c.image_h)
+        p->patch_w == c.patch_w && p->image_h == c.image_h && p->distilled == c.distilled)
       return preset.name;
   }
   return {};

@@ -66,6 +66,7 @@ void visit_fields(Config& c, const Visit& visit) {
   visit("patch_order", c.patch_order, kPatchOrderNames), visit("init", c.init, kInitNames);
   visit("pre_norm", c.pre_norm, 0), visit("class_token", c.class_token, 0);
   visit("mean_pool", c.mean_pool, 0), visit("sincos_positions", c.sincos_positions, 0);
+  visit("distilled", c.distilled, 0), visit("dist_head", c.dist_head, 0);
   visit("qkv_bias", c.qkv_bias, 0), visit("proj_bias", c.proj_bias, 0),
       visit("mlp_bias", c.mlp_bias, 0);
   visit("norm_bias", c.norm_bias, 0), visit("head_bias", c.head_bias, 0);

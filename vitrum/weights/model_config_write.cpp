@@ -14,14 +14,19 @@ using Json = nlohmann::ordered_json;
 // 1e-6; that of transformers' models, 1e-12, is taken for the same here and kept in our own object.
 bool timm_has(const ViTConfig& c) {
   return c.pre_norm && c.patch_order == PatchOrder::kChannelFirst && c.norm_bias && c.head_bias &&
-         c.proj_bias == c.mlp_bias && !c.sincos_positions && c.act != Act::kNone && c.eps <= 1e-6f;
+         c.proj_bias == c.mlp_bias && !c.sincos_positions && c.act != Act::kNone &&
+         c.eps <= 1e-6f && c.distilled == c.two_heads();
 }
 
 // timm insists on a name it knows, and takes every size from model_args.
 std::string timm_name(const ModelSpec& spec, const ViTConfig& c) {
   if (!timm_has(c)) return "vitrum_vit";
-  return spec.architecture.find("_patch") != std::string::npos ? spec.architecture
-                                                               : "vit_base_patch16_224";
+  const auto fits = [&](const char* part) {
+    return spec.architecture.find(part) != std::string::npos;
+  };
+  if (c.distilled)
+    return fits("_distilled_patch") ? spec.architecture : "deit_base_distilled_patch16_224";
+  return fits("_patch") ? spec.architecture : "vit_base_patch16_224";
 }
 
 std::string timm_name(const ModelSpec& spec, const SwinConfig& c) {
@@ -130,6 +135,8 @@ Json pretrained_cfg(const ModelSpec& spec) {
               {"pool_size", nullptr},
               {"first_conv", ends.first},
               {"classifier", ends.last}};
+  if (const auto* vit = c.as<ViTConfig>(); vit && vit->two_heads())
+    cfg["classifier"] = {"head", "head_dist"};
   if (!spec.labels.empty()) cfg["label_names"] = spec.labels;
   if (!spec.class_ids.empty()) {
     cfg["label_names"] = spec.class_ids;

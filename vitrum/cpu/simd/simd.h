@@ -97,14 +97,17 @@ struct LossArgs {
   const float* target;    // (B, K)
   const float* weight;    // (B)
   int64_t classes;
-  float smoothing;
+  LossForm form;
 };
 struct LossKernels {
-  // Rows [first, last): weight * loss to loss[b], and lse[b] unless null.
+  // Rows [first, last): weight * scale * loss to loss[b], and lse[b] unless null.
   void (*forward)(const LossArgs&, int64_t first, int64_t last, double* loss, float* lse);
   void (*backward)(const LossArgs&, const float* lse, Array dlogits, int64_t first, int64_t last);
   // counts[0], counts[1]: rows of weight > 0 that are right, and all of them.
   void (*correct)(const LossArgs&, int64_t first, int64_t last, double* counts);
+  // Rows [first, last) of `classes` values.
+  void (*argmax)(Array x, int32_t* y, int64_t classes, int64_t first, int64_t last);
+  void (*log_softmax)(Array x, float tau, Array y, int64_t classes, int64_t first, int64_t last);
 };
 
 // ---- optimizer ----

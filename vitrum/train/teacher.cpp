@@ -1,0 +1,97 @@
+#include "vitrum/train/teacher.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <span>
+
+#include "vitrum/core/error.h"
+#include "vitrum/core/progress.h"
+
+namespace vitrum {
+
+ModelSpec teacher_for(const Recipe& recipe, const ModelSpec& student) {
+  const std::string& path = *recipe.teacher;
+  if (!has_weights(path))
+    fail_input("teacher '{}': no such model directory or weight file; a preset has not learned yet",
+               path);
+  if (!is_model_dir(path) && !recipe.teacher_arch)
+    fail_usage("teacher '{}' does not say what model it is; name its preset with teacher_arch",
+               path);
+  ModelSpec teacher = resolve_model(path, recipe.teacher_arch.value_or(""));
+  const ModelConfig &theirs = teacher.config, &ours = student.config;
+  if (theirs.classes() != ours.classes())
+    fail_input("teacher '{}' has {} classes, the student {}", path, theirs.classes(),
+               ours.classes());
+  if (theirs.channels() != ours.channels())
+    fail_input("teacher '{}' takes images of {} channels, the student of {}", path,
+               theirs.channels(), ours.channels());
+  if (theirs.image_h() != ours.image_h() || theirs.image_w() != ours.image_w())
+    fail_input(
+        "teacher '{}' takes images of {}x{}, the student of {}x{}; both see the same pixels: "
+        "set image_size, or take another teacher",
+        path, theirs.image_h(), theirs.image_w(), ours.image_h(), ours.image_w());
+  return teacher;
+}
+
+Teacher::Teacher(const Recipe& recipe, const ModelSpec& student, DType compute, Backend& backend,
+                 const TeacherViews& views)
+    : spec_(teacher_for(recipe, student)),
+      path_(*recipe.teacher),
+      views_(views),
+      backend_(backend),
+      model_(
+          trace(graph_, spec_, views.pixels.shape[0], From::kPixels, static_cast<bool>(views.mix))),
+      weights_(std::make_unique<FrozenWeights>(path_, spec_, graph_, backend)),
+      program_(compile(compute)) {}
+
+Program Teacher::compile(DType compute) {
+  fuse(graph_);
+  const std::array outputs = {model_.logits};
+  CompileOptions options{.compute = compute,
+                         .shared = {{model_.image, views_.pixels}, {model_.logits, views_.logits}}};
+  if (views_.mix) options.shared.push_back({model_.mix, views_.mix});
+  return Program(graph_, outputs, weights_->store(), options);
+}
+
+void Teacher::run(const Batch& batch) {
+  if (!file_) return program_->run();
+  file_->rows(batch.indices, rows_);
+  backend_.upload(views_.logits, rows_.data());
+}
+
+void Teacher::use_file(const std::string& path, const Dataset& data, const LoaderConfig& plain,
+                       bool quiet) {
+  const TeacherLogitsKey key = teacher_logits_key(path_, spec_, data, plain.preprocess);
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    write_teacher_logits(path, key, answers(data, plain, quiet));
+  file_.emplace(path, key);
+  program_.reset(), weights_.reset();
+}
+
+std::vector<float> Teacher::answers(const Dataset& data, const LoaderConfig& plain, bool quiet) {
+  const auto classes = static_cast<size_t>(views_.logits.shape[1]);
+  std::vector<float> all(static_cast<size_t>(data.size()) * classes);
+  rows_.resize(static_cast<size_t>(views_.logits.shape.numel()));
+  Loader loader(data, plain);
+  Progress progress("teacher", loader.batches(), quiet);
+  Batch batch;
+  loader.start(0);
+  for (int64_t done = 0; loader.next(batch); progress.update(++done)) {
+    backend_.upload(views_.pixels, batch.pixels().data());
+    program_->run();
+    backend_.download(rows_.data(), views_.logits);
+    for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i) {
+      const std::span<const float> row(&rows_[i * classes], classes);
+      if (!std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); }))
+        fail_input("teacher '{}' has no finite answer to {}", path_, data.name(batch.indices[i]));
+      std::copy(row.begin(), row.end(), &all[static_cast<size_t>(batch.indices[i]) * classes]);
+    }
+  }
+  progress.clear();
+  return all;
+}
+
+}  // namespace vitrum

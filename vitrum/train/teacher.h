@@ -1,0 +1,60 @@
+// The teacher of a distillation: any model with the student's classes. It sees the student's
+// pixels, augmented as they are, through its own mean and std.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "vitrum/data/loader.h"
+#include "vitrum/infer/model_program.h"
+#include "vitrum/train/recipe.h"
+#include "vitrum/train/teacher_logits.h"
+#include "vitrum/weights/frozen_weights.h"
+
+namespace vitrum {
+
+// The student's inputs that a teacher reads and writes, on the device.
+struct TeacherViews {
+  TensorView pixels;  // (B, C, H, W) u8
+  TensorView logits;  // (B, classes) f32
+  TensorView mix;     // where the student's pixels are mixed: how
+};
+
+// The model that the recipe's `teacher` names; fails where the student cannot learn from it.
+ModelSpec teacher_for(const Recipe& recipe, const ModelSpec& student);
+
+class Teacher {
+ public:
+  Teacher(const Recipe& recipe, const ModelSpec& student, DType compute, Backend& backend,
+          const TeacherViews& views);
+
+  // From now on logits come from the recipe's `teacher_logits`: what that file holds, or, where
+  // there is none yet, what the teacher says to every image that `plain` loads in the order of
+  // `data`.
+  void use_file(const std::string& path, const Dataset& data, const LoaderConfig& plain,
+                bool quiet);
+
+  // Writes the logits of the batch whose pixels the student was given.
+  void run(const Batch& batch);
+
+  const ModelSpec& model() const { return spec_; }
+  int64_t activation_bytes() const { return program_ ? program_->plan().bytes : 0; }
+
+ private:
+  Program compile(DType compute);
+  std::vector<float> answers(const Dataset& data, const LoaderConfig& plain, bool quiet);
+
+  ModelSpec spec_;
+  std::string path_;
+  TeacherViews views_;
+  Backend& backend_;
+  Graph graph_{Mode::kInference};
+  TracedModel model_;
+  std::unique_ptr<FrozenWeights> weights_;
+  std::optional<Program> program_;
+  std::optional<TeacherLogits> file_;
+  std::vector<float> rows_;  // of one batch, from the file
+};
+
+}  // namespace vitrum
