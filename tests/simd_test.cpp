@@ -56,7 +56,7 @@ std::vector<float> exp_of(const SimdKernels& simd, std::vector<float> x) {
                       .target = nullptr,
                       .weight = &weight,
                       .classes = ssize(x),
-                      .smoothing = 0};
+                      .form = {.smoothing = 0}};
   simd.loss->backward(args, &lse, array_of(y), 0, 1);
   y.erase(y.begin());
   return y;
