@@ -16,8 +16,23 @@ namespace {
 using Json = nlohmann::json;
 constexpr double kTolerance = 1e-4;  // of a tensor's norm
 
-ViTConfig config_of(const Golden& golden) {
+SwinConfig swin_config_of(const Json& m) {
+  return {.image_h = m.at("image")[0],
+          .image_w = m.at("image")[1],
+          .patch_h = m.at("patch"),
+          .patch_w = m.at("patch"),
+          .width = m.at("width"),
+          .depths = m.at("depths"),
+          .heads = m.at("heads"),
+          .window_h = m.at("window"),
+          .window_w = m.at("window"),
+          .mlp_ratio = m.at("mlp_ratio"),
+          .classes = m.at("classes")};
+}
+
+ModelConfig config_of(const Golden& golden) {
   const Json& m = golden.meta.at("model");
+  if (m.contains("window")) return swin_config_of(m);
   const std::string act = m.at("act");
   ViTConfig cfg{.image_h = m.at("image")[0],
                 .image_w = m.at("image")[1],
@@ -113,15 +128,14 @@ TEST_P(GoldenModel, LogitsLossAndGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenModel,
-                         testing::Combine(testing::Values("vit_prenorm", "vit_postnorm", "minvit",
-                                                          "vit_switches", "vit_dropout",
-                                                          "minvit_dropout", "vit_dropout001"),
-                                          testing::Values("reference", "cpu")),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param)) + "_" +
-                                  std::get<1>(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    PyTorch, GoldenModel,
+    testing::Combine(testing::Values("vit_prenorm", "vit_postnorm", "minvit", "vit_switches",
+                                     "vit_dropout", "minvit_dropout", "vit_dropout001", "swin"),
+                     testing::Values("reference", "cpu")),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
+    });
 
 // Ten steps on one batch, as the file's optimiser section describes them.
 class GoldenOptimizer : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
@@ -145,7 +159,7 @@ TEST_P(GoldenOptimizer, TenSteps) {
   const Value hyper = u.input("hyper", {4}, DType::kF32, true),
               clip = u.add_value({.name = "clip", .shape = {2}, .exact = true});
   const auto arena = [&](Arena which) {
-    return u.arena(which, store.elements(), DType::kF32).id();
+    return u.arena(which, store.elements(which), DType::kF32).id();
   };
   const ValueId gradients = arena(Arena::kGrad);
   u.nodes.push_back({.op = ClipScale{.max_norm = options.value("clip_norm", 0.f)},
@@ -187,7 +201,7 @@ TEST_P(GoldenOptimizer, TenSteps) {
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenOptimizer,
                          testing::Combine(testing::Values("vit_prenorm", "vit_postnorm", "minvit",
-                                                          "vit_switches"),
+                                                          "vit_switches", "swin"),
                                           testing::Values("sgd", "adam", "adamw")),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +

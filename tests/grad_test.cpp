@@ -10,6 +10,7 @@
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/graph/passes.h"
+#include "vitrum/models/swin.h"
 #include "vitrum/models/vit.h"
 #include "vitrum/reference/reference.h"
 #include "vitrum/runtime/program.h"
@@ -202,6 +203,24 @@ std::vector<Trial> trials() {
        [](Scope s, Value x) {
          return attention(s, linear(s / "qkv", x, 3 * kWidth, no_bias()), 3, 0.3f);
        }},
+      {"attention_bias",
+       [](Scope s, Value x) {  // windows of 1 x 5
+         return attention(s, linear(s / "qkv", x, 3 * kWidth), 2, 0,
+                          relative_bias(s / "attn", 1, kTokens, 2), Value());
+       }},
+      {"attention_mask",
+       [](Scope s, Value x) {
+         std::vector<float> data(3 * kTokens * kTokens, 0.f);
+         for (size_t i = 0; i < data.size(); i += 4) data[i] = -100;
+         Value mask = s.graph().constant("mask", {3, kTokens, kTokens}, data);
+         return attention(s, linear(s / "qkv", x, 3 * kWidth), 3, 0.3f,
+                          relative_bias(s / "attn", kTokens, 1, 3), mask);
+       }},
+      {"gather_tokens",
+       [](Scope s, Value x) {
+         x = layer_norm(s / "norm", x, 1e-6f);
+         return gather_tokens("windows", x, kTokens, {4, 2, -1, 0, 3, -1}, {kBatch, 6, kWidth});
+       }},
       {"layer_scale", [](Scope s, Value x) { return layer_scale(s / "op", x, 1); }},
       {"dropout", [](Scope s, Value x) { return dropout(s, layer_scale(s / "op", x, 1), 0.4f); }},
       {"linear_drop",
@@ -356,9 +375,36 @@ ViTConfig small_vit() {
           .classes = 5};
 }
 
+// Windows of 2 x 2 over 5 x 3, then 3 x 2 tokens: shifted, masked, filled up and merged at odd
+// sizes.
+SwinConfig small_swin() {
+  return {.image_h = 10,
+          .image_w = 6,
+          .patch_h = 2,
+          .patch_w = 2,
+          .channels = 2,
+          .width = 4,
+          .depths = {2, 2},
+          .heads = {2, 2},
+          .window_h = 2,
+          .window_w = 2,
+          .mlp_ratio = 1.5f,
+          .classes = 5};
+}
+
 struct ModelTrial {
   const char* name;
-  ViTConfig cfg;
+  Lab::Model model;
+  Shape input;
+
+  ModelTrial(const char* name, const ViTConfig& cfg)
+      : name(name),
+        model([cfg](Scope s, Value image) { return vit(s, image, cfg); }),
+        input{2, cfg.channels, cfg.image_h, cfg.image_w} {}
+  ModelTrial(const char* name, const SwinConfig& cfg)
+      : name(name),
+        model([cfg](Scope s, Value image) { return swin(s, image, cfg); }),
+        input{2, cfg.channels, cfg.image_h, cfg.image_w} {}
 };
 std::vector<ModelTrial> model_trials() {
   ViTConfig pre = small_vit(), post = small_vit(), mean = small_vit();
@@ -368,19 +414,17 @@ std::vector<ModelTrial> model_trials() {
   post.drop_attn = post.drop_proj = post.drop_act = post.drop_mlp = 0.1f;
   mean.class_token = false, mean.mean_pool = true, mean.sincos_positions = true;
   mean.qkv_bias = mean.proj_bias = mean.mlp_bias = mean.norm_bias = false;
-  return {{"plain", small_vit()},
-          {"pre_norm_dropout", pre},
-          {"post_norm_relu", post},
-          {"mean_pool", mean}};
+  SwinConfig dropping = small_swin();
+  dropping.drop_path = 0.1f, dropping.qkv_bias = false, dropping.pad_first = true;
+  dropping.drop_attn = dropping.drop_proj = dropping.drop_act = dropping.drop_mlp = 0.1f;
+  return {{"swin", small_swin()},    {"swin_dropout", dropping}, {"plain", small_vit()},
+          {"pre_norm_dropout", pre}, {"post_norm_relu", post},   {"mean_pool", mean}};
 }
 
 class ModelGradient : public ::testing::TestWithParam<ModelTrial> {
  protected:
   static Lab lab(bool fused, Recompute policy) {
-    const ViTConfig cfg = GetParam().cfg;
-    const auto model = [cfg](Scope s, Value image) { return vit(s, image, cfg); };
-    return Lab(model, {2, cfg.channels, cfg.image_h, cfg.image_w}, {.smoothing = 0.1f}, fused,
-               policy);
+    return Lab(GetParam().model, GetParam().input, {.smoothing = 0.1f}, fused, policy);
   }
 };
 
@@ -392,7 +436,7 @@ TEST_P(ModelGradient, MatchesDifferences) {
 
 TEST_P(ModelGradient, SameBitsHoweverItIsCompiled) { expect_same_bits(lab); }
 
-INSTANTIATE_TEST_SUITE_P(Vit, ModelGradient, ::testing::ValuesIn(model_trials()),
+INSTANTIATE_TEST_SUITE_P(Models, ModelGradient, ::testing::ValuesIn(model_trials()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -152,7 +152,7 @@ TEST_P(GoldenResNet, TenSteps) {
   const Value hyper = u.input("hyper", {4}, DType::kF32, true),
               clip = u.add_value({.name = "clip", .shape = {2}, .exact = true});
   const auto arena = [&](Arena which) {
-    return u.arena(which, store.elements(), DType::kF32).id();
+    return u.arena(which, store.elements(which), DType::kF32).id();
   };
   const ValueId gradients = arena(Arena::kGrad);
   u.nodes.push_back({.op = ClipScale{}, .in = {gradients}, .out = {clip.id()}});

@@ -65,6 +65,9 @@ def tensors(summary, config, rng):
                 add("cls_token", 1, 1, outs)
             if count > prefix * outs:
                 add("pos_embed", 1, layer["output"][1], outs)
+        elif kind == "RelativeBias":
+            heads = layer["output"][0]
+            add(name + "_table", count // heads, heads)
         else:
             add(name + ".gamma", outs)
     patchify = next(l for l in summary["layers"] if l["name"] == "patchify")
@@ -117,7 +120,7 @@ def presets(args):
         large = model["macs"] > 3e9
         if large and not args.full:
             patch = int(model["name"].split("_patch")[1].split("_")[0])
-            size = 5 * patch
+            size = (16 if model["family"] == "swin" else 5) * patch
         yield model["name"], {"architecture": model["name"], "num_classes": model["num_classes"],
                               "pretrained_cfg": {"input_size": [channels, size, size]}}
 

@@ -76,6 +76,9 @@ void make(Maker& m, const Activation&);
 void make(Maker& m, const LayerNorm&);
 void make(Maker& m, const AddLayerNorm&);
 void make(Maker& m, const Attention&);
+void make(Maker& m, const RelativeBias&);
+void make(Maker& m, const GatherTokens&);
+void make(Maker& m, const AttentionProbs&);
 void make(Maker& m, const Add&);
 void make(Maker& m, const ChannelScale&);
 void make(Maker& m, const Dropout&);
@@ -88,6 +91,8 @@ void make(Maker& m, const LinearBwd&);
 void make(Maker& m, const ActivationBwd&);
 void make(Maker& m, const LayerNormBwd&);
 void make(Maker& m, const AttentionBwd&);
+void make(Maker& m, const RelativeBiasBwd&);
+void make(Maker& m, const AttentionProbsGrad&);
 void make(Maker& m, const ChannelScaleBwd&);
 void make(Maker& m, const TokensBwd&);
 void make(Maker& m, const PoolBwd&);
@@ -102,5 +107,8 @@ void make(Maker& m, const RunningStats&);
 void make(Maker& m, const Conv2dBwd&);
 void make(Maker& m, const MaxPoolBwd&);
 void make(Maker& m, const BatchNormBwd&);
+void make(Maker& m, const Orthogonalize&);
+void make(Maker& m, const Perturb&);
+void make(Maker& m, const Copy&);
 
 }  // namespace vitrum::test

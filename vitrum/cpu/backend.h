@@ -101,6 +101,9 @@ KernelPtr lower(CpuBackend& cpu, const Activation& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const LayerNorm& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const AddLayerNorm& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Attention& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const RelativeBias& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const GatherTokens& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const AttentionProbs& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Add& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const ChannelScale& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Dropout& op, const Operands& io);
@@ -113,6 +116,8 @@ KernelPtr lower(CpuBackend& cpu, const LinearBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const ActivationBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const LayerNormBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const AttentionBwd& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const RelativeBiasBwd& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const AttentionProbsGrad& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const ChannelScaleBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const TokensBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const PoolBwd& op, const Operands& io);
@@ -127,5 +132,8 @@ KernelPtr lower(CpuBackend& cpu, const RunningStats& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Conv2dBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const MaxPoolBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const BatchNormBwd& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Orthogonalize& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Perturb& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Copy& op, const Operands& io);
 
 }  // namespace vitrum::cpu

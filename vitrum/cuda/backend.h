@@ -103,6 +103,9 @@ KernelPtr lower(CudaBackend& cuda, const Activation& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const LayerNorm& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const RelativeBias& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const GatherTokens& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const AttentionProbs& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Add& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const ChannelScale& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Dropout& op, const Operands& io);
@@ -115,6 +118,8 @@ KernelPtr lower(CudaBackend& cuda, const LinearBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const ActivationBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const LayerNormBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const RelativeBiasBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const AttentionProbsGrad& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const ChannelScaleBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const TokensBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const PoolBwd& op, const Operands& io);
@@ -129,5 +134,8 @@ KernelPtr lower(CudaBackend& cuda, const RunningStats& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Conv2dBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const MaxPoolBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Orthogonalize& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Perturb& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Copy& op, const Operands& io);
 
 }  // namespace vitrum::cuda

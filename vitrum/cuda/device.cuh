@@ -167,6 +167,20 @@ __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
+// Over a block of kThreads, in a fixed tree; every thread has it. Calls in a row need a
+// __syncthreads() between them.
+template <int kThreads>
+__device__ double block_sum(double x) {
+  __shared__ double sums[kThreads];
+  sums[threadIdx.x] = x;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+  }
+  __syncthreads();
+  return sums[0];
+}
+
 // ---- dropout: the same draws as on every backend (core/philox.h) ----
 struct DropSite {
   const RandomState* rng = nullptr;  // null: nothing is dropped
@@ -235,6 +249,15 @@ __device__ __forceinline__ void drop8(Eight& x, uint32_t keep, float scale) {
 template <class Body>
 auto with_type(DType dtype, const Body& body) {
   return dtype == DType::kBF16 ? body(bf16{}) : body(float{});
+}
+
+// A table that kernels read, in memory of the card.
+template <class T>
+Buffer to_card(CudaBackend& cuda, const std::vector<T>& values) {
+  const size_t bytes = values.size() * sizeof(T);
+  Buffer table = cuda.allocate(bytes);
+  cuda.upload({table.data(), {static_cast<int64_t>(bytes)}, DType::kU8}, values.data());
+  return table;
 }
 
 // Lets a kernel have `bytes` of dynamic shared memory, and as many blocks a processor as that

@@ -182,6 +182,45 @@ class Translator {
     layer_norm(names_[static_cast<size_t>(node_->out[0])], op.eps, 2, 1);
   }
 
+  // Scores (B, H, T, T) and what is added to them; every W items of the batch share the masks.
+  std::string with_bias(const std::string& scores, int64_t heads) {
+    if (!has(2)) return scores;
+    const std::string biased = part("Add", {scores, in(2)});
+    if (!has(3)) return biased;
+    const int64_t windows = shape(3)[0], tokens = shape(3)[1];
+    const std::string apart =
+        part("Reshape", {biased, out_.list({-1, windows, heads, tokens, tokens})});
+    const std::string mask = out_.weight(info(3).name, {windows, 1, tokens, tokens}, data(3));
+    return part("Reshape", {part("Add", {apart, mask}), out_.list({-1, heads, tokens, tokens})});
+  }
+  // The bias is the same for every image, so it is written out.
+  void emit(const RelativeBias& op) {
+    const std::vector<float> table = data(0);
+    const Shape& s = g_.values[static_cast<size_t>(node_->out[0])].shape;  // (H, T, T)
+    const int64_t h = op.window_h, w = op.window_w;
+    std::vector<float> bias;
+    for (int64_t head = 0; head < s[0]; ++head)
+      for (int64_t t = 0; t < s[1]; ++t)
+        for (int64_t u = 0; u < s[1]; ++u) {
+          const int64_t dy = t / w - u / w + h - 1, dx = t % w - u % w + w - 1;
+          bias.push_back(table[static_cast<size_t>((dy * (2 * w - 1) + dx) * s[0] + head)]);
+        }
+    names_[static_cast<size_t>(node_->out[0])] =
+        out_.weight(node_->name, {1, s[0], s[1], s[2]}, bias);
+  }
+  // An index past the tokens finds a row of zeros put behind them.
+  void emit(const GatherTokens& op) {
+    const Shape& y = g_.values[static_cast<size_t>(node_->out[0])].shape;
+    std::vector<int64_t> from(op.from.begin(), op.from.end());
+    std::ranges::replace(from, -1, op.tokens);
+    std::string x = part("Reshape", {in(0), out_.list({-1, op.tokens, op.width})});
+    if (std::ranges::find(op.from, -1) != op.from.end())
+      x = part("Pad", {x, out_.list({0, 0, 0, 0, 1, 0})});
+    const std::string taken =
+        part("Gather", {x, out_.indices(node_->name + ".from", from)}, {{"axis", int64_t{1}}});
+    last("Reshape", {taken, out_.list({-1, y[1], y[2]})});
+  }
+
   // (B, T, 3C) -> (3, B, H, T, D) -> q, k, v, as timm's models are exported: runtimes take the last
   // transposition into the product.
   void emit(const Attention& op) {
@@ -195,7 +234,8 @@ class Translator {
     const std::string k = part("Transpose", {take(1)}, {{"perm", Ints{0, 1, 3, 2}}});
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head)));
     const std::string scores = part("MatMul", {part("Mul", {q, out_.number(scale)}), k});
-    const std::string weights = part("Softmax", {scores}, {{"axis", int64_t{-1}}});
+    const std::string weights =
+        part("Softmax", {with_bias(scores, op.heads)}, {{"axis", int64_t{-1}}});
     const std::string mixed =
         part("Transpose", {part("MatMul", {weights, v})}, {{"perm", Ints{0, 2, 1, 3}}});
     last("Reshape", {mixed, out_.list({0, 0, width})});

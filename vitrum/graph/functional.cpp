@@ -1,16 +1,37 @@
 #include "vitrum/graph/functional.h"
 
+#include <cassert>
 #include <cmath>
 
 #include "vitrum/core/error.h"
 
 namespace vitrum {
 
+// What a low-rank adapter adds to its layer: scale * B A x, with A as PyTorch starts a layer and B
+// zero, so that it starts as nothing. The factor is applied where the fewest values are.
+static Value adapter(Scope s, Value x, int64_t out, const LoraSpec& lora) {
+  Graph& g = s.graph();
+  Value a = (s / "lora_A").param("weight", {lora.rank, x.dim(-1)}, Init::fan_in(x.dim(-1)), true),
+        b = (s / "lora_B").param("weight", {out, lora.rank}, Init::zeros(), true);
+  x = dropout(s / "lora_dropout", x, lora.drop);
+  const Shape low = x.shape().with_last(lora.rank);
+  x = g.emit(s.path() + ".lora_A", Linear{}, {x, a, Value(), Value()}, {low});
+  if (lora.scale() != 1) {
+    const std::vector<float> factors(static_cast<size_t>(lora.rank), lora.scale());
+    Value scale = g.constant(s.path() + ".lora_scale", {lora.rank}, factors);
+    x = g.emit(s.path() + ".lora_scale", ChannelScale{}, {x, scale}, {low});
+  }
+  return g.emit(s.path() + ".lora_B", Linear{}, {x, b, Value(), Value()},
+                {x.shape().with_last(out)});
+}
+
 Value linear(Scope s, Value x, int64_t out, const LinearOptions& options) {
   if (out <= 0) fail_usage("{}: a linear layer needs at least one output, not {}", s.path(), out);
   Value w = s.param("weight", {out, x.dim(-1)}, options.weight_init, /*decay=*/true);
   Value b = options.bias ? s.param("bias", {out}, options.bias_init, /*decay=*/false) : Value();
-  return s.graph().emit(s.path(), Linear{}, {x, w, b, Value()}, {x.shape().with_last(out)});
+  Value y = s.graph().emit(s.path(), Linear{}, {x, w, b, Value()}, {x.shape().with_last(out)});
+  const LoraSpec& lora = s.graph().lora;
+  return lora.adapts(s.path()) ? y + adapter(s, x, out, lora) : y;
 }
 
 Value layer_norm(Scope s, Value x, float eps, bool bias) {
@@ -25,13 +46,38 @@ Value activation(Value x, Act act) {
 }
 
 Value attention(Scope s, Value qkv, int64_t heads, float drop) {
+  return attention(s, qkv, heads, drop, Value(), Value());
+}
+
+Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value mask) {
   Graph& g = s.graph();
   if (qkv.dim(-1) % 3 != 0 || heads <= 0 || (qkv.dim(-1) / 3) % heads != 0)
     fail_usage("{}: width {} is not divisible by {} heads", s.path(), qkv.dim(-1) / 3, heads);
   const bool drops = drop > 0 && g.mode == Mode::kTraining;
   const Attention op{.heads = heads, .drop = drops ? drop : 0, .site = drops ? g.next_site() : 0};
-  return g.emit(s.path(), op, {qkv, drops ? g.rng() : Value()},
-                {qkv.shape().with_last(qkv.dim(-1) / 3)});
+  std::vector<Value> in = {qkv, drops ? g.rng() : Value()};
+  if (bias) in.insert(in.end(), {bias, mask});
+  return g.emit(s.path(), op, in, {qkv.shape().with_last(qkv.dim(-1) / 3)});
+}
+
+Value relative_bias(Scope s, int64_t window_h, int64_t window_w, int64_t heads) {
+  Graph& g = s.graph();
+  const int64_t tokens = window_h * window_w;
+  Value table =
+      s.param("relative_position_bias_table", {(2 * window_h - 1) * (2 * window_w - 1), heads},
+              Init::normal(0.02f), /*decay=*/false);
+  Value bias = g.emit((s / "relative_position_bias").path(), RelativeBias{window_h, window_w},
+                      {table}, {{heads, tokens, tokens}});
+  g.info(bias).exact = true;
+  return bias;
+}
+
+Value gather_tokens(const std::string& name, Value x, int64_t tokens, std::vector<int32_t> from,
+                    Shape shape) {
+  const int64_t width = x.dim(-1);
+  assert(x.shape().rows() % tokens == 0);
+  assert(x.shape().rows() / tokens * static_cast<int64_t>(from.size()) * width == shape.numel());
+  return x.graph().emit(name, GatherTokens{tokens, width, std::move(from)}, {x}, {shape});
 }
 
 Value operator+(Value a, Value b) {
@@ -57,6 +103,11 @@ Value drop_path(Scope s, Value x, float drop) {
   Graph& g = s.graph();
   if (drop <= 0 || g.mode != Mode::kTraining) return x;
   return g.emit(s.path(), DropPath{.drop = drop, .site = g.next_site()}, {x, g.rng()}, {x.shape()});
+}
+
+Value module_output(Scope s, Value x) {
+  s.graph().modules.emplace_back(s.path(), x.id());
+  return x;
 }
 
 // Pixels are 0..255 (u8); mean and std are in units of 0..1, as every framework states them.

@@ -26,7 +26,9 @@ struct Uses {
 // Nodes are absorbed in place and swept at the end, so that indices stay valid during the pass.
 class Fuser {
  public:
-  explicit Fuser(Graph& g) : g_(g), uses_(g), gone_(g.nodes.size(), false) {}
+  Fuser(Graph& g, std::span<const Value> keep) : g_(g), uses_(g), gone_(g.nodes.size(), false) {
+    for (Value v : keep) ++uses_.count[static_cast<size_t>(v.id())];
+  }
 
   void run() {
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
@@ -137,6 +139,6 @@ class Fuser {
 
 }  // namespace
 
-void fuse(Graph& g) { Fuser(g).run(); }
+void fuse(Graph& g, std::span<const Value> keep) { Fuser(g, keep).run(); }
 
 }  // namespace vitrum

@@ -134,6 +134,8 @@ int64_t multiply_adds(const Graph& g, const Node& node) {
   }
   // q k^T and the weighted sum of v: (B, T, 3C) -> 2 * B * T * T * C
   if (std::holds_alternative<Attention>(node.op)) return 2 * x.rows() * x[-2] * (x[-1] / 3);
+  if (std::holds_alternative<AttentionProbs>(node.op)) return x.rows() * x[-2] * (x[-1] / 3);
+  if (std::holds_alternative<AttentionProbsGrad>(node.op)) return x.rows() * x[-2] * x[-1];
   if (std::holds_alternative<LinearBwd>(node.op)) {
     const int64_t wanted = (node.out[0] != kAbsent) + (node.out[1] != kAbsent);
     return wanted * x.numel() * value(g, node.in[1]).shape[-1];

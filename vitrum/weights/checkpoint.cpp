@@ -99,6 +99,22 @@ std::vector<int64_t> Checkpoint::dims_of(const char* name, int rank,
 }
 
 // Only what agrees with the rest of the model is taken: a size is then no larger than the file.
+SwinConfig Checkpoint::sizes_of(SwinConfig c) const {
+  const std::vector<int64_t> head = dims_of("head.fc.weight", 2, c);
+  c.classes = !head.empty() && head[1] == c.features() ? head[0] : 0;
+  c.head_bias = c.classes == 0 || !dims_of("head.fc.bias", 1, c).empty();
+  const std::vector<int64_t> patch = dims_of("patch_embed.proj.weight", 4, c);
+  if (!patch.empty() && patch[0] == c.width && patch[2] == c.patch_h && patch[3] == c.patch_w)
+    c.channels = std::max<int64_t>(patch[1], 1);
+  const std::vector<int64_t> table =
+      dims_of("layers.0.blocks.0.attn.relative_position_bias_table", 2, c);
+  const int64_t side = table.empty() || table[1] != c.heads[0] ? 0 : square_root(table[0]);
+  const SwinWindows now = swin_windows(c, 0, false);
+  if (side % 2 == 1 && (side != 2 * now.window_h - 1 || side != 2 * now.window_w - 1))
+    c.window_h = c.window_w = (side + 1) / 2;
+  return c;
+}
+
 ResNetConfig Checkpoint::sizes_of(ResNetConfig c) const {
   const std::vector<int64_t> head = dims_of("fc.weight", 2, c),
                              conv = dims_of("conv1.weight", 4, c);

@@ -81,6 +81,29 @@ void read_model(const JsonKeys& keys, ViTConfig& c) {
   c.drop_pos = c.drop_proj = c.drop_mlp = rate("hidden_dropout_prob");
 }
 
+void read_model(const JsonKeys& keys, SwinConfig& c) {
+  const std::array<JsonKeys::Fixed, 1> only = {{{"use_absolute_embeddings", "false"}}};
+  keys.require(only);
+  c.width = keys.integer("embed_dim", 96, kWidths);
+  if (keys.has("depths")) c.depths = keys.integers("depths", kDepths);
+  if (keys.has("num_heads")) c.heads = keys.integers("num_heads", kWidths);
+  c.window_h = c.window_w = keys.integer("window_size", 7, kSides);
+  c.mlp_ratio = keys.number("mlp_ratio", 4, 0, 64);
+  c.act = read_act(keys);
+  c.eps = static_cast<float>(keys.number("layer_norm_eps", 1e-5, 0, 1));
+  std::tie(c.image_h, c.image_w) = keys.pair("image_size", {224, 224}, kSides);
+  std::tie(c.patch_h, c.patch_w) = keys.pair("patch_size", {4, 4}, kSides);
+  c.channels = keys.integer("num_channels", 3, kSides);
+  c.qkv_bias = keys.boolean("qkv_bias", true);
+  c.pad_first = true;
+  const auto rate = [&](const char* key, double usual) {
+    return static_cast<float>(keys.number(key, usual, 0, 1));
+  };
+  c.drop_attn = rate("attention_probs_dropout_prob", 0);
+  c.drop_proj = c.drop_mlp = rate("hidden_dropout_prob", 0);
+  c.drop_path = rate("drop_path_rate", 0.1);
+}
+
 void read_model(const JsonKeys& keys, ResNetConfig& c) {
   constexpr std::array<std::string_view, 2> kTypes = {"basic", "bottleneck"};
   const std::array<JsonKeys::Fixed, 3> only = {{{"hidden_act", "\"relu\""},
@@ -178,6 +201,21 @@ void read_preprocessor(const JsonKeys& keys, const ModelConfig& config, Preproce
   read_normalization(keys, config.channels(), p);
 }
 
+template <class Config>
+ModelSpec parse_as(const JsonKeys& keys, const ConfigText& preprocessor) {
+  ModelSpec spec;
+  Config c;
+  read_model(keys, c);
+  spec.config = c;
+  read_classes(keys, spec);
+  check_config(spec.config, keys.where());
+  const std::string preset = preset_name(c);
+  spec.architecture = preset.empty() ? family_of(spec.config) : preset;
+  spec.preprocess.assumed = preprocessor.text == "{}";
+  read_preprocessor(JsonKeys(preprocessor.text, preprocessor.path), spec.config, spec.preprocess);
+  return spec;
+}
+
 // ConvNeXt's processor, which transformers has for ResNets: below 384 pixels a crop from an image
 // larger by crop_pct, else a squash. Others say what they crop to, and with that the image's size.
 void read_resnet_preprocessor(const JsonKeys& keys, ModelSpec& spec) {
@@ -222,21 +260,11 @@ bool is_hf_config(const std::string& text, const std::string& path) {
 ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocessor) {
   const JsonKeys keys(config.text, config.path);
   const std::string type = keys.text("model_type", {});
+  if (type == "vit") return parse_as<ViTConfig>(keys, preprocessor);
+  if (type == "swin") return parse_as<SwinConfig>(keys, preprocessor);
   if (type == "resnet") return parse_resnet(keys, preprocessor);
-  if (type != "vit")
-    fail_input("{}: model_type '{}' is not supported; expected 'vit' or 'resnet'", config.path,
-               type);
-  ModelSpec spec;
-  ViTConfig vit;
-  read_model(keys, vit);
-  spec.config = vit;
-  read_classes(keys, spec);
-  check_config(spec.config, config.path);
-  const std::string preset = preset_name(vit);
-  spec.architecture = preset.empty() ? "vit" : preset;
-  spec.preprocess.assumed = preprocessor.text == "{}";
-  read_preprocessor(JsonKeys(preprocessor.text, preprocessor.path), spec.config, spec.preprocess);
-  return spec;
+  fail_input("{}: model_type '{}' is not supported; expected 'vit', 'swin' or 'resnet'",
+             config.path, type);
 }
 
 }  // namespace vitrum

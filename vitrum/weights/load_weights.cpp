@@ -12,9 +12,16 @@
 namespace vitrum {
 namespace {
 
-constexpr float kHeadDeviation = 0.02f;
-
 Grid grid_of(const ViTConfig& c) { return {c.image_h / c.patch_h, c.image_w / c.patch_w}; }
+
+// What only one family can adapt.
+template <class Config>
+void take_windows(Config&, const Config&) {}
+template <>
+void take_windows(SwinConfig& wanted, const SwinConfig& stored) {
+  wanted.window_h = stored.window_h, wanted.window_w = stored.window_w;
+  wanted.pad_first = stored.pad_first;
+}
 
 // The model that the file must hold: the wanted one, but for what can be adapted.
 ModelConfig expected_config(ModelConfig wanted, const ModelConfig& stored) {
@@ -22,6 +29,7 @@ ModelConfig expected_config(ModelConfig wanted, const ModelConfig& stored) {
   wanted.set_channels(stored.channels());
   wanted.set_classes(stored.classes());
   wanted.set_head_bias(stored.head_bias());
+  wanted.visit([&]<class C>(C& c) { take_windows(c, *stored.as<C>()); });
   return wanted;
 }
 
@@ -40,6 +48,7 @@ const char* name_of(PositionRule rule) {
     case PositionRule::kBicubic: return "bicubic";
     case PositionRule::kBicubicAlignCorners: return "bicubic, corners aligned";
     case PositionRule::kBilinear: return "bilinear";
+    case PositionRule::kGeometric: return "linear, as timm";
     case PositionRule::kZoom: return "bilinear, corners aligned";
   }
   return "";
@@ -101,6 +110,54 @@ class Adapter {
   PositionRule rule_;
 };
 
+// Bias tables are resampled where windows have another size, which they also have where a stage has
+// fewer tokens than a window.
+class SwinAdapter {
+ public:
+  SwinAdapter(const SwinConfig& stored, const SwinConfig& wanted, PositionRule rule)
+      : stored_(stored), wanted_(wanted), rule_(rule) {}
+
+  bool changes(const std::string& param) const {
+    if (param == kPatches) return stored_.channels != wanted_.channels;
+    return param.ends_with(kTable) && table(stored_, stage(param)) != table(wanted_, stage(param));
+  }
+  std::vector<float> operator()(const std::string& param, const std::vector<float>& values) const {
+    if (param == kPatches)
+      return adapt_channels(values, stored_.width, stored_.channels, wanted_.channels, true);
+    const int64_t i = stage(param);
+    return resample_positions(values, 0, stored_.heads[static_cast<size_t>(i)], table(stored_, i),
+                              table(wanted_, i), rule_);
+  }
+  std::vector<std::string> report() const {
+    std::vector<std::string> all;
+    for (int64_t i = 0; i < stored_.stages(); ++i) {
+      const SwinWindows from = swin_windows(stored_, i, false),
+                        to = swin_windows(wanted_, i, false);
+      if (table(stored_, i) != table(wanted_, i))
+        all.push_back(fmt::format("windows of stage {} {}x{} -> {}x{} ({})", i, from.window_h,
+                                  from.window_w, to.window_h, to.window_w, name_of(rule_)));
+    }
+    if (stored_.channels != wanted_.channels)
+      all.push_back(
+          fmt::format("patch embedding of {} -> {} channels", stored_.channels, wanted_.channels));
+    return all;
+  }
+
+ private:
+  static constexpr std::string_view kPatches = "patch_embed.proj.weight",
+                                    kTable = ".relative_position_bias_table";
+  static int64_t stage(const std::string& param) {  // "layers.2.blocks..."
+    return std::stoll(param.substr(std::string_view("layers.").size()));
+  }
+  static Grid table(const SwinConfig& c, int64_t stage) {
+    const SwinWindows w = swin_windows(c, stage, false);
+    return {2 * w.window_h - 1, 2 * w.window_w - 1};
+  }
+
+  const SwinConfig &stored_, &wanted_;
+  PositionRule rule_;
+};
+
 class ResNetAdapter {
  public:
   ResNetAdapter(const ResNetConfig& stored, const ResNetConfig& wanted)
@@ -122,6 +179,9 @@ class ResNetAdapter {
 };
 
 Adapter adapter_of(const ViTConfig& stored, const ViTConfig& wanted, PositionRule rule) {
+  return {stored, wanted, rule};
+}
+SwinAdapter adapter_of(const SwinConfig& stored, const SwinConfig& wanted, PositionRule rule) {
   return {stored, wanted, rule};
 }
 ResNetAdapter adapter_of(const ResNetConfig& stored, const ResNetConfig& wanted, PositionRule) {
@@ -172,6 +232,11 @@ class Loader {
   }
 
  private:
+  // Adapters are in no file: they start as they would without one.
+  bool is_stored(const std::string& name) const {
+    return std::any_of(params_.begin(), params_.end(),
+                       [&](const ParamSpec& p) { return p.name == name; });
+  }
   const ParamSpec& stored_param(const std::string& name) const {
     return *std::find_if(params_.begin(), params_.end(),
                          [&](const ParamSpec& p) { return p.name == name; });
@@ -179,7 +244,9 @@ class Loader {
 
   void fill(ParamStore& store, size_t i) {
     const ParamSpec& param = store.specs()[i];
-    if (new_head_ && in_head(wanted_, param.name)) return store.write(i, head_values(param));
+    if (new_head_ && in_head(wanted_, param.name))
+      return store.write(i, new_head(param, options_.head, options_.seed));
+    if (!is_stored(param.name)) return store.write(i, start_values(param));
     const ParamSpec& from = stored_param(param.name);
     const auto bytes = file_.read(from, stored_, scratch_);
     const DType dtype = file_.dtype(from, stored_);
@@ -192,10 +259,9 @@ class Loader {
     with_adapter([&](const auto& adapter) { store.write(i, adapter(param.name, values)); });
   }
 
-  std::vector<float> head_values(const ParamSpec& param) const {
-    std::vector<float> values(static_cast<size_t>(param.shape.numel()), 0.f);
-    if (param.name.ends_with(".weight") && options_.head != HeadInit::kZero)
-      Init::normal(kHeadDeviation).fill(values, param.name, options_.seed);
+  std::vector<float> start_values(const ParamSpec& param) const {
+    std::vector<float> values(static_cast<size_t>(param.shape.numel()));
+    param.init.fill(values, param.name, options_.seed);
     return values;
   }
 
@@ -214,6 +280,14 @@ PosResample parse_pos_resample(const std::string& name) {
   if (name == "bilinear") return PosResample::kBilinear;
   if (name == "bicubic") return PosResample::kBicubic;
   fail_usage("pos_resample is '{}'; expected auto, bilinear or bicubic", name);
+}
+
+std::vector<float> new_head(const ParamSpec& param, HeadInit init, uint64_t seed) {
+  constexpr float kDeviation = 0.02f;
+  std::vector<float> values(static_cast<size_t>(param.shape.numel()), 0.f);
+  const bool is_matrix = param.shape.rank() > 1;
+  if (is_matrix && init != HeadInit::kZero) Init::normal(kDeviation).fill(values, param.name, seed);
+  return values;
 }
 
 LoadReport load_weights(const std::filesystem::path& model, const ModelSpec& spec,

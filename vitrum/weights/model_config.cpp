@@ -14,7 +14,7 @@
 namespace vitrum {
 namespace {
 
-constexpr double kMaxParameters = 1e11, kMaxTokens = 1 << 20;
+constexpr double kMaxParameters = 1e11, kMaxTokens = 1 << 20, kMaxPairs = 1 << 28;
 constexpr double kMaxPixels = 1e10;  // times the channels of a ResNet's first stage
 
 // ---- our own object: every field of the config ----
@@ -27,6 +27,12 @@ void read_field(const JsonKeys& keys, const char* key, bool& field, int) {
 }
 void read_field(const JsonKeys& keys, const char* key, float& field, int) {
   field = static_cast<float>(keys.number(key, static_cast<double>(field), 0, 1));
+}
+void read_field(const JsonKeys& keys, const char* key, double& field, int) {
+  field = keys.number(key, field, 0, 64);
+}
+void read_field(const JsonKeys& keys, const char* key, std::vector<int64_t>& field, Range range) {
+  if (keys.has(key)) field = keys.integers(key, range);
 }
 template <class Enum, size_t N>
 void read_field(const JsonKeys& keys, const char* key, Enum& field,
@@ -97,6 +103,34 @@ void read_pool(const JsonKeys& top, const JsonKeys& args, ViTConfig& c) {
   constexpr std::array<std::string_view, 2> kPools = {"token", "avg"};
   c.mean_pool =
       args.choice("global_pool", top.choice("global_pool", c.mean_pool, kPools), kPools) == 1;
+}
+
+void read_model_args(const JsonKeys& args, SwinConfig& c) {
+  const std::vector<JsonKeys::Fixed> only = {{"always_partition", "false"}};
+  args.only({"img_size", "patch_size", "in_chans", "num_classes", "global_pool", "embed_dim",
+             "depths", "num_heads", "window_size", "mlp_ratio", "qkv_bias", "proj_drop_rate",
+             "attn_drop_rate", "drop_path_rate", "drop_rate", "weight_init", "strict_img_size"},
+            only);
+  std::tie(c.image_h, c.image_w) = args.pair("img_size", {c.image_h, c.image_w}, kSides);
+  std::tie(c.patch_h, c.patch_w) = args.pair("patch_size", {c.patch_h, c.patch_w}, kSides);
+  std::tie(c.window_h, c.window_w) = args.pair("window_size", {c.window_h, c.window_w}, kSides);
+  c.channels = args.integer("in_chans", c.channels, kSides);
+  c.classes = args.integer("num_classes", c.classes, kClasses);
+  c.width = args.integer("embed_dim", c.width, kWidths);
+  if (args.has("depths")) c.depths = args.integers("depths", kDepths);
+  if (args.has("num_heads")) c.heads = args.integers("num_heads", kWidths);
+  c.mlp_ratio = args.number("mlp_ratio", c.mlp_ratio, 0, 64);
+  c.qkv_bias = args.boolean("qkv_bias", c.qkv_bias);
+  const auto rate = [&](const char* key, double usual) {
+    return static_cast<float>(args.number(key, usual, 0, 1));
+  };
+  c.drop_attn = rate("attn_drop_rate", 0), c.drop_path = rate("drop_path_rate", 0.1);
+  c.drop_proj = c.drop_act = c.drop_mlp = rate("proj_drop_rate", 0);
+}
+
+void read_pool(const JsonKeys& top, const JsonKeys& args, SwinConfig&) {
+  constexpr std::array<std::string_view, 1> kPools = {"avg"};
+  args.choice("global_pool", top.choice("global_pool", 0, kPools), kPools);
 }
 
 // Arguments of timm's ResNet that do not change what a trained model computes, and those with a
@@ -187,6 +221,25 @@ void check_size(const ViTConfig& c, const std::string& path) {
                total, tokens);
 }
 
+void check_size(const SwinConfig& c, const std::string& path) {
+  const auto real = [](int64_t n) { return static_cast<double>(n); };
+  double width = real(c.width);
+  double total = width * real(c.channels) * real(c.patch_h) * real(c.patch_w);
+  for (const int64_t depth : c.depths) {
+    total += real(depth) * width * width * (4 + 2 * c.mlp_ratio) + 2 * width * width;
+    width *= 2;
+  }
+  total += width * real(c.classes);
+  const double tokens = real(c.image_h) / real(c.patch_h) * (real(c.image_w) / real(c.patch_w));
+  // A shifted block's mask has a number for each pair of tokens in a window.
+  const double pairs = tokens * real(c.window_h) * real(c.window_w);
+  if (total > kMaxParameters || tokens > kMaxTokens || pairs > kMaxPairs)
+    fail_input(
+        "{}: a model of {:.3g} parameters, {:.3g} tokens and windows of {}x{} is too large "
+        "to be meant",
+        path, total, tokens, c.window_h, c.window_w);
+}
+
 void check_size(const ResNetConfig& c, const std::string& path) {
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   double total = real(c.features()) * real(c.classes) + 49 * real(c.channels) * real(c.width);
@@ -236,6 +289,17 @@ std::string preset_name(const ViTConfig& c) {
     if (p && p->init == InitStyle::kTimm && p->width == c.width && p->depth == c.depth &&
         p->heads == c.heads && p->mlp_width == c.mlp_width && p->patch_h == c.patch_h &&
         p->patch_w == c.patch_w && p->image_h == c.image_h)
+      return preset.name;
+  }
+  return {};
+}
+
+std::string preset_name(const SwinConfig& c) {
+  for (const Preset& preset : presets()) {
+    const SwinConfig* p = preset.config.as<SwinConfig>();
+    if (p && p->width == c.width && p->depths == c.depths && p->heads == c.heads &&
+        p->patch_h == c.patch_h && p->patch_w == c.patch_w && p->window_h == c.window_h &&
+        p->window_w == c.window_w && p->mlp_ratio == c.mlp_ratio && p->image_h == c.image_h)
       return preset.name;
   }
   return {};
