@@ -116,9 +116,10 @@ class GoldenResNet : public testing::TestWithParam<Param> {
         expect_close(t.store->read(i), golden_.f32("moved." + spec.name), 0, spec.name);
       else
         expect_close(t.store->read(i, Arena::kGrad), golden_.f32("grad." + spec.name),
-                     1e-2 * std::sqrt(all), spec.name, 1e-3);
+                     1e-2 * std::sqrt(all), spec.name, tolerance("gradient"));
     }
   }
+  double tolerance(const char* what) const { return golden_.meta.at("tolerance").at(what); }
 };
 
 TEST_P(GoldenResNet, TrainingAndInference) {
@@ -166,13 +167,14 @@ TEST_P(GoldenResNet, TenSteps) {
   const std::vector<float> losses = golden_.f32("losses");
   for (size_t s = 0; s < losses.size(); ++s) {
     t.program->run();
-    EXPECT_NEAR(t.program->read_scalar(t.loss), losses[s], 1e-3 * std::max(losses[s], 0.1f))
+    EXPECT_NEAR(t.program->read_scalar(t.loss), losses[s],
+                tolerance("losses") * std::max(losses[s], 0.1f))
         << "step " << s;
     update.run();
   }
   for (size_t i = 0; i < store.specs().size(); ++i)
     expect_close(store.read(i), golden_.f32("after10." + store.specs()[i].name), 0.1,
-                 store.specs()[i].name, 2e-3);
+                 store.specs()[i].name, tolerance("after10"));
 }
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenResNet,
