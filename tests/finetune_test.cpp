@@ -310,7 +310,7 @@ TEST_F(Finetune, FastLeavesSmallThingsAloneAndCutsLargeOnes) {
   const Recipe cut = fast_recipe(large);
   EXPECT_EQ(cut.epochs, 3);
   EXPECT_LT(cut.warmup_epochs, 1);
-  EXPECT_GE(cut.subset, 32);
+  EXPECT_GE(cut.subset, 16);
 }
 
 TEST_F(Finetune, RefusesWeightsThatCannotBe) {

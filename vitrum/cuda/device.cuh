@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "vitrum/core/dtype.h"
 #include "vitrum/core/philox.h"
@@ -140,6 +141,18 @@ inline Mixed mixed(const TensorView& view) { return {view.data, view.dtype}; }
 // Eight elements a thread wherever count and addresses allow it, else one.
 inline bool aligned16(const TensorView& view) {
   return reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+}
+
+// The largest power of two up to 16 that divides every address and every row's bytes.
+inline size_t common_alignment(std::initializer_list<TensorView> views) {
+  size_t alignment = 16;
+  for (const TensorView& view : views) {
+    if (!view) continue;
+    const size_t row = static_cast<size_t>(view.shape[-1]) * size_of(view.dtype);
+    while (reinterpret_cast<uintptr_t>(view.data) % alignment != 0 || row % alignment != 0)
+      alignment /= 2;
+  }
+  return alignment;
 }
 
 // ---- sums, in an order that shape alone decides ----

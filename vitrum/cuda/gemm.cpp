@@ -23,15 +23,14 @@ constexpr int kCandidates = 12, kTimedRuns = 5;
 
 // libcublasLt, opened when the first backend is made: it is large, and slow to load.
 struct Library {
-#define VITRUM_CUBLASLT(X)                                                                     \
-  X(Create)                                                                                    \
-  X(Destroy)                                                                                   \
-  X(GetVersion)                                                                                \
-  X(Matmul)                                                                                    \
-  X(MatmulAlgoGetHeuristic) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
-      X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute)                 \
-          X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) \
-              X(MatmulAlgoCheck)
+// clang-format off
+#define VITRUM_CUBLASLT(X) \
+  X(Create) X(Destroy) X(GetVersion) X(Matmul) X(MatmulAlgoGetHeuristic) \
+  X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
+  X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute) \
+  X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) \
+  X(MatmulAlgoCheck)
+// clang-format on
 #define X(name) decltype(&cublasLt##name) name = nullptr;
   VITRUM_CUBLASLT(X)
 #undef X

@@ -8,17 +8,22 @@
 
 namespace vitrum {
 
+namespace {
+
+// The type's name as the compiler spells it in "[with T = vitrum::Linear; ...]", less the
+// namespace.
+template <class T>
+constexpr std::string_view type_name() {
+  constexpr std::string_view kBefore = "T = vitrum::";
+  std::string_view name = __PRETTY_FUNCTION__;
+  name.remove_prefix(name.find(kBefore) + kBefore.size());
+  return name.substr(0, name.find_first_of(";]"));
+}
+
+}  // namespace
+
 std::string_view name_of(const Op& op) {
-  static constexpr std::string_view kNames[] = {
-      "Normalize",     "Patchify",      "Linear",          "Activation",
-      "LayerNorm",     "AddLayerNorm",  "Attention",       "Add",
-      "ChannelScale",  "Dropout",       "DropPath",        "Tokens",
-      "Pool",          "CrossEntropy",  "TrainMetrics",    "LinearBwd",
-      "ActivationBwd", "LayerNormBwd",  "AttentionBwd",    "ChannelScaleBwd",
-      "TokensBwd",     "PoolBwd",       "CrossEntropyBwd", "ClipScale",
-      "OptimizerStep", "Orthogonalize", "Perturb",         "Copy"};
-  static_assert(std::size(kNames) == std::variant_size_v<Op>);
-  return kNames[op.index()];
+  return std::visit([]<class T>(const T&) { return type_name<T>(); }, op);
 }
 
 static bool ends_with_name(std::string_view path, std::string_view name) {
@@ -105,6 +110,15 @@ Value Graph::emit(std::string name, Op op, std::vector<Value> in, std::vector<Sh
 Value Graph::rng() {
   if (!rng_) rng_ = input("rng", {sizeof(RandomState) / 4}, DType::kI32);
   return rng_;
+}
+
+Value Scope::buffer(const std::string& leaf, Shape shape, Init init) const {
+  return graph_->param({.name = (*this / leaf).path(),
+                        .shape = shape,
+                        .init = std::move(init),
+                        .decay = false,
+                        .trainable = false,
+                        .buffer = true});
 }
 
 Value Scope::param(const std::string& leaf, Shape shape, Init init, bool decay) const {

@@ -3,6 +3,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "vitrum/core/dtype.h"
@@ -48,6 +49,9 @@ struct ParamSpec {
   Init init;
   bool decay = true;      // false for biases, norms, tokens and positions
   bool trainable = true;  // false: frozen, no gradient is computed
+  // Written by the model while it trains, as running statistics are: saved and loaded with the
+  // weights, but not optimised, averaged or counted.
+  bool buffer = false;
 };
 
 // Whether a layer or parameter is part of a repeated block: "blocks.3.attn.qkv", not "head".
@@ -110,7 +114,11 @@ class Graph {
   std::deque<ValueInfo> values;  // a deque: references to shapes survive growth
   std::vector<Node> nodes;
   std::vector<ParamSpec> params;
-  int region = -1, regions = 0;  // see RecomputeUnit
+  std::vector<std::pair<std::string, ValueId>> modules;  // what each returns: see module_output()
+  int region = -1, regions = 0;                          // see RecomputeUnit
+  // (B), set before tracing where batches may be padded: samples of weight 0 are, and statistics
+  // over the batch leave them out.
+  Value sample_weight;
   LoraSpec lora;
 
  private:
@@ -144,6 +152,7 @@ class Scope {
   // The one place where a parameter is stated: its dotted name, shape, start value, and whether it
   // decays.
   Value param(const std::string& leaf, Shape shape, Init init, bool decay) const;
+  Value buffer(const std::string& leaf, Shape shape, Init init) const;  // see ParamSpec::buffer
 
  private:
   Graph* graph_;

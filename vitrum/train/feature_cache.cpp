@@ -1,6 +1,9 @@
 #include "vitrum/train/feature_cache.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <string_view>
 
 namespace vitrum {
 namespace {
@@ -8,6 +11,19 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kMostBytes = int64_t{1} << 30;  // of features; beyond it they are computed anew
 constexpr int64_t kWidest = 1 << 12;              // floats: the widest row that a loader takes
+
+// Keys that change an image or its target from epoch to epoch, where they are set.
+constexpr std::array<std::string_view, 10> kRandomKeys = {
+    "augment", "crop_padding", "scale", "ratio",  "color_jitter",
+    "erase",   "repeat",       "mixup", "cutmix", "teacher"};
+
+bool shows_images_alike(const Recipe& recipe) {
+  Recipe plain;
+  if (recipe.augment) set_key(plain, "augment", "none", "augment");
+  for (const std::string& key : changed_keys(plain, recipe))
+    if (std::find(kRandomKeys.begin(), kRandomKeys.end(), key) != kRandomKeys.end()) return false;
+  return true;
+}
 
 }  // namespace
 
@@ -57,11 +73,10 @@ Preprocess feature_preprocess(int64_t dimension) {
 }
 
 bool keeps_features(const Recipe& recipe, const ModelSpec& model, const TrainData& data) {
-  const Augment augment = augment_for(recipe, model);
-  const bool random = augment.crop_padding > 0 || augment.flip;
   const int64_t dimension = feature_width(model.config);
   const int64_t bytes = (data.train().size() + data.test().size()) * dimension * kFloat;
-  return recipe.head_only && !random && dimension <= kWidest && bytes <= kMostBytes;
+  return recipe.head_only && shows_images_alike(recipe) && dimension <= kWidest &&
+         bytes <= kMostBytes && head_sees_features_only(model);
 }
 
 }  // namespace vitrum

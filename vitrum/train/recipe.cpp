@@ -319,9 +319,6 @@ void check_recipe(const Recipe& r) {
   if (r.mean && r.std && r.mean->size() != r.std->size())
     fail_usage("mean has {} numbers and std {}; expected as many of both", r.mean->size(),
                r.std->size());
-  if (r.min_lr > r.lr && r.lr_scan.empty()) fail_usage("min_lr {} is above lr {}", r.min_lr, r.lr);
-  for (auto x = r.lr_scan.begin(); x != r.lr_scan.end(); ++x)
-    if (std::find(r.lr_scan.begin(), x, *x) != x) fail_usage("lr_scan: {} is there twice", *x);
   const Hyper hyper = r.hyper();
   if (hyper.nesterov && hyper.momentum == 0)
     fail_usage("nesterov needs a momentum; set momentum, or nesterov = false");
@@ -333,6 +330,9 @@ void check_recipe(const Recipe& r) {
     fail_usage("lora trains adapters below the head, head_only nothing there; leave one out");
   if (r.lora > 0 && r.lora_targets.empty())
     fail_usage("lora_targets is empty; name layers to adapt, as [\"qkv\", \"proj\"]");
+  if (r.min_lr > r.lr && r.lr_scan.empty()) fail_usage("min_lr {} is above lr {}", r.min_lr, r.lr);
+  for (auto x = r.lr_scan.begin(); x != r.lr_scan.end(); ++x)
+    if (std::find(r.lr_scan.begin(), x, *x) != x) fail_usage("lr_scan: {} is there twice", *x);
 }
 
 double Recipe::decay() const {

@@ -16,6 +16,9 @@ namespace vitrum {
 enum class Precision : uint8_t { kAuto, kF32, kBF16 };
 enum class Augmentation : uint8_t { kNone, kFlip, kCrop, kCropFlip };
 enum class ResizeMode : uint8_t { kSquash, kCenter };
+// How large Muon's steps are for a matrix (rows, columns): sqrt(max(1, rows / columns)), or 0.2
+// sqrt(max(rows, columns)), with which AdamW's rate and decay fit.
+enum class MuonScale : uint8_t { kOriginal, kMatchRmsAdamW };
 enum class HeadInit : uint8_t;     // weights/model_dir.h
 enum class PosResample : uint8_t;  // the same
 
@@ -25,10 +28,6 @@ struct LrScale {
   double factor = 1;
   bool operator==(const LrScale&) const = default;
 };
-
-// How large Muon's steps are for a matrix (rows, columns): sqrt(max(1, rows / columns)), or 0.2
-// sqrt(max(rows, columns)), with which AdamW's rate and decay fit.
-enum class MuonScale : uint8_t { kOriginal, kMatchRmsAdamW };
 
 // The optimiser's numbers, its own defaults filled in.
 struct Hyper {

@@ -44,11 +44,12 @@ TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe&
                                            From from) {
   Graph& g = forward_graph_;
   const int64_t batch = recipe.batch_size;
+  const Value weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
+  g.sample_weight = weight;
   const auto [image, features, logits] = trace(g, model, batch, from);
   freeze_params(g.params, model.config, recipe);
   freeze_all_but_adapters(g.params, model);
   const Value target = g.input("target", {batch}, DType::kI32);
-  const Value weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
   const Value loss =
       cross_entropy(logits, target, weight, static_cast<float>(recipe.label_smoothing));
   const Value totals = g.state("metrics", {3}, DType::kF64);

@@ -32,6 +32,12 @@ Recipe resolved(Recipe recipe, const Backend& backend) {
   return recipe;
 }
 
+LoaderConfig test_config(LoaderConfig config, const Recipe& recipe) {
+  config.batch_size = recipe.eval_batch_size.value_or(recipe.batch_size);
+  config.shuffle = false, config.augment = {};
+  return config;
+}
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A resumed run may become longer, or look at itself more often; anything else would make it
@@ -62,6 +68,19 @@ std::optional<Trainer::Features> Trainer::features_for(const Recipe& recipe, con
   return Features{{data.train(), width}, {data.test(), width}};
 }
 
+LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
+                           int threads) {
+  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
+  const bool decodes = data.image_size().height == 0;
+  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
+  return {.batch_size = recipe.batch_size,
+          .shuffle = true,
+          .seed = static_cast<uint64_t>(recipe.seed),
+          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
+          .preprocess = preprocess_of(model),
+          .augment = augment_for(recipe, model)};
+}
+
 Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
     : options_(options),
       backend_(make_backend(options.device)),
@@ -69,8 +88,12 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
       data_(recipe_),
       model_(model_for(recipe_, data_.train())),
       features_(features_for(recipe_, model_, data_)),
-      train_loader_(features_ ? features_->train : data_.train(), loader_config(data_.train())),
-      test_loader_(features_ ? features_->test : data_.test(), test_config(data_.test())),
+      train_loader_(features_ ? features_->train : data_.train(),
+                    fed(loader_config(recipe_, model_, data_.train(), options.device.threads))),
+      test_loader_(
+          features_ ? features_->test : data_.test(),
+          fed(test_config(loader_config(recipe_, model_, data_.test(), options.device.threads),
+                          recipe_))),
       schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.accumulate))),
       step_(model_, recipe_, compute(), *backend_, source()),
       evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
@@ -97,43 +120,27 @@ void Trainer::resume() {
         checkpoint_path(run_), at_.step, at_.epochs + 1, steps_per_epoch());
 }
 
-LoaderConfig Trainer::loader_config(const Dataset& images) const {
-  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
-  const bool decodes = images.image_size().height == 0;
-  const int threads = options_.device.threads;
-  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
-  return {.batch_size = recipe_.batch_size,
-          .shuffle = true,
-          .seed = static_cast<uint64_t>(recipe_.seed),
-          .threads = recipe_.workers > 0 ? static_cast<int>(recipe_.workers) : usual,
-          .preprocess =
-              features_ ? feature_preprocess(feature_width(model_.config)) : preprocess_of(model_),
-          .augment = augment_for(recipe_, model_)};
-}
-
-LoaderConfig Trainer::test_config(const Dataset& images) const {
-  LoaderConfig config = loader_config(images);
-  config.batch_size = recipe_.eval_batch_size.value_or(recipe_.batch_size);
-  config.shuffle = false, config.augment = {};
+LoaderConfig Trainer::fed(LoaderConfig config) const {
+  if (features_) config.preprocess = feature_preprocess(feature_width(model_.config));
   return config;
 }
 
-bool Trainer::fill_features(const InterruptGuard& interrupt) {
-  const int64_t batch = std::min<int64_t>(recipe_.batch_size, 32);
-  ModelProgram program(model_, step_.store(), batch, {.compute = compute_for(recipe_)});
+// Where a signal stops it, so does the run.
+void Trainer::fill_features(const InterruptGuard& interrupt) {
+  ModelProgram program(model_, step_.store(), evaluator_.batch(),
+                       {.compute = compute_for(recipe_)});
   for (FeatureDataset* part : {&features_->train, &features_->test}) {
     const Dataset& images = part == &features_->train ? data_.train() : data_.test();
-    LoaderConfig config = test_config(images);
-    config.batch_size = batch, config.preprocess = preprocess_of(model_);
-    Progress progress("features", ceil_div(images.size(), batch), options_.quiet);
+    const LoaderConfig config =
+        test_config(loader_config(recipe_, model_, images, options_.device.threads), recipe_);
+    Progress progress("features", ceil_div(images.size(), config.batch_size), options_.quiet);
     const bool complete = part->fill(*options_.features, config, program, [&](int64_t done) {
       progress.update(done);
       return interrupt.signal() == 0;
     });
     progress.clear();
-    if (!complete) return false;
+    if (!complete) return;
   }
-  return true;
 }
 
 // Evaluated epochs only: the last one is then among them.

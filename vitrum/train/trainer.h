@@ -39,6 +39,11 @@ struct TrainHooks {
   std::function<void(int64_t step, double loss)> step;  // after each optimiser step, counted from 1
 };
 
+// How training images reach the model: order, preprocessing, augmentation. `threads` as in
+// DeviceOptions.
+LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
+                           int threads);
+
 class Trainer {
  public:
   // Opens data and model and builds the programs before it touches the run directory.
@@ -62,11 +67,10 @@ class Trainer {
 
  private:
   void resume();
-  LoaderConfig loader_config(const Dataset& images) const;
-  LoaderConfig test_config(const Dataset& images) const;
+  LoaderConfig fed(LoaderConfig config) const;  // with features in place of the images
   DType compute() const { return features_ ? DType::kF32 : compute_for(recipe_); }
   From source() const { return features_ ? From::kFeatures : From::kPixels; }
-  bool fill_features(const InterruptGuard& interrupt);
+  void fill_features(const InterruptGuard& interrupt);
   // Both return false where a signal stopped them.
   bool train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
   bool close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);

@@ -130,6 +130,8 @@ struct OptimizerKernels {
 struct GemmKernels;       // simd/gemm.h
 struct LinearKernels;     // simd/linear.h
 struct AttentionKernels;  // simd/attention.h
+struct ConvKernels;       // simd/conv.h
+struct BatchNormKernels;  // simd/conv.h
 
 struct SimdKernels {
   const NormKernels* norm;
@@ -140,6 +142,8 @@ struct SimdKernels {
   const GemmKernels* gemm;
   const LinearKernels* linear;
   const AttentionKernels* attention;
+  const ConvKernels* conv;
+  const BatchNormKernels* batch_norm;
 };
 extern const SimdKernels kSimdAvx2, kSimdAvx512;
 
@@ -153,6 +157,8 @@ extern const OptimizerKernels kOptimizer;
 extern const GemmKernels kGemm;
 extern const LinearKernels kLinear;
 extern const AttentionKernels kAttention;
+extern const ConvKernels kConv;
+extern const BatchNormKernels kBatchNorm;
 }  // namespace VITRUM_ISA
 #endif
 
