@@ -20,9 +20,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-const std::vector<std::string> kVerbs = {"train",    "classify", "embed",   "eval",   "summary",
-                                         "models",   "data",     "bench",   "doctor", "version",
-                                         "download", "export",   "forward", "convert"};
+const std::vector<std::string> kVerbs = {"train",   "finetune", "classify", "embed",   "eval",
+                                         "summary", "models",   "data",     "bench",   "doctor",
+                                         "version", "download", "export",   "forward", "convert"};
 
 struct Outcome {
   int code = -1;
