@@ -21,9 +21,10 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-const std::vector<std::string> kVerbs = {
-    "train",  "classify", "embed",    "eval",   "summary", "models",  "data",   "bench",
-    "doctor", "version",  "download", "export", "forward", "convert", "report", "distill"};
+const std::vector<std::string> kVerbs = {"train",   "finetune", "distill",  "classify", "embed",
+                                         "eval",    "summary",  "models",   "data",     "bench",
+                                         "doctor",  "version",  "download", "export",   "forward",
+                                         "convert", "report",   "explain"};
 
 struct Outcome {
   int code = -1;

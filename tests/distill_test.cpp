@@ -215,7 +215,7 @@ TEST_F(Distill, EveryKindOfStudentLearns) {
 
 TEST_F(Distill, StoppedAndResumedIsTheSameRun) {
   Recipe r = recipe();
-  r.batch_size = 8, r.accumulate = 2, r.ema = 0.9, r.augment = Augmentation::kCropFlip;
+  r.batch_size = 8, r.accumulate = 2, r.ema = 0.9, r.augment = "crop-flip";
   r.distillation = Distillation::kSoft, r.checkpoint_every = 1;
   run(r, "whole");
   const auto expected = outcome(tiny_ / "whole");
@@ -308,7 +308,7 @@ TEST_F(Distill, AnswersOfOthersAreRefused) {
   });
   EXPECT_ERROR(run(other, "another"), ErrorKind::kInput, "of another teacher");
   Recipe augmented = r;
-  augmented.augment = Augmentation::kFlip;
+  augmented.augment = "flip";
   EXPECT_ERROR(run(augmented, "augmented"), ErrorKind::kUsage, "augment");
   Recipe model = r;
   model.teacher_logits = tiny_ / "teacher/best/model.safetensors";
