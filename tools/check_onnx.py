@@ -114,7 +114,7 @@ def check(args, name, config, rng, *flags):
 def presets(args):
     for line in subprocess.run([args.vitrum, "models", "--json"], check=True, capture_output=True).stdout.splitlines():
         model = json.loads(line)
-        if "_huge_" in model["name"] and not args.huge:
+        if model["family"] != "vit" or ("_huge_" in model["name"] and not args.huge):  # check_resnet.py has ResNets
             continue
         size, channels = model["image_size"], model["channels"]
         large = model["macs"] > 3e9

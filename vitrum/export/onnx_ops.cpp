@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <set>
 
 #include "vitrum/core/error.h"
 
@@ -36,6 +37,7 @@ class Translator {
     for (const Node& node : g_.nodes) {
       node_ = &node;
       std::visit([&](const auto& op) { emit(op); }, node.op);
+      if (in_planes(0) && !std::holds_alternative<Pool>(node.op)) planes_.insert(node.out[0]);
     }
   }
 
@@ -66,6 +68,9 @@ class Translator {
         id == result_ ? result_name_ : g_.values[static_cast<size_t>(id)].name;
     names_[static_cast<size_t>(id)] = out_.node(op, in, wanted, attr);
   }
+  // Whether operand i, an image, is (B, C, H, W) in the file: channels last is our own order, and
+  // every runtime's convolutions want theirs.
+  bool in_planes(size_t i) const { return has(i) && planes_.contains(node_->in[i]); }
   [[noreturn]] void refuse() const {
     fail("{}: {} is a training op and has no place in an exported model", node_->name,
          name_of(node_->op));
@@ -89,6 +94,11 @@ class Translator {
   // With the linear layer behind it a convolution, which every runtime is good at.
   void emit(const Patchify& op) {
     if (has(1)) refuse_fused();
+    if (g_.values[static_cast<size_t>(node_->out[0])].shape.rank() == 4) {  // channels_last
+      names_[static_cast<size_t>(node_->out[0])] = in(0);
+      planes_.insert(node_->out[0]);
+      return;
+    }
     patchified_[node_->out[0]] = {op, in(0), shape(0)};
   }
 
@@ -139,23 +149,24 @@ class Translator {
   // know and fuse both.
   void emit(const Activation& op) {
     const std::string& x = in(0);
-    const std::string one = out_.number(1), half = out_.number(0.5f);
+    const auto one = [&] { return out_.number(1); };
+    const auto half = [&] { return out_.number(0.5f); };
     switch (op.act) {
       case Act::kNone: return last("Identity", {x});
       case Act::kRelu: return last("Relu", {x});
       case Act::kGelu: {
         const std::string scaled =
             part("Div", {x, out_.number(static_cast<float>(std::numbers::sqrt2))});
-        const std::string twice = part("Mul", {x, part("Add", {part("Erf", {scaled}), one})});
-        return last("Mul", {twice, half});
+        const std::string twice = part("Mul", {x, part("Add", {part("Erf", {scaled}), one()})});
+        return last("Mul", {twice, half()});
       }
       case Act::kGeluTanh: {
         const std::string cube = part("Pow", {x, out_.number(3)});
         const std::string sum = part("Add", {x, part("Mul", {cube, out_.number(0.044715f)})});
         const double scale = std::sqrt(2 * std::numbers::inv_pi);
         const std::string argument = part("Mul", {sum, out_.number(static_cast<float>(scale))});
-        const std::string gate = part("Add", {part("Tanh", {argument}), one});
-        return last("Mul", {part("Mul", {x, half}), gate});
+        const std::string gate = part("Add", {part("Tanh", {argument}), one()});
+        return last("Mul", {part("Mul", {x, half()}), gate});
       }
     }
   }
@@ -250,7 +261,30 @@ class Translator {
     last("Add", {all, in(1)});
   }
 
+  // Of a window over images in planes.
+  std::vector<OnnxAttribute> window(int64_t kernel, int64_t stride, int64_t padding) const {
+    if (!in_planes(0)) fail("{}: its operand is no image in planes", node_->name);
+    return {{"kernel_shape", Ints{kernel, kernel}},
+            {"strides", Ints{stride, stride}},
+            {"pads", Ints(4, padding)}};
+  }
+  void emit(const Conv2d& op) {
+    if (has(2)) refuse_fused();
+    last("Conv", {in(0), in(1)}, window(shape(1)[2], op.stride, op.padding));
+  }
+  void emit(const MaxPool& op) {
+    last("MaxPool", {in(0)}, window(op.kernel, op.stride, op.padding));
+  }
+  void emit(const FrozenBatchNorm& op) {
+    if (has(5) || op.act != Act::kNone) refuse_fused();
+    Names operands;
+    for (size_t i = 0; i < 5; ++i) operands.push_back(in(i));
+    last("BatchNormalization", operands, {{"epsilon", op.eps}});
+  }
+
   void emit(const Pool& op) {
+    if (in_planes(0))
+      return last("Flatten", {part("GlobalAveragePool", {in(0)})}, {{"axis", int64_t{1}}});
     if (op.count == 1) return last("Gather", {in(0), out_.index(op.first)}, {{"axis", int64_t{1}}});
     std::string x = in(0);
     if (op.count != shape(0)[1])
@@ -262,6 +296,7 @@ class Translator {
   void emit(const Dropout&) { refuse(); }
   void emit(const DropPath&) { refuse(); }
   void emit(const CrossEntropy&) { refuse(); }
+  void emit(const BatchNorm&) { refuse(); }
   template <NoGradient T>
   void emit(const T&) {
     refuse();
@@ -275,6 +310,7 @@ class Translator {
   const Node* node_ = nullptr;
   Names names_;  // of values by id; empty: not in the file yet
   std::map<ValueId, Patches> patchified_;
+  std::set<ValueId> planes_;
 };
 
 }  // namespace

@@ -38,6 +38,18 @@ Value add_tokens(Value x, const std::vector<Value>& prefix, Value positions);
 Value take_token(Value x, int64_t index);
 Value mean_tokens(Value x, int64_t first);  // mean of tokens [first, T)
 
+// Images, channels last.
+Value channels_last(Value image);  // (B, C, H, W) -> (B, H, W, C)
+struct WindowOptions {
+  int64_t kernel = 3, stride = 1, padding = 1;
+};
+Value conv2d(Scope s, Value x, int64_t out, const WindowOptions& window);  // no bias
+Value max_pool(Scope s, Value x, const WindowOptions& window);
+// By the statistics of the batch in training (which move the running ones), by the running ones in
+// inference.
+Value batch_norm(Scope s, Value x, float eps = 1e-5f, float momentum = 0.1f);
+Value mean_pixels(Value x);  // (B, H, W, C) -> (B, C)
+
 Value cross_entropy(Value logits, Value target, Value weight, float smoothing = 0);
 void train_metrics(Value loss, Value logits, Value target, Value weight, Value totals);
 

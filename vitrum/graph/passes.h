@@ -9,8 +9,8 @@
 namespace vitrum {
 
 // normalize + patchify; linear + activation + dropout; residual add + LayerNorm, also across
-// blocks. The values in `keep` are still computed afterwards; the others have the same bits either
-// way.
+// blocks; convolution + batch norm (in inference) + residual add + ReLU. The values in `keep` are
+// still computed afterwards; the others have the same bits either way.
 void fuse(Graph& g, std::span<const Value> keep = {});
 
 // What the backward pass computes again instead of keeping: nothing; what costs no matrix product

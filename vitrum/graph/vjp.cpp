@@ -251,6 +251,25 @@ class Differentiator {
   void vjp(const Pool& op) {
     backward(PoolBwd{.first = op.first, .count = op.count}, {dy()}, {here().in[0]});
   }
+  void vjp(const Conv2d& op) {
+    backward(Conv2dBwd{.stride = op.stride, .padding = op.padding}, {dy(), in(0), in(1)},
+             {here().in[0], here().in[1]});
+  }
+  void vjp(const MaxPool& op) {
+    backward(MaxPoolBwd{.kernel = op.kernel, .stride = op.stride, .padding = op.padding},
+             {dy(), in(0)}, {here().in[0]});
+  }
+  void vjp(const BatchNorm& op) {
+    const ValueId skip = here().in[4];
+    const bool relu = op.act == Act::kRelu;
+    const Shape channels = original(1).shape();
+    const Value d = dy(), x = in(0), y = relu ? out(0) : Value();
+    const Value mean = aux(node_, 1, channels, "mean", true),
+                var = aux(node_, 2, channels, "var", true);
+    backward(BatchNormBwd{.eps = op.eps, .act = op.act}, {d, x, in(1), mean, var, y, original(3)},
+             {here().in[0], here().in[1], here().in[2], relu ? skip : kAbsent});
+    if (skip != kAbsent && !relu) accumulate(skip, d);
+  }
   void vjp(const CrossEntropy& op) {
     Value logits = in(0), lse = aux(node_, 1, {logits.dim(0)}, "lse", true);
     backward(CrossEntropyBwd{.smoothing = op.smoothing}, {logits, in(1), in(2), lse},

@@ -72,7 +72,8 @@ ModelProgram& Predictor::program(int64_t batch) {
   std::unique_ptr<ModelProgram>& program = programs_[batch];
   if (!program)
     program = std::make_unique<ModelProgram>(spec_, weights_.store(), batch,
-                                             CompileOptions{.compute = precision()}, options_.taps);
+                                             CompileOptions{.compute = precision()}, From::kPixels,
+                                             options_.taps);
   return *program;
 }
 

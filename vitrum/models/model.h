@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "vitrum/models/resnet.h"
 #include "vitrum/models/swin.h"
 #include "vitrum/models/vit.h"
 
@@ -15,7 +16,7 @@ namespace vitrum {
 
 class ModelConfig {
  public:
-  using Family = std::variant<ViTConfig, SwinConfig>;
+  using Family = std::variant<ViTConfig, SwinConfig, ResNetConfig>;
 
   ModelConfig() = default;
   template <class C>

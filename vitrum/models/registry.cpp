@@ -1,6 +1,7 @@
 #include "vitrum/models/registry.h"
 
 #include <algorithm>
+#include <array>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
@@ -98,6 +99,35 @@ Preset swin_cifar() {
           .aliases = {},
           .mean = kCifarMean,
           .std = kCifarStd};
+}
+
+Preset resnet(std::string name, std::array<int64_t, 4> depths, bool bottleneck,
+              std::vector<std::string> aliases, std::string weights) {
+  return {.name = std::move(name),
+          .family = "resnet",
+          .config = ResNetConfig{.depths = depths, .bottleneck = bottleneck},
+          .aliases = std::move(aliases),
+          .mean = {0.485f, 0.456f, 0.406f},
+          .std = {0.229f, 0.224f, 0.225f},
+          .public_weights = std::move(weights)};
+}
+
+Preset resnet18_cifar() {
+  return {.name = "resnet18_cifar",
+          .family = "resnet",
+          .config = ResNetConfig{.image_h = 32, .image_w = 32, .classes = 10, .small_stem = true},
+          .aliases = {},
+          .mean = kCifarMean,
+          .std = kCifarStd};
+}
+
+// Without a class token, regularised as it is trained from scratch: recipes/cifar10-vit.toml.
+Preset cifar_mean() {
+  Preset preset = cifar("vit_c10_patch4_32", 256, 12, 4, 4);
+  ViTConfig& cfg = *preset.config.as<ViTConfig>();
+  cfg.class_token = false, cfg.mean_pool = true;
+  cfg.layer_scale = cfg.drop_path = 0.1f;
+  return preset;
 }
 
 // Document-faithful models. eps is PyTorch's LayerNorm default in all of them.
@@ -244,10 +274,16 @@ std::vector<Preset> make_presets() {
       cifar("vit_lite_cifar", 256, 7, 4, 2),
       cifar("vit_tiny_cifar", 192, 9, 12, 2),
       cifar("vit_small_cifar", 256, 12, 4, 4),
+      cifar_mean(),
       notes(),
       lesson(kBase, 16),
       lesson(kLarge, 16),
       lesson(kHuge, 14),
+      resnet("resnet18", {2, 2, 2, 2}, false, {"microsoft/resnet-18"}, "timm/resnet18.tv_in1k"),
+      resnet("resnet34", {3, 4, 6, 3}, false, {"microsoft/resnet-34"}, "timm/resnet34.tv_in1k"),
+      resnet("resnet50", {3, 4, 6, 3}, true, {"microsoft/resnet-50"}, "timm/resnet50.tv_in1k"),
+      resnet("resnet101", {3, 4, 23, 3}, true, {"microsoft/resnet-101"}, "timm/resnet101.tv_in1k"),
+      resnet18_cifar(),
   };
 }
 

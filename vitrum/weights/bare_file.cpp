@@ -53,6 +53,11 @@ void as_published(const Dialect& dialect, SwinConfig& c, Preprocessing& p) {
     p.crop_pct = 0.9;
 }
 
+// torchvision's files, whose names timm's share.
+void as_published(const Dialect&, ResNetConfig& c, Preprocessing& p) {
+  if (c.image_h == 224) center_crop(p, "bilinear", 256);
+}
+
 }  // namespace
 
 ModelSpec bare_file_spec(ModelSpec spec, const Checkpoint& file) {

@@ -115,6 +115,15 @@ SwinConfig Checkpoint::sizes_of(SwinConfig c) const {
   return c;
 }
 
+ResNetConfig Checkpoint::sizes_of(ResNetConfig c) const {
+  const std::vector<int64_t> head = dims_of("fc.weight", 2, c),
+                             conv = dims_of("conv1.weight", 4, c);
+  c.classes = !head.empty() && head[1] == c.features() ? head[0] : 0;
+  c.head_bias = c.classes == 0 || !dims_of("fc.bias", 1, c).empty();
+  if (!conv.empty() && conv[0] == c.width) c.channels = std::max<int64_t>(conv[1], 1);
+  return c;
+}
+
 ViTConfig Checkpoint::sizes_of(ViTConfig c) const {
   const std::vector<int64_t> head = dims_of("head.weight", 2, c);
   c.classes = !head.empty() && head[1] == c.width ? head[0] : 0;

@@ -66,6 +66,15 @@ void require_plain(const Dialect& dialect, const SwinConfig& c) {
           "with windows that are not square");
 }
 
+void require_plain(const Dialect& dialect, const ResNetConfig& c) {
+  if (dialect.name == "timm") return;
+  const auto require = [&](bool has, const char* what) {
+    if (!has) fail_input("{} has no ResNet {}", dialect.title, what);
+  };
+  require(!c.small_stem, "with a stem for small images");
+  require(c.head_bias || c.classes == 0, "with a head without bias");
+}
+
 // A bare file cannot say what to compute with; a directory of timm's says it to us only.
 template <class Config>
 std::vector<std::string> computed_otherwise(const Dialect& dialect, const Config& c, bool says_so) {
@@ -84,6 +93,12 @@ std::vector<std::string> computed_otherwise(const Dialect& dialect, const Config
                                   dialect.title, pads_first ? "before" : "after"));
   }
   return notes;
+}
+
+std::vector<std::string> computed_otherwise(const Dialect& dialect, const ResNetConfig& c, bool) {
+  if (c.eps == dialect.eps) return {};
+  return {fmt::format("{} computes batch norm with eps {}, the model with {}", dialect.title,
+                      dialect.eps, c.eps)};
 }
 
 class Converter {
@@ -181,7 +196,8 @@ Converted convert_model(const std::string& source, const std::string& arch,
       dialect.name == "hf" && spec.config.classes() > 0 ? fmt::format("{}.", dialect.family) : ""};
   Converter converter(file, spec.config, naming);
   for (const ParamSpec& param : params) converter.add(param);
-  const std::span<const NamedTensor> tensors = converter.tensors();
+  std::vector<NamedTensor> tensors = converter.tensors();
+  if (format != Format::kPth) add_counters(tensors);  // loading a .pth does without them
   switch (format) {
     case Format::kDirectory: write_directory(target, dialect.name, spec, tensors); break;
     case Format::kSafetensors: write_safetensors(target, tensors, {{"format", "pt"}}); break;

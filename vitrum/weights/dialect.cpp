@@ -71,7 +71,7 @@ std::vector<std::string> expanded(const std::string& name) {
 
 // The prefix less the base model's own part: "module.vit." -> "module.".
 std::string_view outer(std::string_view prefix) {
-  for (const std::string_view base : {"vit.", "deit.", "swin."})
+  for (const std::string_view base : {"vit.", "deit.", "swin.", "resnet."})
     if (prefix.ends_with(base)) return prefix.substr(0, prefix.size() - base.size());
   return prefix;
 }
@@ -157,6 +157,7 @@ LayoutSizes sizes_of(const ViTConfig& c) {
 LayoutSizes sizes_of(const SwinConfig& c) {
   return {.patch_h = c.patch_h, .patch_w = c.patch_w, .channels = c.channels};
 }
+LayoutSizes sizes_of(const ResNetConfig&) { return {}; }  // stored as it is everywhere
 
 }  // namespace
 
@@ -204,6 +205,8 @@ Naming detect_naming(const TensorSource& file) {
 }
 
 Extra extra_tensor(const Naming& naming, std::string_view name) {
+  // How often a batch norm was updated: PyTorch counts it and, with a momentum, never reads it.
+  if (name.ends_with(".num_batches_tracked")) return Extra::kIgnored;
   if (!name.starts_with(naming.prefix)) return Extra::kUnknown;
   name.remove_prefix(naming.prefix.size());
   if (starts_with_any(name, naming.dialect->ignored)) return Extra::kIgnored;

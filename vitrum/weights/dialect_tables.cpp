@@ -130,6 +130,33 @@ constexpr NameRule kTorchvisionSwin[] = {
 constexpr Names kSwinIgnored[] = {"*.relative_position_index", "*.attn_mask",
                                   "embeddings.mask_token"};
 
+// torchvision's names, which timm has too.
+constexpr NameRule kResNet[] = {{"", ""}};
+
+#define STAGE(ours, theirs)                                                                    \
+  {"layer" ours ".{i}.conv1", "encoder.stages." theirs ".layers.{i}.layer.0.convolution"},     \
+      {"layer" ours ".{i}.bn1", "encoder.stages." theirs ".layers.{i}.layer.0.normalization"}, \
+      {"layer" ours ".{i}.conv2", "encoder.stages." theirs ".layers.{i}.layer.1.convolution"}, \
+      {"layer" ours ".{i}.bn2", "encoder.stages." theirs ".layers.{i}.layer.1.normalization"}, \
+      {"layer" ours ".{i}.conv3", "encoder.stages." theirs ".layers.{i}.layer.2.convolution"}, \
+      {"layer" ours ".{i}.bn3", "encoder.stages." theirs ".layers.{i}.layer.2.normalization"}, \
+      {"layer" ours ".{i}.downsample.0",                                                       \
+       "encoder.stages." theirs ".layers.{i}.shortcut.convolution"},                           \
+  {                                                                                            \
+    "layer" ours ".{i}.downsample.1",                                                          \
+        "encoder.stages." theirs ".layers.{i}.shortcut.normalization"                          \
+  }
+constexpr NameRule kHuggingFaceResNet[] = {
+    {"conv1", "embedder.embedder.convolution"},
+    {"bn1", "embedder.embedder.normalization"},
+    STAGE("1", "0"),
+    STAGE("2", "1"),
+    STAGE("3", "2"),
+    STAGE("4", "3"),
+    {"fc", "^classifier.1"},
+};
+#undef STAGE
+
 constexpr Names kTimmBefore[] = {"pre_logits."};
 constexpr Names kHuggingFaceIgnored[] = {"pooler.", "embeddings.mask_token",
                                          "embeddings.position_ids"};
@@ -154,6 +181,8 @@ constexpr Names kSwinProbes[] = {"patch_embed.proj.weight",
                                  "layers.1.downsample.norm.weight",
                                  "norm.weight",
                                  "head.fc.weight"};
+constexpr Names kResNetProbes[] = {"layer1.0.conv1.weight", "layer1.0.bn1.running_mean",
+                                   "layer4.0.downsample.0.weight", "conv1.weight", "bn1.weight"};
 
 constexpr Dialect kDialects[] = {
     {"vit",
@@ -238,6 +267,18 @@ constexpr Dialect kDialects[] = {
      PositionRule::kBicubic,
      1e-5f,
      Act::kGelu},
+    {"resnet", "timm", "timm", kResNet, {}, {}, kResNetProbes, {}, 1e-5f, Act::kRelu},
+    {"resnet",
+     "hf",
+     "Hugging Face transformers",
+     kHuggingFaceResNet,
+     {},
+     {},
+     kResNetProbes,
+     {},
+     1e-5f,
+     Act::kRelu},
+    {"resnet", "torchvision", "torchvision", kResNet, {}, {}, kResNetProbes, {}, 1e-5f, Act::kRelu},
 };
 
 }  // namespace

@@ -104,6 +104,27 @@ void read_model(const JsonKeys& keys, SwinConfig& c) {
   c.drop_path = rate("drop_path_rate", 0.1);
 }
 
+void read_model(const JsonKeys& keys, ResNetConfig& c) {
+  constexpr std::array<std::string_view, 2> kTypes = {"basic", "bottleneck"};
+  const std::array<JsonKeys::Fixed, 3> only = {{{"hidden_act", "\"relu\""},
+                                                {"downsample_in_first_stage", "false"},
+                                                {"downsample_in_bottleneck", "false"}}};
+  keys.require(only);
+  c.bottleneck = keys.choice("layer_type", 1, kTypes) == 1;
+  c.channels = keys.integer("num_channels", 3, kSides);
+  c.width = keys.integer("embedding_size", 64, {1, 1 << 12});
+  const std::vector<int64_t> depths = keys.integers("depths", {1, kDepths.high}),
+                             sizes = keys.integers("hidden_sizes", kWidths);
+  c.depths = {3, 4, 6, 3};
+  if (!depths.empty() && depths.size() != 4)
+    fail_input("{}: depths must be 4 numbers", keys.where());
+  std::copy(depths.begin(), depths.end(), c.depths.begin());
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (sizes.size() != 4 || sizes[i] != c.expansion() * c.width << i)
+      fail_input("{}: hidden_sizes must be {} and doubles of it", keys.where(),
+                 c.expansion() * c.width);
+}
+
 struct Size {
   int64_t height = 0, width = 0;
   bool shortest = false;  // height is the shorter edge, the aspect ratio is kept
@@ -195,6 +216,40 @@ ModelSpec parse_as(const JsonKeys& keys, const ConfigText& preprocessor) {
   return spec;
 }
 
+// ConvNeXt's processor, which transformers has for ResNets: below 384 pixels a crop from an image
+// larger by crop_pct, else a squash. Others say what they crop to, and with that the image's size.
+void read_resnet_preprocessor(const JsonKeys& keys, ModelSpec& spec) {
+  constexpr int64_t kNoCrop = 384;
+  const Size size = read_size(keys, "size", {224, 224, true}, true);
+  const bool crops = keys.boolean("do_center_crop", false);
+  const Size image = crops ? read_size(keys, "crop_size", size, false) : size;
+  set_image_size(spec, image.height, image.width);
+  if (crops) return read_preprocessor(keys, spec.config, spec.preprocess);
+  Preprocessing& p = spec.preprocess;
+  p.interpolation = kFilters[static_cast<size_t>(keys.integer("resample", 2, {0, 5}))];
+  p.crop_mode = image.height < kNoCrop ? "center" : "squash";
+  if (image.height < kNoCrop) {
+    p.crop_pct = keys.number("crop_pct", 224.0 / 256, 0.01, 1);
+    p.resize = static_cast<int64_t>(static_cast<double>(image.height) / p.crop_pct);
+    p.crop_floor = true;
+  }
+  read_normalization(keys, spec.config.channels(), p);
+}
+
+ModelSpec parse_resnet(const JsonKeys& keys, const ConfigText& preprocessor) {
+  ModelSpec spec;
+  ResNetConfig resnet;
+  read_model(keys, resnet);
+  spec.config = resnet;
+  read_classes(keys, spec);
+  read_resnet_preprocessor(JsonKeys(preprocessor.text, preprocessor.path), spec);
+  check_config(spec.config, keys.where());
+  const std::string preset = preset_name(resnet);
+  spec.architecture = preset.empty() ? "resnet" : preset;
+  spec.preprocess.assumed = preprocessor.text == "{}";
+  return spec;
+}
+
 }  // namespace
 
 bool is_hf_config(const std::string& text, const std::string& path) {
@@ -207,7 +262,9 @@ ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocess
   const std::string type = keys.text("model_type", {});
   if (type == "vit") return parse_as<ViTConfig>(keys, preprocessor);
   if (type == "swin") return parse_as<SwinConfig>(keys, preprocessor);
-  fail_input("{}: model_type '{}' is not supported; expected 'vit' or 'swin'", config.path, type);
+  if (type == "resnet") return parse_resnet(keys, preprocessor);
+  fail_input("{}: model_type '{}' is not supported; expected 'vit', 'swin' or 'resnet'",
+             config.path, type);
 }
 
 }  // namespace vitrum

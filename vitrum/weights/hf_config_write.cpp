@@ -93,6 +93,22 @@ Json hf_config(const SwinConfig& c, const std::string& dtype) {
           {"window_size", c.window_h}};
 }
 
+Json hf_config(const ResNetConfig& c, const std::string& dtype) {
+  Json sizes = Json::array();
+  for (int64_t i = 0; i < 4; ++i) sizes.push_back(c.expansion() * c.width << i);
+  return {{"architectures", {c.classes > 0 ? "ResNetForImageClassification" : "ResNetModel"}},
+          {"depths", c.depths},
+          {"downsample_in_bottleneck", false},
+          {"downsample_in_first_stage", false},
+          {"dtype", dtype},
+          {"embedding_size", c.width},
+          {"hidden_act", "relu"},
+          {"hidden_sizes", sizes},
+          {"layer_type", c.bottleneck ? "bottleneck" : "basic"},
+          {"model_type", "resnet"},
+          {"num_channels", c.channels}};
+}
+
 }  // namespace
 
 std::string hf_config_text(const ModelSpec& spec, const std::string& dtype) {

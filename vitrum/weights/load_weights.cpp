@@ -12,11 +12,12 @@
 namespace vitrum {
 namespace {
 
-constexpr float kHeadDeviation = 0.02f;
-
 Grid grid_of(const ViTConfig& c) { return {c.image_h / c.patch_h, c.image_w / c.patch_w}; }
 
-void take_windows(ViTConfig&, const ViTConfig&) {}
+// What only one family can adapt.
+template <class Config>
+void take_windows(Config&, const Config&) {}
+template <>
 void take_windows(SwinConfig& wanted, const SwinConfig& stored) {
   wanted.window_h = stored.window_h, wanted.window_w = stored.window_w;
   wanted.pad_first = stored.pad_first;
@@ -157,11 +158,34 @@ class SwinAdapter {
   PositionRule rule_;
 };
 
+class ResNetAdapter {
+ public:
+  ResNetAdapter(const ResNetConfig& stored, const ResNetConfig& wanted)
+      : stored_(stored), wanted_(wanted) {}
+  bool changes(const std::string& param) const {
+    return param == "conv1.weight" && stored_.channels != wanted_.channels;
+  }
+  std::vector<float> operator()(const std::string&, const std::vector<float>& values) const {
+    return adapt_channels(values, stored_.width, stored_.channels, wanted_.channels, true);
+  }
+  std::vector<std::string> report() const {
+    if (stored_.channels == wanted_.channels) return {};
+    return {
+        fmt::format("first convolution of {} -> {} channels", stored_.channels, wanted_.channels)};
+  }
+
+ private:
+  const ResNetConfig &stored_, &wanted_;
+};
+
 Adapter adapter_of(const ViTConfig& stored, const ViTConfig& wanted, PositionRule rule) {
   return {stored, wanted, rule};
 }
 SwinAdapter adapter_of(const SwinConfig& stored, const SwinConfig& wanted, PositionRule rule) {
   return {stored, wanted, rule};
+}
+ResNetAdapter adapter_of(const ResNetConfig& stored, const ResNetConfig& wanted, PositionRule) {
+  return {stored, wanted};
 }
 
 class Loader {
@@ -208,6 +232,11 @@ class Loader {
   }
 
  private:
+  // Adapters are in no file: they start as they would without one.
+  bool is_stored(const std::string& name) const {
+    return std::any_of(params_.begin(), params_.end(),
+                       [&](const ParamSpec& p) { return p.name == name; });
+  }
   const ParamSpec& stored_param(const std::string& name) const {
     return *std::find_if(params_.begin(), params_.end(),
                          [&](const ParamSpec& p) { return p.name == name; });
@@ -215,7 +244,9 @@ class Loader {
 
   void fill(ParamStore& store, size_t i) {
     const ParamSpec& param = store.specs()[i];
-    if (new_head_ && in_head(wanted_, param.name)) return store.write(i, head_values(param));
+    if (new_head_ && in_head(wanted_, param.name))
+      return store.write(i, new_head(param, options_.head, options_.seed));
+    if (!is_stored(param.name)) return store.write(i, start_values(param));
     const ParamSpec& from = stored_param(param.name);
     const auto bytes = file_.read(from, stored_, scratch_);
     const DType dtype = file_.dtype(from, stored_);
@@ -228,10 +259,9 @@ class Loader {
     with_adapter([&](const auto& adapter) { store.write(i, adapter(param.name, values)); });
   }
 
-  std::vector<float> head_values(const ParamSpec& param) const {
-    std::vector<float> values(static_cast<size_t>(param.shape.numel()), 0.f);
-    if (param.name.ends_with(".weight") && options_.head != HeadInit::kZero)
-      Init::normal(kHeadDeviation).fill(values, param.name, options_.seed);
+  std::vector<float> start_values(const ParamSpec& param) const {
+    std::vector<float> values(static_cast<size_t>(param.shape.numel()));
+    param.init.fill(values, param.name, options_.seed);
     return values;
   }
 
@@ -250,6 +280,14 @@ PosResample parse_pos_resample(const std::string& name) {
   if (name == "bilinear") return PosResample::kBilinear;
   if (name == "bicubic") return PosResample::kBicubic;
   fail_usage("pos_resample is '{}'; expected auto, bilinear or bicubic", name);
+}
+
+std::vector<float> new_head(const ParamSpec& param, HeadInit init, uint64_t seed) {
+  constexpr float kDeviation = 0.02f;
+  std::vector<float> values(static_cast<size_t>(param.shape.numel()), 0.f);
+  const bool is_matrix = param.shape.rank() > 1;
+  if (is_matrix && init != HeadInit::kZero) Init::normal(kDeviation).fill(values, param.name, seed);
+  return values;
 }
 
 LoadReport load_weights(const std::filesystem::path& model, const ModelSpec& spec,

@@ -15,6 +15,7 @@ namespace vitrum {
 namespace {
 
 constexpr double kMaxParameters = 1e11, kMaxTokens = 1 << 20, kMaxPairs = 1 << 28;
+constexpr double kMaxPixels = 1e10;  // times the channels of a ResNet's first stage
 
 // ---- our own object: every field of the config ----
 
@@ -132,6 +133,32 @@ void read_pool(const JsonKeys& top, const JsonKeys& args, SwinConfig&) {
   args.choice("global_pool", top.choice("global_pool", 0, kPools), kPools);
 }
 
+// Arguments of timm's ResNet that do not change what a trained model computes, and those with a
+// single value that we have.
+const std::vector<JsonKeys::Fixed> kOnlyResNetArgs = {
+    {"cardinality", "1"},    {"base_width", "64"},  {"stem_type", "\"\""},
+    {"output_stride", "32"}, {"avg_down", "false"}, {"replace_stem_pool", "false"}};
+
+void read_model_args(const JsonKeys& args, ResNetConfig& c) {
+  args.only({"in_chans", "num_classes", "global_pool", "layers", "stem_width", "drop_rate",
+             "drop_path_rate", "zero_init_last", "img_size"},
+            kOnlyResNetArgs);
+  std::tie(c.image_h, c.image_w) = args.pair("img_size", {c.image_h, c.image_w}, kSides);
+  c.channels = args.integer("in_chans", c.channels, kSides);
+  c.classes = args.integer("num_classes", c.classes, kClasses);
+  c.width = args.integer("stem_width", c.width, {c.width, c.width});
+  c.drop_path = static_cast<float>(args.number("drop_path_rate", 0, 0, 1));
+  const std::vector<int64_t> layers = args.integers("layers", {1, kDepths.high});
+  if (!layers.empty() && layers.size() != c.depths.size())
+    fail_input("{}: layers must be 4 numbers", args.where());
+  std::copy(layers.begin(), layers.end(), c.depths.begin());
+}
+
+void read_pool(const JsonKeys& top, const JsonKeys& args, ResNetConfig&) {
+  constexpr std::array<std::string_view, 1> kPools = {"avg"};
+  args.choice("global_pool", top.choice("global_pool", 0, kPools), kPools);
+}
+
 // timm's rule: an input size in pretrained_cfg sets the channels, and the image size where it is
 // fixed.
 void read_timm(const JsonKeys& top, const JsonKeys& args, const JsonKeys& pretrained,
@@ -151,7 +178,8 @@ void read_timm(const JsonKeys& top, const JsonKeys& args, const JsonKeys& pretra
   if (!size.empty() && size.size() != 3)
     fail_input("{}: input_size must be [channels, height, width]", pretrained.where());
   if (!size.empty()) c.set_channels(size[0]);
-  if (!size.empty() && pretrained.boolean("fixed_input_size", true))
+  // A ResNet takes images of any size; the one it is published with is as good a default as any.
+  if (!size.empty() && (c.as<ResNetConfig>() || pretrained.boolean("fixed_input_size", true)))
     c.set_image_size(size[1], size[2]);
   c.set_classes(top.integer("num_classes", pretrained.integer("num_classes", c.classes(), kClasses),
                             kClasses));
@@ -212,6 +240,17 @@ void check_size(const SwinConfig& c, const std::string& path) {
         path, total, tokens, c.window_h, c.window_w);
 }
 
+void check_size(const ResNetConfig& c, const std::string& path) {
+  const auto real = [](int64_t n) { return static_cast<double>(n); };
+  double total = real(c.features()) * real(c.classes) + 49 * real(c.channels) * real(c.width);
+  for (size_t stage = 0; stage < c.depths.size(); ++stage)
+    total += 18 * real(c.depths[stage]) * std::pow(real(c.width << stage), 2);
+  const double pixels = real(c.image_h) * real(c.image_w) * real(c.width);
+  if (total > kMaxParameters || pixels > kMaxPixels)
+    fail_input("{}: a model of {:.3g} parameters for images of {}x{} is too large to be meant",
+               path, total, c.image_h, c.image_w);
+}
+
 }  // namespace
 
 void check_config(const ModelConfig& config, const std::string& path) {
@@ -261,6 +300,16 @@ std::string preset_name(const SwinConfig& c) {
     if (p && p->width == c.width && p->depths == c.depths && p->heads == c.heads &&
         p->patch_h == c.patch_h && p->patch_w == c.patch_w && p->window_h == c.window_h &&
         p->window_w == c.window_w && p->mlp_ratio == c.mlp_ratio && p->image_h == c.image_h)
+      return preset.name;
+  }
+  return {};
+}
+
+std::string preset_name(const ResNetConfig& c) {
+  for (const Preset& preset : presets()) {
+    const ResNetConfig* p = preset.config.as<ResNetConfig>();
+    if (p && p->depths == c.depths && p->bottleneck == c.bottleneck && p->width == c.width &&
+        p->small_stem == c.small_stem)
       return preset.name;
   }
   return {};

@@ -31,6 +31,12 @@ std::string timm_name(const ModelSpec& spec, const SwinConfig& c) {
                                                                : "swin_tiny_patch4_window7_224";
 }
 
+std::string timm_name(const ModelSpec&, const ResNetConfig& c) {
+  const std::string name = preset_name(c);
+  const bool same = c.eps == 1e-5f && c.head_bias && !c.small_stem;
+  return name.empty() || !same ? "vitrum_resnet" : name;
+}
+
 Json side(int64_t h, int64_t w) { return h == w ? Json(h) : Json{h, w}; }
 
 // timm truncates embed_dim * mlp_ratio.
@@ -83,6 +89,14 @@ Json model_args(const SwinConfig& c) {
 }
 
 const char* pool_name(const SwinConfig&) { return "avg"; }
+
+Json model_args(const ResNetConfig& c) {
+  Json args = {{"in_chans", c.channels}, {"num_classes", c.classes}};
+  if (c.drop_path > 0) args["drop_path_rate"] = tidy(c.drop_path);
+  return args;
+}
+
+const char* pool_name(const ResNetConfig&) { return "avg"; }
 const char* pool_name(const ViTConfig& c) { return c.mean_pool ? "avg" : "token"; }
 
 // What timm replaces for other channels and classes.
@@ -91,6 +105,7 @@ struct Ends {
 };
 Ends ends_of(const ViTConfig&) { return {"patch_embed.proj", "head"}; }
 Ends ends_of(const SwinConfig&) { return {"patch_embed.proj", "head.fc"}; }
+Ends ends_of(const ResNetConfig&) { return {"conv1", "fc"}; }
 
 // One number a channel, as timm wants it.
 Json per_channel(const std::vector<float>& list, int64_t channels, double fallback) {
@@ -105,7 +120,7 @@ Json pretrained_cfg(const ModelSpec& spec) {
   const Preprocessing& p = spec.preprocess;
   const Ends ends = c.visit([](const auto& config) { return ends_of(config); });
   Json cfg = {{"input_size", {c.channels(), c.image_h(), c.image_w()}},
-              {"fixed_input_size", true},
+              {"fixed_input_size", !c.as<ResNetConfig>()},
               {"interpolation", p.interpolation},
               {"crop_pct", p.crop_pct},
               {"crop_mode", p.crop_mode},
