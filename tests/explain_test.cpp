@@ -20,7 +20,7 @@
 namespace vitrum {
 namespace {
 
-ModelSpec spec_of(const ViTConfig& config) {
+ModelSpec spec_of(const ModelConfig& config) {
   ModelSpec spec;
   spec.config = config;
   spec.preprocess.mean = spec.preprocess.std = {0.5f, 0.5f, 0.5f};
@@ -31,7 +31,7 @@ ModelSpec spec_of(const ViTConfig& config) {
 
 class Golden {
  public:
-  Golden(const std::string& model, const ViTConfig& config)
+  Golden(const std::string& model, const ModelConfig& config)
       : model_(model), spec_(spec_of(config)) {}
 
   std::vector<float> read(const std::string& name) const {
@@ -40,6 +40,8 @@ class Golden {
     file_.copy_to(t, {values.data(), t.shape, DType::kF32});
     return values;
   }
+  int64_t height() const { return spec_.config.image_h(); }
+  int64_t width() const { return spec_.config.image_w(); }
   std::vector<uint8_t> pixels() const {
     const auto bytes = file_.bytes(file_.at(model_ + ".pixels"));
     std::vector<uint8_t> values(bytes.size());
@@ -77,16 +79,19 @@ void expect_golden(const Golden& golden, Backend& backend) {
   const std::vector<LayerAttention> layers = golden.run(backend, &logits);
   expect_near(std::vector<double>(logits.begin(), logits.end()), golden.read("logits"), 2e-5,
               "logits");
-  std::vector<double> probs, grads, distances;
-  for (const LayerAttention& layer : layers) {
-    probs.insert(probs.end(), layer.weights.begin(), layer.weights.end());
-    grads.insert(grads.end(), layer.gradient.begin(), layer.gradient.end());
-    for (double d : mean_distances(layer, 4 * layer.grid.rows, 4 * layer.grid.columns))
-      distances.push_back(d);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerAttention& layer = layers[i];
+    const std::string number = "." + std::to_string(i);
+    const auto compare = [&](const std::vector<float>& got, const std::string& what) {
+      expect_near(std::vector<double>(got.begin(), got.end()), golden.read(what + number),
+                  what == "probs" ? 1e-6 : 1e-5, what + number);
+    };
+    compare(layer.weights, "probs"), compare(layer.gradient, "grads");
+    expect_near(attention_map(layer, HeadFusion::kMean).values, golden.read("map" + number), 1e-6,
+                "map" + number);
+    expect_near(mean_distances(layer, golden.height(), golden.width()),
+                golden.read("distances" + number), 1e-4, "distances" + number);
   }
-  expect_near(probs, golden.read("probs"), 1e-6, "probabilities");
-  expect_near(grads, golden.read("grads"), 1e-5, "gradients");
-  expect_near(distances, golden.read("distances"), 1e-4, "distances");
   const std::pair<const char*, HeadFusion> fusions[] = {
       {"mean", HeadFusion::kMean}, {"max", HeadFusion::kMax}, {"min", HeadFusion::kMin}};
   for (const auto& [name, fusion] : fusions)
@@ -98,44 +103,56 @@ void expect_golden(const Golden& golden, Backend& backend) {
 }
 
 TEST(Explain, EqualsPyTorch) {
-  const Golden token("token", {.image_h = 16,
-                               .image_w = 16,
-                               .patch_h = 4,
-                               .patch_w = 4,
-                               .width = 16,
-                               .depth = 2,
-                               .heads = 2,
-                               .mlp_width = 64,
-                               .classes = 5});
-  const Golden mean("mean", {.image_h = 8,
-                             .image_w = 16,
-                             .patch_h = 4,
-                             .patch_w = 4,
-                             .width = 24,
-                             .depth = 2,
-                             .heads = 3,
-                             .mlp_width = 24,
-                             .classes = 4,
-                             .class_token = false,
-                             .mean_pool = true});
+  const Golden token("token", ViTConfig{.image_h = 16,
+                                        .image_w = 16,
+                                        .patch_h = 4,
+                                        .patch_w = 4,
+                                        .width = 16,
+                                        .depth = 2,
+                                        .heads = 2,
+                                        .mlp_width = 64,
+                                        .classes = 5});
+  const Golden mean("mean", ViTConfig{.image_h = 8,
+                                      .image_w = 16,
+                                      .patch_h = 4,
+                                      .patch_w = 4,
+                                      .width = 24,
+                                      .depth = 2,
+                                      .heads = 3,
+                                      .mlp_width = 24,
+                                      .classes = 4,
+                                      .class_token = false,
+                                      .mean_pool = true});
+  const Golden swin("swin", SwinConfig{.image_h = 16,
+                                       .image_w = 16,
+                                       .patch_h = 2,
+                                       .patch_w = 2,
+                                       .width = 8,
+                                       .depths = {2, 2},
+                                       .heads = {1, 2},
+                                       .window_h = 4,
+                                       .window_w = 4,
+                                       .mlp_ratio = 1,
+                                       .classes = 4});
   for (const char* device : {"reference", "cpu"}) {
     const auto backend = make_backend({.device = device});
     SCOPED_TRACE(device);
     expect_golden(token, *backend);
     expect_golden(mean, *backend);
+    expect_golden(swin, *backend);
   }
 }
 
 TEST(Explain, OneLayerIsReadAlone) {
-  const ModelSpec spec = spec_of({.image_h = 16,
-                                  .image_w = 16,
-                                  .patch_h = 8,
-                                  .patch_w = 8,
-                                  .width = 24,
-                                  .depth = 3,
-                                  .heads = 3,
-                                  .mlp_width = 24,
-                                  .classes = 2});
+  const ModelSpec spec = spec_of(ViTConfig{.image_h = 16,
+                                           .image_w = 16,
+                                           .patch_h = 8,
+                                           .patch_w = 8,
+                                           .width = 24,
+                                           .depth = 3,
+                                           .heads = 3,
+                                           .mlp_width = 24,
+                                           .classes = 2});
   const auto backend = make_backend({});
   Graph g;
   trace(g, spec, 1);

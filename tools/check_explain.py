@@ -19,7 +19,8 @@ import torch
 from PIL import Image
 from safetensors.numpy import load_file
 
-from explain_reference import Probabilities, gradient_relevance, mean_distances, readout, rollout
+from explain_reference import (Probabilities, attention_map, gradient_relevance, mean_distances, readout, rollout,
+                               swin_layers, vit_layers)
 
 WORST = {}
 
@@ -49,41 +50,50 @@ def check(vitrum, directory, path, model, transform, folder):
     run = lambda *a: subprocess.run([vitrum, *map(str, a), "--model", directory, "-q", "--precision", "f32"], check=True,
                                     stdout=subprocess.DEVNULL)
     image = transform(Image.open(path).convert("RGB"))
-    depth, prefix = len(model.blocks), model.num_prefix_tokens
-    rows, columns = model.patch_embed.grid_size
+    swin = hasattr(model, "layers")
+    layers = swin_layers(model) if swin else vit_layers(model)
+    blocks = [n for n, m in model.named_modules() if hasattr(m, "attn") and hasattr(m, "mlp")]
 
     logits, probs, grads = Probabilities(model)(image)
-    modules = ["patch_embed", "blocks.0", f"blocks.{depth - 1}", "blocks.1.attn", "blocks.1.mlp", "blocks.1.mlp.act",
-               "blocks.1.norm2", "norm", "head"]
-    names = [f"blocks.{i}.attn.probs" for i in range(depth)] + modules
+    modules = ["patch_embed", blocks[0], blocks[-1], f"{blocks[1]}.attn", f"{blocks[1]}.mlp", f"{blocks[1]}.mlp.act",
+               f"{blocks[1]}.norm2", "norm", "head.fc" if swin else "head"]
+    modules += ["layers.1", "layers.1.downsample"] if swin else []
+    names = [f"{block}.attn.probs" for block in blocks] + modules
     run("embed", path, "--output", folder / "taps.safetensors", *(x for n in names for x in ("--tap", n)))
     taps = load_file(folder / "taps.safetensors")
-    for i in range(depth):
-        compare("attention probabilities", taps[f"blocks.{i}.attn.probs"][0], probs[i], 1e-5)
+    for block, p in zip(blocks, probs):
+        compare("attention probabilities", taps[f"{block}.attn.probs"].reshape(p.shape), p, 1e-5)
     for name, value in outputs(model, modules, image).items():
         scale = float(value.abs().max())
-        compare(f"{name} (relative)", taps[name][0] / scale, value / scale, 2e-5)
+        compare(f"{name} (relative)", taps[name].reshape(value.shape) / scale, value / scale, 2e-5)
 
-    mean = model.global_pool == "avg"
-    weights = readout(probs[0].shape[-1], prefix, mean)
+    prefix = layers[-1].prefix
+    mean = swin or model.global_pool == "avg"
+    weights = readout(layers[-1].tokens, prefix, mean)
     for fusion, discard in (("mean", 0), ("max", 0.9), ("min", 0.5)):
         run("explain", path, "--output", folder, "--npy", "--fusion", fusion, "--discard", discard)
-        ours = np.load(folder / f"{path.stem}-rollout.npy")
-        theirs = rollout(probs, weights, prefix, fusion, discard).reshape(rows, columns)
+        ours, theirs = np.load(folder / f"{path.stem}-rollout.npy"), rollout(probs, layers, weights, fusion, discard)
         # A weight that lies on the border of the share may be discarded by one and kept by the other.
         compare(f"rollout, {fusion}, {discard} discarded (of its largest)", ours / theirs.max(), theirs / theirs.max(),
                 1e-4 if discard == 0 else 2e-3)
-    theirs = gradient_relevance(probs, grads, weights, prefix).reshape(rows, columns)
+        for i, (p, layer) in enumerate(zip(probs, layers)):
+            theirs = attention_map(p, layer, readout(layer.tokens, prefix, mean), fusion)
+            compare(f"attention maps, {fusion}", np.load(folder / f"{path.stem}-attention-{i:02}.npy"), theirs, 1e-5)
+    theirs = gradient_relevance(probs, grads, layers, weights)
     compare("gradient-weighted attention (of its largest)",
             np.load(folder / f"{path.stem}-gradient.npy") / theirs.max(), theirs / theirs.max(), 1e-4)
-    height, width = image.shape[1:]
-    theirs = [mean_distances(p, prefix, rows, columns, height / rows, width / columns) for p in probs]
-    compare("mean attention distance, pixels", np.load(folder / "distance.npy"), theirs, 1e-2)
+    ours = np.load(folder / "distance.npy")
+    for row, p, layer in zip(ours, probs, layers):
+        compare("mean attention distance, pixels", row[:p.shape[1]], mean_distances(p, layer, *image.shape[1:]), 1e-2)
 
 
 def check_weights(vitrum, directory, model, folder):
     subprocess.run([vitrum, "explain", "--weights", "--model", directory, "--output", folder, "-q"], check=True,
                    stdout=subprocess.DEVNULL)
+    if hasattr(model, "layers"):
+        table = model.layers[1].blocks[0].attn.relative_position_bias_table.detach().numpy()
+        ours = np.load(folder / f"relative-positions-{len(model.layers[0].blocks):02}.npy")
+        return compare("relative position bias", ours, table.T.reshape(ours.shape), 0)
     positions = model.pos_embed.detach().numpy()[0, model.num_prefix_tokens:].astype(np.float64)
     rows, columns = model.patch_embed.grid_size
     unit = positions / np.linalg.norm(positions, axis=-1, keepdims=True)

@@ -4,15 +4,12 @@
 #include <cmath>
 
 #include "vitrum/core/utf8.h"
-#include "vitrum/explain/glyphs.h"
 
 namespace vitrum {
 namespace {
 
-constexpr double kUnits = 6;         // grid units of a capital letter's height
-constexpr double kGap = 1.7;         // between letters, in units
-constexpr double kSpace = 2.6;       // a blank, in units
-constexpr double kThickness = 0.95;  // of a stroke, in units
+constexpr double kCapital = 0.72;    // height of a capital letter in a font of one pixel
+constexpr double kThickness = 0.15;  // of a stroke, relative to that height
 
 void blend(Image& image, int x, int y, double cover, Rgb colour) {
   const size_t at =
@@ -29,56 +26,6 @@ double distance(Point p, Point a, Point b) {
   const double along =
       length > 0 ? std::clamp(((p.x - a.x) * dx + (p.y - a.y) * dy) / length, 0.0, 1.0) : 0;
   return std::hypot(p.x - a.x - along * dx, p.y - a.y - along * dy);
-}
-
-std::string_view glyph_of(char32_t c) { return c > ' ' && c <= '~' ? kGlyphs[c - '!'] : kBoxGlyph; }
-
-// Calls each(from, to) for the strokes of a glyph, in grid units.
-template <class Each>
-void for_strokes(std::string_view glyph, const Each& each) {
-  Point last;
-  bool down = false;
-  for (size_t i = 0; i < glyph.size();) {
-    if (glyph[i] == ' ') {
-      down = false, ++i;
-      continue;
-    }
-    const Point p{static_cast<double>(glyph[i] - '0'), static_cast<double>(glyph[i + 1] - '0')};
-    i += 2;
-    const bool alone = !down && (i >= glyph.size() || glyph[i] == ' ');
-    if (down || alone) each(alone ? p : last, p);
-    last = p, down = true;
-  }
-}
-
-struct Extent {
-  double left = 4, right = 0;
-};
-Extent extent_of(std::string_view glyph) {
-  Extent e;
-  for_strokes(glyph, [&](Point a, Point b) {
-    e.left = std::min({e.left, a.x, b.x}), e.right = std::max({e.right, a.x, b.x});
-  });
-  return e;
-}
-
-// Calls each(glyph, x of its left edge) and returns the width, both in grid units.
-template <class Each>
-double for_glyphs(std::string_view text, const Each& each) {
-  double x = 0;
-  while (!text.empty()) {
-    const CodePoint c = decode_utf8(text);
-    text.remove_prefix(c.bytes);
-    if (c.value == ' ') {
-      x += kSpace;
-      continue;
-    }
-    const std::string_view glyph = glyph_of(c.value);
-    const Extent e = extent_of(glyph);
-    each(glyph, x - e.left);
-    x += e.right - e.left + kGap;
-  }
-  return x;
 }
 
 }  // namespace
@@ -136,20 +83,14 @@ void draw_line(Image& image, Point from, Point to, double thickness, Rgb colour)
     }
 }
 
-double text_width(std::string_view text, double size) {
-  const double width = for_glyphs(text, [](std::string_view, double) {});
-  return std::max(0.0, width - kGap) * size / kUnits;
-}
+double text_width(std::string_view text, double size) { return text_width(text) * size / kCapital; }
 
 void draw_text(Image& image, Point at, std::string_view text, double size, Rgb colour) {
-  const double unit = size / kUnits, thickness = std::max(1.2, kThickness * unit);
-  for_glyphs(text, [&](std::string_view glyph, double left) {
-    const auto place = [&](Point p) {
-      return Point{at.x + (left + p.x) * unit, at.y + (p.y - kUnits) * unit};
-    };
-    for_strokes(glyph,
-                [&](Point a, Point b) { draw_line(image, place(a), place(b), thickness, colour); });
-  });
+  const double scale = size / kCapital, thickness = std::max(1.2, kThickness * size);
+  const auto place = [&](Point p) { return Point{at.x + p.x * scale, at.y + p.y * scale}; };
+  for (const std::vector<Point>& stroke : text_strokes(text))
+    for (size_t i = 1; i < stroke.size(); ++i)
+      draw_line(image, place(stroke[i - 1]), place(stroke[i]), thickness, colour);
 }
 
 std::string fit_text(std::string_view text, double size, double width) {

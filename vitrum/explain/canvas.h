@@ -2,9 +2,11 @@
 // the centre of the first pixel is at 0.5.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "vitrum/data/image.h"
+#include "vitrum/data/stroke_font.h"
 
 namespace vitrum {
 
@@ -23,13 +25,9 @@ void fill(Image& image, int top, int left, int height, int width, Rgb colour);
 void paste(const Image& from, Image& to, int top, int left);  // grey or RGB, into RGB
 
 // A line with round ends; a dot where both ends are the same.
-struct Point {
-  double x = 0, y = 0;
-};
 void draw_line(Image& image, Point from, Point to, double thickness, Rgb colour);
 
 // Text in strokes. `size` is the height of a capital letter, `at` the left end of the base line.
-// What is not ASCII appears as a box.
 double text_width(std::string_view text, double size);
 void draw_text(Image& image, Point at, std::string_view text, double size, Rgb colour = kInk);
 // At most `width` wide, ending in "..." where something was cut.
