@@ -4,9 +4,9 @@
 #include <cmath>
 #include <filesystem>
 
+#include "vitrum/cli/live_page.h"
 #include "vitrum/cli/verbs.h"
 #include "vitrum/core/error.h"
-#include "vitrum/report/live_report.h"
 #include "vitrum/train/trainer.h"
 
 namespace vitrum {
@@ -134,31 +134,20 @@ int stopped(const Trainer& t, const TrainResult& result, const CommonOptions& co
   return 128 + result.signal;
 }
 
-// A page that cannot be written is no reason to end a run.
-template <class Write>
-void try_report(const CommonOptions& common, const Write& write) {
-  try {
-    write();
-  } catch (const Error& error) {
-    info(common, fmt::format("no report.html: {}", error.what()));
-  }
-}
-
 int train(const Options& o, const CommonOptions& common) {
   const Recipe recipe = merged_recipe(o, common);
   Trainer trainer(recipe, run_options(o, common, recipe));
   info(common, opening(trainer));
   if (common.verbose) info(common, "\n" + to_toml(trainer.recipe()));
-  LiveReport report(trainer);
+  LivePage page(trainer, common);
   const TrainResult result = trainer.run({.epoch = [&](const EpochMetrics& row, bool best) {
     if (common.json)
       print_out(to_json(row) + "\n");
     else if (!common.quiet)
       print_out(epoch_line(row, best, trainer.total_epochs()));
-    try_report(common, [&] { report.epoch(); });
+    page.epoch();
   }});
-  try_report(common,
-             [&] { report.finish(result.signal != 0 ? RunState::kStopped : RunState::kFinished); });
+  page.finish(result.signal);
   if (result.signal != 0) return stopped(trainer, result, common);
   const std::string text = closing(trainer, result);
   if (!common.json)
