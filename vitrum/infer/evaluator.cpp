@@ -93,9 +93,10 @@ Evaluation EvaluationTotals::result() const {
 }
 
 Evaluator::Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
-                     Arena weights)
+                     Arena weights, From from)
     : program_(require_head(model), store, batch,
-               {.compute = weights == Arena::kEma ? DType::kF32 : compute, .weights = weights}),
+               {.compute = weights == Arena::kEma ? DType::kF32 : compute, .weights = weights},
+               from),
       logits_(static_cast<size_t>(batch * model.config.classes())) {}
 
 Evaluation Evaluator::run(Loader& loader, int64_t classes, const KeepGoing& keep_going) {

@@ -55,7 +55,7 @@ class Evaluator {
  public:
   // `weights` is kMaster, or kEma for the averaged ones; those run in f32, whatever `compute` says.
   Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
-            Arena weights = Arena::kMaster);
+            Arena weights = Arena::kMaster, From from = From::kPixels);
 
   Evaluation run(Loader& loader, int64_t classes, const KeepGoing& keep_going = {});
 

@@ -15,11 +15,6 @@ namespace vitrum {
 namespace fs = std::filesystem;
 namespace {
 
-bool exists(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 // config.toml has a line a key, as to_toml() writes it.
 std::vector<std::pair<std::string, std::string>> recipe_lines(std::string_view text) {
   std::vector<std::pair<std::string, std::string>> all;
@@ -46,11 +41,10 @@ RunState state_of(const ReportRun& run) {
   return run.metrics.back().epoch >= run.epochs ? RunState::kFinished : RunState::kStopped;
 }
 
-// The model as the run saved it last.
 std::optional<ModelSpec> saved_model(const std::string& path) {
-  for (const char* part : {"/last", "/best"})
-    if (is_model_dir(path + part)) return resolve_model(path + part);
-  return std::nullopt;
+  const std::string model = model_of_run(path);
+  if (model.empty()) return std::nullopt;
+  return resolve_model(model);
 }
 
 ReportModel describe(const ModelSpec& spec) {
@@ -79,6 +73,13 @@ void complete_classes(ReportRun& run) {
 }
 
 }  // namespace
+
+// The last one is what the predictions are of.
+std::string model_of_run(const std::string& path) {
+  for (const char* part : {"/last", "/best"})
+    if (is_model_dir(path + part)) return path + part;
+  return "";
+}
 
 ReportRun read_run(const std::string& path) {
   ReportRun run{.path = path, .name = fs::path(path).filename().string()};
