@@ -128,6 +128,14 @@ TEST_F(Report, OverlaysStandBesideTheImages) {
             run.uncertain[0].image);
 }
 
+TEST_F(Report, AttentionIsDrawnOverTheImages) {
+  EXPECT_EQ(report({run()}).code, 0);
+  const json page = data_of(read_text(run() + "/report.html"))["runs"][0];
+  ASSERT_FALSE(page["mistakes"].empty());
+  for (const json& tile : page["mistakes"])
+    EXPECT_THAT(tile["overlay"].get<std::string>(), StartsWith("data:image/webp;base64,"));
+}
+
 TEST_F(Report, NamesAreInert) {
   const std::string evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>";
   ReportRun run = read_run(this->run());

@@ -69,6 +69,22 @@ TEST_F(TrainCli, TellsPeopleWhatHappened) {
   EXPECT_THAT(run.err, AllOf(HasSubstr("parameters"), HasSubstr("75 training and 21 test images")));
 }
 
+TEST_F(TrainCli, ModelsAreComparedOnData) {
+  EXPECT_EQ(train({"--out", tiny_ / "run", "--epochs", "1", "-q"}).code, 0);
+  const auto compare = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"models", "--compare", tiny_ / "run/best", tiny_ / "run/last",
+                               "vit_small28", "--data", "mnist:" + (tiny_ / "")});
+    return test::run_vitrum(more, tiny_ / "output");
+  };
+  const Finished table = compare({});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_EQ(lines(table.out), 4);
+  EXPECT_THAT(table.out, AllOf(HasSubstr("run/best"), HasSubstr("images/s"), HasSubstr(" % ")));
+  for (size_t at = 0, end; (end = table.out.find('\n', at)) != table.out.npos; at = end + 1)
+    EXPECT_LE(end - at, 80u);
+  EXPECT_THAT(compare({"--json"}).out, HasSubstr("\"accuracy\":null,\"images_per_second\":null"));
+}
+
 TEST_F(TrainCli, JsonIsAllThereIsOnStdout) {
   const Finished run = train({"--out", tiny_ / "run", "--epochs", "3", "--json"});
   EXPECT_EQ(run.code, 0) << run.err;

@@ -90,21 +90,28 @@ std::string json_line(const Row& row) {
   return json.field("images_per_second", row.images_per_second).end_object().str() + "\n";
 }
 
+// Of a path that is too long the end tells more than the beginning.
+std::string fitted(const std::string& name, int width) {
+  if (columns(name) <= width) return fit_columns(name, width);
+  size_t from = 0;
+  while (columns(name.substr(from)) > width - 3) from += decode_utf8(name.substr(from)).bytes;
+  return "..." + fit_columns(name.substr(from), width - 3);
+}
+
 std::string table(const std::vector<Row>& rows, bool measured) {
-  constexpr int kName = 30;
+  const int width = measured ? 24 : 30;
   const auto line = [&](const std::string& name, const auto&... cells) {
-    const std::string fitted = fit_columns(name, kName - 1);
-    std::string text = fitted + std::string(static_cast<size_t>(kName - columns(fitted)), ' ');
-    text += fmt::format("{:>8}{:>12}{:>9}{:>11}", cells...);
-    return text;
+    const std::string own = fitted(name, width - 1);
+    return own + std::string(static_cast<size_t>(width - columns(own)), ' ') +
+           fmt::format("{:>7}{:>12}{:>9}{:>10}", cells...);
   };
   std::string out = line("model", "family", "parameters", "MACs", "weights");
-  out += measured ? fmt::format("{:>10}{:>10}\n", "top-1", "images/s") : "\n";
+  out += measured ? fmt::format("{:>9}{:>9}\n", "top-1", "images/s") : "\n";
   for (const Row& row : rows) {
     out += line(row.name, row.family, with_commas(row.parameters),
                 human_count(static_cast<double>(row.macs)), human_bytes(row.bytes));
     if (!std::isnan(row.accuracy))
-      out += fmt::format("{:>8.2f} %{:>10.1f}", 100 * row.accuracy, row.images_per_second);
+      out += fmt::format("{:>7.2f} %{:>9.1f}", 100 * row.accuracy, row.images_per_second);
     out += "\n";
   }
   return out;

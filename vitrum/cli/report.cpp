@@ -7,6 +7,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
+#include "vitrum/report/attention.h"
 #include "vitrum/report/html.h"
 #include "vitrum/report/live_report.h"
 #include "vitrum/report/plots.h"
@@ -17,6 +18,7 @@ namespace {
 struct Options {
   std::vector<std::string> runs;
   std::string output;
+  bool attention = false;
 };
 
 // Runs of the same name are told apart by their paths.
@@ -29,11 +31,24 @@ void distinguish(std::vector<ReportRun>& runs) {
   for (size_t i = 0; i < runs.size(); ++i) runs[i].name = names[i];
 }
 
+// Drawn where it was asked for, or costs next to nothing.
+Overlay overlay_of(const ReportRun& run, const Options& o, const CommonOptions& common) {
+  const std::string model = model_of_run(run.path);
+  if (model.empty() || (!o.attention && !cheap_attention(run))) return {};
+  try {
+    return attention_overlay(
+        model, {.device = common.device, .threads = static_cast<int>(common.threads)});
+  } catch (const Error&) {  // a model without attention
+    if (o.attention) throw;
+    return {};
+  }
+}
+
 int run(const Options& o, const CommonOptions& common) {
   std::vector<ReportRun> runs;
   for (const std::string& path : o.runs) runs.push_back(read_run(path));
   for (ReportRun& run : runs) {
-    add_pictures(run);
+    add_pictures(run, overlay_of(run, o, common));
     for (const std::string& note : run.notes) info(common, run.name + ": " + note);
   }
   distinguish(runs);
@@ -65,7 +80,10 @@ Verb report_verb() {
                       {"--output", &o->output,
                        "the page (default: RUN/report.html, of several report.html); its plots "
                        "come beside it as SVG and PNG",
-                       "FILE"}},
+                       "FILE"},
+                      {"--attention", &o->attention,
+                       "draw over test images what the model looks at, also where that takes "
+                       "longer than a second"}},
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 

@@ -1,7 +1,6 @@
 #include "vitrum/runtime/summary.h"
 
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 
@@ -11,6 +10,7 @@
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/infer/model_memory.h"
+#include "vitrum/train/param_rules.h"
 
 namespace vitrum {
 namespace {
@@ -39,25 +39,17 @@ struct Report {
   size_t precision() const { return compute == DType::kBF16 ? 1 : 0; }
 };
 
-void freeze(Graph& g, const std::vector<std::string>& patterns) {
-  std::vector<std::string> names;
-  for (const ParamSpec& param : g.params) names.push_back(param.name);
-  for (const std::string& pattern : patterns) {
-    bool found = false;
-    for (ParamSpec& param : g.params)
-      if (fnmatch(pattern.c_str(), param.name.c_str(), 0) == 0 ||
-          param.name.starts_with(pattern + "."))
-        param.trainable = false, found = true;
-    if (!found)
-      fail_usage("--freeze: '{}' matches no parameter{}", pattern, did_you_mean(pattern, names));
-  }
+void freeze(Graph& g, const ModelSpec& spec, const Options& o) {
+  Recipe recipe;
+  recipe.freeze = o.freeze;
+  freeze_params(g.params, spec.config, recipe);
 }
 
 std::vector<LayerSummary> layers_of(const ModelSpec& spec, const Options& o) {
   const ModelConfig& c = spec.config;
   Graph g;
   model(Scope(g), g.input("image", {o.batch, c.channels(), c.image_h(), c.image_w()}), c);
-  freeze(g, o.freeze);
+  freeze(g, spec, o);
   return summarize(g);
 }
 
@@ -70,7 +62,7 @@ std::vector<MemoryRow> memory_of(const ModelSpec& spec, const Options& o) {
     MemoryRow& row = rows.emplace_back(MemoryRow{.batch = batch});
     for (const DType compute : {DType::kF32, DType::kBF16}) {
       const MemoryOptions options{
-          .batch = batch, .compute = compute, .freeze = [&](Graph& g) { freeze(g, o.freeze); }};
+          .batch = batch, .compute = compute, .freeze = [&](Graph& g) { freeze(g, spec, o); }};
       row.inference[compute == DType::kBF16] = inference_memory(spec, options);
       row.training[compute == DType::kBF16] = training_memory(spec, options);
     }

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <utility>
 
+#include "vitrum/cli/live_page.h"
 #include "vitrum/cli/training.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
-#include "vitrum/report/live_report.h"
 #include "vitrum/train/fast.h"
 #include "vitrum/train/lr_scan.h"
 #include "vitrum/train/trainer.h"
@@ -196,16 +196,6 @@ int stopped(const std::string& run, const std::string& where, int signal,
   return 128 + signal;
 }
 
-// A page that cannot be written is no reason to end a run.
-template <class Write>
-void try_report(const CommonOptions& common, const Write& write) {
-  try {
-    write();
-  } catch (const Error& error) {
-    info(common, fmt::format("no report.html: {}", error.what()));
-  }
-}
-
 // Returns the signal that stopped it, or 0.
 int scan(Recipe& recipe, RunOptions& options, const CommonOptions& common) {
   bool told = false;
@@ -241,16 +231,15 @@ int train(const Options& o, const CommonOptions& common) {
   Trainer trainer(recipe, options);
   info(common, opening(trainer));
   if (common.verbose) info(common, "\n" + to_toml(trainer.recipe()));
-  LiveReport report(trainer);
+  LivePage page(trainer, common);
   const TrainResult result = trainer.run({.epoch = [&](const EpochMetrics& row, bool best) {
     if (common.json)
       print_out(to_json(row) + "\n");
     else if (!common.quiet)
       print_out(epoch_line(row, best, trainer.total_epochs()));
-    try_report(common, [&] { report.epoch(); });
+    page.epoch();
   }});
-  try_report(common,
-             [&] { report.finish(result.signal != 0 ? RunState::kStopped : RunState::kFinished); });
+  page.finish(result.signal);
   if (result.signal != 0)
     return stopped(trainer.directory(), fmt::format("after step {}", trainer.position().step),
                    result.signal, common);

@@ -41,11 +41,10 @@ RunState state_of(const ReportRun& run) {
   return run.metrics.back().epoch >= run.epochs ? RunState::kFinished : RunState::kStopped;
 }
 
-// The model as the run saved it last.
 std::optional<ModelSpec> saved_model(const std::string& path) {
-  for (const char* part : {"/last", "/best"})
-    if (is_model_dir(path + part)) return resolve_model(path + part);
-  return std::nullopt;
+  const std::string model = model_of_run(path);
+  if (model.empty()) return std::nullopt;
+  return resolve_model(model);
 }
 
 ReportModel describe(const ModelSpec& spec) {
@@ -74,6 +73,13 @@ void complete_classes(ReportRun& run) {
 }
 
 }  // namespace
+
+// The last one is what the predictions are of.
+std::string model_of_run(const std::string& path) {
+  for (const char* part : {"/last", "/best"})
+    if (is_model_dir(path + part)) return path + part;
+  return "";
+}
 
 ReportRun read_run(const std::string& path) {
   ReportRun run{.path = path, .name = fs::path(path).filename().string()};

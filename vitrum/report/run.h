@@ -54,6 +54,9 @@ ReportRun read_run(const std::string& path);
 // Opens the data of a run and adds its pictures; what cannot be had becomes a note.
 void add_pictures(ReportRun& run, const Overlay& overlay = {});
 
+// Where its model is, "" where none is saved yet.
+std::string model_of_run(const std::string& path);
+
 // The same with data that is open already.
 void add_test_images(ReportRun& run, const Dataset& test, const Overlay& overlay = {});
 void add_training_samples(ReportRun& run, const Recipe& recipe, const ModelSpec& model,

@@ -6,10 +6,9 @@
 #include "vitrum/core/error.h"
 #include "vitrum/data/encode_png.h"
 #include "vitrum/data/encode_webp.h"
-#include "vitrum/data/loader.h"
 #include "vitrum/data/resize.h"
-#include "vitrum/infer/model_program.h"
 #include "vitrum/report/run.h"
+#include "vitrum/train/trainer.h"
 
 namespace vitrum {
 namespace {
@@ -107,13 +106,9 @@ void add_test_images(ReportRun& run, const Dataset& test, const Overlay& overlay
 
 void add_training_samples(ReportRun& run, const Recipe& recipe, const ModelSpec& model,
                           const Dataset& train) {
-  const LoaderConfig config{.batch_size = std::min(kAugmentedSamples, train.size()),
-                            .shuffle = true,
-                            .seed = static_cast<uint64_t>(recipe.seed),
-                            .prefetch = 1,
-                            .preprocess = preprocess_of(model),
-                            .augment = augment_for(recipe, model),
-                            .tolerant = true};
+  LoaderConfig config = loader_config(recipe, model, train, 1);
+  config.batch_size = std::min(kAugmentedSamples, train.size());
+  config.threads = config.prefetch = 1, config.tolerant = true;
   Loader loader(train, config);
   loader.start(0);
   Batch batch;

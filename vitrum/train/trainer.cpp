@@ -40,24 +40,6 @@ int64_t epochs_of(const Recipe& recipe, int64_t images) {
                               : recipe.epochs;
 }
 
-LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
-                           int threads) {
-  // Images in memory cost next to nothing, unless a policy works on them; files are decoded: on as
-  // many threads as there are.
-  Augment augment = augment_for(recipe, model);
-  const bool costly = data.image_size().height == 0 || !augment.policies.empty();
-  const int usual = costly ? (threads > 0 ? threads : available_cores()) : 1;
-  return {.batch_size = recipe.batch_size,
-          .shuffle = true,
-          .seed = static_cast<uint64_t>(recipe.seed),
-          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
-          .preprocess = preprocess_of(model),
-          .augment = std::move(augment),
-          .mix = mix_for(recipe),
-          .strong_epochs = strong_epochs(recipe, epochs_of(recipe, data.size())),
-          .repeat = static_cast<int>(recipe.repeat)};
-}
-
 LoaderConfig test_config(LoaderConfig config, const Recipe& recipe) {
   config.batch_size = recipe.eval_batch_size.value_or(recipe.batch_size);
   config.shuffle = false, config.augment = {}, config.mix = {}, config.repeat = 1;
@@ -90,6 +72,24 @@ std::optional<Trainer::Features> Trainer::features_for(const Recipe& recipe, con
   if (!vitrum::keeps_features(recipe, model, data)) return {};
   const int64_t width = feature_width(model.config);
   return Features{{data.train(), width}, {data.test(), width}};
+}
+
+LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
+                           int threads) {
+  // Images in memory cost next to nothing, unless a policy works on them; files are decoded: on as
+  // many threads as there are.
+  Augment augment = augment_for(recipe, model);
+  const bool costly = data.image_size().height == 0 || !augment.policies.empty();
+  const int usual = costly ? (threads > 0 ? threads : available_cores()) : 1;
+  return {.batch_size = recipe.batch_size,
+          .shuffle = true,
+          .seed = static_cast<uint64_t>(recipe.seed),
+          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
+          .preprocess = preprocess_of(model),
+          .augment = std::move(augment),
+          .mix = mix_for(recipe),
+          .strong_epochs = strong_epochs(recipe, epochs_of(recipe, data.size())),
+          .repeat = static_cast<int>(recipe.repeat)};
 }
 
 Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
