@@ -68,6 +68,10 @@ Recipe everything() {
     momentum = 0.95
     betas = [0.85, 0.98]
     eps = 1e-7
+    nesterov = true
+    adamw_lr = 1e-4
+    muon_scale = "match_rms_adamw"
+    sam = 0.05
     no_decay = false
     clip_norm = 1
     freeze = ["blocks.*", "pos_embed"]
@@ -95,6 +99,10 @@ Recipe everything() {
     checkpoint_every = 500
     eval_every = 2
     workers = 3
+    lora = 8
+    lora_alpha = 16
+    lora_targets = ["qkv", "mlp.fc1"]
+    lora_dropout = 0.1
   )");
 }
 
@@ -119,7 +127,7 @@ TEST(Recipe, ReadsEveryKey) {
   EXPECT_EQ(r.freeze, (std::vector<std::string>{"blocks.*", "pos_embed"}));
   EXPECT_EQ(r.lr_scale, (std::vector<LrScale>{{"*.bias", 0.5}, {"head.*", 100}}));
   EXPECT_EQ(r.lr_scan, (std::vector<double>{0.001, 0.003}));
-  EXPECT_EQ(changed_keys(Recipe(), r).size(), 52u)
+  EXPECT_EQ(changed_keys(Recipe(), r).size(), 60u)
       << "a key is missing from everything(), or one is not read";
 }
 
@@ -145,7 +153,7 @@ TEST(Recipe, SetTakesPlainWordsAndToml) {
     set_assignment(r, assignment);
   EXPECT_EQ(r.optimizer, OptimizerKind::kAdam);
   EXPECT_EQ(r.lr, 0.5);
-  EXPECT_EQ(r.betas[1], 0.6);
+  EXPECT_EQ(r.betas->at(1), 0.6);
   EXPECT_FALSE(r.no_decay);
   EXPECT_EQ(r.data, "mnist:some dir/with=equals");
   EXPECT_EQ(r.model, "vit_mnist");
@@ -185,7 +193,8 @@ TEST(Recipe, MistakesNameFileLineKeyAndNearest) {
   EXPECT_THAT(file_error("lr = \"fast\""),
               AllOf(HasSubstr("r.toml:1: lr = \"fast\""), HasSubstr("a number")));
   EXPECT_THAT(file_error("optimizer = \"adamv\""),
-              AllOf(HasSubstr("one of sgd, adam, adamw"), HasSubstr("did you mean 'adam")));
+              AllOf(HasSubstr("one of sgd, adam, adamw, lion, lamb, muon"),
+                    HasSubstr("did you mean 'adam")));
   EXPECT_THAT(file_error("epochs = 1.5"), HasSubstr("whole number"));
   EXPECT_THAT(file_error("epochs = 0"), HasSubstr("at least 1"));
   EXPECT_THAT(file_error("dropout = 1.0"), HasSubstr("dropout"));
@@ -216,6 +225,10 @@ TEST(Recipe, WhatDoesNotFitTogether) {
   EXPECT_THAT(check("betas = [0.9]"), HasSubstr("betas"));
   EXPECT_THAT(check("mean = [0.5]\nstd = [0.5, 0.5]"), HasSubstr("std"));
   EXPECT_THAT(check("lr = 0.1\nmin_lr = 0.2"), HasSubstr("min_lr"));
+  EXPECT_THAT(check("adamw_lr = 0.1"), HasSubstr("muon"));
+  EXPECT_THAT(check("optimizer = \"muon\"\nlr = 0\nadamw_lr = 0.1"), HasSubstr("adamw_lr"));
+  EXPECT_THAT(check("optimizer = \"sgd\"\nnesterov = true\nmomentum = 0"), HasSubstr("momentum"));
+  EXPECT_THAT(check("lora = 4\nlora_targets = []"), HasSubstr("lora_targets"));
   EXPECT_THAT(usage_error([] { check_recipe(Recipe()); }), HasSubstr("--model"));
 }
 
@@ -223,6 +236,12 @@ TEST(Recipe, DecayDependsOnTheOptimizer) {
   EXPECT_EQ(parse("").decay(), 0.05);
   EXPECT_EQ(parse("optimizer = \"adam\"").decay(), 0);
   EXPECT_EQ(parse("optimizer = \"adam\"\nweight_decay = 0.1").decay(), 0.1);
+  EXPECT_EQ(parse("optimizer = \"lamb\"").hyper().clip_norm, 1);
+  EXPECT_EQ(parse("optimizer = \"lamb\"\nclip_norm = 0").hyper().clip_norm, 0);
+  EXPECT_EQ(parse("optimizer = \"lion\"").hyper().beta2, 0.99);
+  EXPECT_EQ(parse("optimizer = \"muon\"").hyper().momentum, 0.95);
+  EXPECT_TRUE(parse("optimizer = \"muon\"").hyper().nesterov);
+  EXPECT_FALSE(parse("optimizer = \"sgd\"").hyper().nesterov);
 }
 
 TEST(Recipe, ScheduleCountsStepsAndEpochs) {

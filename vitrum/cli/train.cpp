@@ -7,8 +7,11 @@
 
 #include "vitrum/cli/training.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/json_text.h"
+#include "vitrum/report/live_report.h"
 #include "vitrum/train/fast.h"
 #include "vitrum/train/lr_scan.h"
+#include "vitrum/train/trainer.h"
 
 namespace vitrum {
 namespace {
@@ -170,10 +173,11 @@ std::string closing(const Trainer& t, const TrainResult& result) {
       "test accuracy {} (best {} after epoch {})\n"
       "run directory {}\n"
       "try next:\n"
+      "  {}/report.html in a browser: curves, mistakes, recipe\n"
       "  {} eval --model {} --data {}\n"
       "  {} bench --model {} --mode infer\n",
       percent(result.last.test_acc), percent(result.best_accuracy), result.best_epoch,
-      t.directory(), command, best, quoted(t.recipe().data), command, best);
+      t.directory(), t.directory(), command, best, quoted(t.recipe().data), command, best);
 }
 
 int stopped(const std::string& run, const std::string& where, int signal,
@@ -181,6 +185,16 @@ int stopped(const std::string& run, const std::string& where, int signal,
   info(common, fmt::format("stopped {}; go on with\n  {} train --resume {}", where,
                            quoted(program_invocation_name), quoted(run)));
   return 128 + signal;
+}
+
+// A page that cannot be written is no reason to end a run.
+template <class Write>
+void try_report(const CommonOptions& common, const Write& write) {
+  try {
+    write();
+  } catch (const Error& error) {
+    info(common, fmt::format("no report.html: {}", error.what()));
+  }
 }
 
 // Returns the signal that stopped it, or 0.
@@ -218,12 +232,16 @@ int train(const Options& o, const CommonOptions& common) {
   Trainer trainer(recipe, options);
   info(common, opening(trainer));
   if (common.verbose) info(common, "\n" + to_toml(trainer.recipe()));
+  LiveReport report(trainer);
   const TrainResult result = trainer.run({.epoch = [&](const EpochMetrics& row, bool best) {
     if (common.json)
       print_out(to_json(row) + "\n");
     else if (!common.quiet)
       print_out(epoch_line(row, best, trainer.total_epochs()));
+    try_report(common, [&] { report.epoch(); });
   }});
+  try_report(common,
+             [&] { report.finish(result.signal != 0 ? RunState::kStopped : RunState::kFinished); });
   if (result.signal != 0)
     return stopped(trainer.directory(), fmt::format("after step {}", trainer.position().step),
                    result.signal, common);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "vitrum/graph/functional.h"
+#include "vitrum/graph/taps.h"
 
 namespace vitrum {
 
@@ -23,6 +24,7 @@ void cut(Graph& g, Value v) {
 
 TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from) {
   const ModelConfig& c = model.config;
+  g.lora = model.lora;
   const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}, DType::kU8);
   const Value x = normalize(image, model.preprocess.mean, model.preprocess.std);
   const Value features = model_features(Scope(g), x, c);
@@ -58,11 +60,16 @@ Preprocess preprocess_of(const ModelSpec& model) {
 }
 
 ModelProgram::ModelProgram(const ModelSpec& model, ParamStore& store, int64_t batch,
-                           const CompileOptions& options, From from)
-    : batch_(batch), model_(trace(graph_, model, batch, from)), program_(compile(store, options)) {}
+                           const CompileOptions& options, From from,
+                           std::span<const std::string> taps)
+    : batch_(batch),
+      model_(trace(graph_, model, batch, from)),
+      taps_(tap(graph_, taps)),
+      program_(compile(store, options)) {}
 
-Program ModelProgram::compile(ParamStore& store, const CompileOptions& options) {
-  fuse(graph_);
+Program ModelProgram::compile(ParamStore& store, CompileOptions options) {
+  fuse(graph_, taps_);
+  options.taps = taps_;
   const std::array outputs = {model_.features, model_.logits};
   return Program(graph_, outputs, store, options);
 }
@@ -70,6 +77,14 @@ Program ModelProgram::compile(ParamStore& store, const CompileOptions& options) 
 void ModelProgram::run(const uint8_t* pixels) {
   program_.upload(model_.image, pixels);
   program_.run();
+}
+
+void ModelProgram::read_tap(size_t i, float* to) const {
+  const TensorView view = program_[taps_[i]];
+  if (view.dtype != DType::kBF16) return program_.download(to, taps_[i]);
+  std::vector<uint16_t> narrow(static_cast<size_t>(view.shape.numel()));
+  program_.download(narrow.data(), taps_[i]);
+  std::transform(narrow.begin(), narrow.end(), to, from_bf16);
 }
 
 }  // namespace vitrum

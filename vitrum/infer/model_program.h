@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "vitrum/data/preprocess.h"
 #include "vitrum/runtime/program.h"
@@ -25,11 +27,13 @@ bool head_sees_features_only(const ModelSpec& model);
 Preprocess preprocess_of(const ModelSpec& model);
 
 // The model for one batch size. Both outputs are always kept, so that neither depends on whether
-// the other was asked for.
+// the other was asked for. `taps` name further values to keep (graph/taps.h); the outputs have the
+// same bits with and without them.
 class ModelProgram {
  public:
   ModelProgram(const ModelSpec& model, ParamStore& store, int64_t batch,
-               const CompileOptions& options = {}, From from = From::kPixels);
+               const CompileOptions& options = {}, From from = From::kPixels,
+               std::span<const std::string> taps = {});
 
   int64_t batch() const { return batch_; }
   const Plan& plan() const { return program_.plan(); }
@@ -37,13 +41,18 @@ class ModelProgram {
   void run(const uint8_t* pixels);  // (batch, C, H, W); or the bytes of features
   void read_logits(float* to) const { program_.download(to, model_.logits); }
   void read_features(float* to) const { program_.download(to, model_.features); }
+  Shape tap_shape(size_t i) const { return taps_[i].shape(); }
+  void read_tap(size_t i, float* to) const;
+
+  size_t kernels() const { return program_.kernels(); }
 
  private:
-  Program compile(ParamStore& store, const CompileOptions& options);
+  Program compile(ParamStore& store, CompileOptions options);
 
   int64_t batch_;
   Graph graph_{Mode::kInference};
   TracedModel model_;
+  std::vector<Value> taps_;
   Program program_;
 };
 

@@ -46,7 +46,8 @@ void ParamStore::initialize(uint64_t seed) {
 
 int64_t ParamStore::parameter_count() const {
   int64_t n = 0;
-  for (const ParamSpec& spec : specs_) n += spec.shape.numel();
+  for (const ParamSpec& spec : specs_)
+    if (!spec.buffer) n += spec.shape.numel();
   return n;
 }
 
@@ -76,6 +77,7 @@ TensorView ParamStore::view(size_t param, Arena which) {
     if (!view) view = source_(param, which);
     return view;
   }
+  if (which == Arena::kEma && specs_[param].buffer) which = Arena::kMaster;  // not averaged
   assert(has_room(param, which));
   const TensorView all = arena(which);
   return {static_cast<std::byte*>(all.data) +

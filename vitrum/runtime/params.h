@@ -33,7 +33,7 @@ class ParamStore {
   // Of an arena, padding included.
   int64_t elements(Arena which) const { return learns_only(which) ? learning_ : elements_; }
   int64_t offset(size_t param) const { return offsets_[param]; }
-  int64_t parameter_count() const;           // padding excluded
+  int64_t parameter_count() const;           // without padding and buffers
   int index(const std::string& name) const;  // -1 when there is none
 
   // Allocates an arena on first use, zeroed (kCompute: filled from the master; kEma: a copy of it).
@@ -45,7 +45,7 @@ class ParamStore {
   bool has_room(size_t param, Arena which) const {
     return specs_[param].trainable || !learns_only(which);
   }
-  TensorView view(size_t param, Arena which);
+  TensorView view(size_t param, Arena which);  // a buffer has no average: kEma is its kMaster
   TensorView state(const std::string& name, Shape shape, DType dtype);
   std::map<std::string, TensorView> states() const;
 

@@ -55,6 +55,10 @@ void each_key(R& r, Visit&& visit) {
   visit("momentum", r.momentum, kBelowOne);
   visit("betas", r.betas, kBelowOne);
   visit("eps", r.eps, kPositive);
+  visit("nesterov", r.nesterov, Range{});
+  visit("adamw_lr", r.adamw_lr, Range{0, 1e6});
+  visit("muon_scale", r.muon_scale, Range{});
+  visit("sam", r.sam, Range{0, 1e6});
   visit("no_decay", r.no_decay, Range{});
   visit("clip_norm", r.clip_norm, Range{});
   visit("freeze", r.freeze, Range{});
@@ -82,6 +86,10 @@ void each_key(R& r, Visit&& visit) {
   visit("checkpoint_every", r.checkpoint_every, Range{});
   visit("eval_every", r.eval_every, kCount);
   visit("workers", r.workers, Range{0, 1024});
+  visit("lora", r.lora, Range{0, 1 << 16});
+  visit("lora_alpha", r.lora_alpha, kPositive);
+  visit("lora_targets", r.lora_targets, Range{});
+  visit("lora_dropout", r.lora_dropout, kBelowOne);
 }
 
 const Recipe kDefault;
@@ -91,7 +99,10 @@ constexpr std::array<std::string_view, 8> kLater = {"mixup",   "cutmix",       "
                                                     "teacher", "distillation", "alpha", "tau"};
 
 // The spellings of an enumeration, in its order.
-std::vector<std::string> names(OptimizerKind) { return {"sgd", "adam", "adamw"}; }
+std::vector<std::string> names(OptimizerKind) {
+  return {"sgd", "adam", "adamw", "lion", "lamb", "muon"};
+}
+std::vector<std::string> names(MuonScale) { return {"original", "match_rms_adamw"}; }
 std::vector<std::string> names(ScheduleKind) { return {"constant", "cosine", "linear"}; }
 std::vector<std::string> names(ScheduleUnit) { return {"step", "epoch"}; }
 std::vector<std::string> names(Precision) { return {"auto", "f32", "bf16"}; }
@@ -304,17 +315,43 @@ void check_recipe(const Recipe& r) {
   if (r.model.empty() && r.weights.empty())
     fail_usage("no model: give --model NAME, or a recipe that names one");
   if (r.data.empty()) fail_usage("no data: give --data DATA, or a recipe that names it");
-  if (r.betas.size() != 2) fail_usage("betas: expected two numbers, as [0.9, 0.999]");
+  if (r.betas && r.betas->size() != 2) fail_usage("betas: expected two numbers, as [0.9, 0.999]");
   if (r.mean && r.std && r.mean->size() != r.std->size())
     fail_usage("mean has {} numbers and std {}; expected as many of both", r.mean->size(),
                r.std->size());
+  const Hyper hyper = r.hyper();
+  if (hyper.nesterov && hyper.momentum == 0)
+    fail_usage("nesterov needs a momentum; set momentum, or nesterov = false");
+  if (r.adamw_lr && r.optimizer != OptimizerKind::kMuon)
+    fail_usage("adamw_lr is for optimizer = \"muon\"; other optimisers have one rate, lr");
+  if (r.adamw_lr && r.lr == 0)
+    fail_usage("lr is 0, and adamw_lr {} follows its schedule; give both a rate", *r.adamw_lr);
+  if (r.lora > 0 && r.head_only)
+    fail_usage("lora trains adapters below the head, head_only nothing there; leave one out");
+  if (r.lora > 0 && r.lora_targets.empty())
+    fail_usage("lora_targets is empty; name layers to adapt, as [\"qkv\", \"proj\"]");
   if (r.min_lr > r.lr && r.lr_scan.empty()) fail_usage("min_lr {} is above lr {}", r.min_lr, r.lr);
   for (auto x = r.lr_scan.begin(); x != r.lr_scan.end(); ++x)
     if (std::find(r.lr_scan.begin(), x, *x) != x) fail_usage("lr_scan: {} is there twice", *x);
 }
 
 double Recipe::decay() const {
-  return weight_decay.value_or(optimizer == OptimizerKind::kAdamW ? 0.05 : 0);
+  const bool coupled = optimizer == OptimizerKind::kSgd || optimizer == OptimizerKind::kAdam;
+  return weight_decay.value_or(coupled ? 0 : 0.05);
+}
+
+// As their papers and timm have them: LAMB clips and has a larger eps, Lion a shorter memory.
+Hyper Recipe::hyper() const {
+  const bool lion = optimizer == OptimizerKind::kLion, lamb = optimizer == OptimizerKind::kLamb,
+             muon = optimizer == OptimizerKind::kMuon;
+  const std::vector<double> b = betas.value_or(std::vector<double>{0.9, lion ? 0.99 : 0.999});
+  return {.beta1 = b[0],
+          .beta2 = b[1],
+          .momentum = momentum.value_or(muon ? 0.95 : 0.9),
+          .eps = eps.value_or(lamb ? 1e-6 : 1e-8),
+          .decay = decay(),
+          .clip_norm = clip_norm.value_or(lamb ? 1 : 0),
+          .nesterov = nesterov.value_or(muon)};
 }
 
 void load_recipe(Recipe& recipe, const std::string& path) {

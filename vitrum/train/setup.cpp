@@ -1,29 +1,42 @@
 #include "vitrum/train/setup.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
+#include <vector>
 
 #include "vitrum/core/error.h"
 #include "vitrum/data/resize.h"
 #include "vitrum/models/model.h"
+#include "vitrum/train/lora.h"
 
 namespace vitrum {
 namespace {
 
-// Where a model drops already, it drops with the new probability; one that drops nowhere starts to,
-// at the places of the ViT paper.
+// Where a family can drop; what a model that drops nowhere starts with comes first: the places of
+// the ViT paper, and timm's of a Swin.
+struct DropPlaces {
+  std::vector<float*> all;
+  size_t usual;
+};
+DropPlaces drop_places(ViTConfig& c) {
+  return {{&c.drop_pos, &c.drop_act, &c.drop_mlp, &c.drop_attn, &c.drop_proj}, 3};
+}
+DropPlaces drop_places(SwinConfig& c) {
+  return {{&c.drop_proj, &c.drop_act, &c.drop_mlp, &c.drop_attn}, 3};
+}
+DropPlaces drop_places(auto&) { return {{}, 0}; }
+
+// Where a model drops already, it drops with the new probability.
 void set_dropout(ModelSpec& model, double dropout) {
-  ViTConfig* vit = model.config.as<ViTConfig>();
-  if (!vit) fail_usage("dropout: {} has no dropout; leave the key out", model.architecture);
-  ViTConfig& c = *vit;
-  const auto p = static_cast<float>(dropout);
-  const std::array places = {&c.drop_pos, &c.drop_attn, &c.drop_proj, &c.drop_act, &c.drop_mlp};
-  if (std::all_of(places.begin(), places.end(), [](const float* x) { return *x == 0; }))
-    c.drop_pos = c.drop_act = c.drop_mlp = p;
+  DropPlaces places = model.config.visit([](auto& c) { return drop_places(c); });
+  if (places.all.empty())
+    fail_usage("dropout: {} has no dropout; leave the key out", model.architecture);
+  const auto drops = [](const float* place) { return *place > 0; };
+  if (std::none_of(places.all.begin(), places.all.end(), drops))
+    places.all.resize(places.usual);
   else
-    for (float* place : places)
-      if (*place > 0) *place = p;
+    std::erase_if(places.all, [&](const float* place) { return !drops(place); });
+  for (float* place : places.all) *place = static_cast<float>(dropout);
 }
 
 std::vector<float> per_channel(const std::vector<double>& values, int64_t channels,
@@ -103,6 +116,7 @@ ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
   if (recipe.drop_path) model.config.set_drop_path(static_cast<float>(*recipe.drop_path));
   set_preprocessing(model, recipe);
   set_head(model, recipe, data);
+  model.lora = lora_of(recipe);
   validate(model.config);
   return model;
 }

@@ -12,6 +12,7 @@
 #include "vitrum/core/parallel.h"
 #include "vitrum/core/progress.h"
 #include "vitrum/train/environment.h"
+#include "vitrum/train/lora.h"
 
 namespace vitrum {
 namespace {
@@ -29,19 +30,6 @@ Recipe resolved(Recipe recipe, const Backend& backend) {
     recipe.precision =
         backend.usual_precision() == DType::kBF16 ? Precision::kBF16 : Precision::kF32;
   return recipe;
-}
-
-LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
-                           int threads) {
-  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
-  const bool decodes = data.image_size().height == 0;
-  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
-  return {.batch_size = recipe.batch_size,
-          .shuffle = true,
-          .seed = static_cast<uint64_t>(recipe.seed),
-          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
-          .preprocess = preprocess_of(model),
-          .augment = augment_for(recipe, model)};
 }
 
 LoaderConfig test_config(LoaderConfig config, const Recipe& recipe) {
@@ -78,6 +66,19 @@ std::optional<Trainer::Features> Trainer::features_for(const Recipe& recipe, con
   if (!vitrum::keeps_features(recipe, model, data)) return {};
   const int64_t width = feature_width(model.config);
   return Features{{data.train(), width}, {data.test(), width}};
+}
+
+LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
+                           int threads) {
+  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
+  const bool decodes = data.image_size().height == 0;
+  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
+  return {.batch_size = recipe.batch_size,
+          .shuffle = true,
+          .seed = static_cast<uint64_t>(recipe.seed),
+          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
+          .preprocess = preprocess_of(model),
+          .augment = augment_for(recipe, model)};
 }
 
 Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
@@ -196,8 +197,20 @@ void Trainer::train_step() {
   const int64_t per_step = recipe_.accumulate * recipe_.batch_size;
   const int64_t seen = (at_.step - at_.epochs * steps_per_epoch()) * per_step;
   const int64_t images = std::min(per_step, data_.train().size() - seen);
-  for (int64_t k = 0; k < recipe_.accumulate && train_loader_.next(batch_); ++k)
-    step_.backward(batch_, images, at_.step * recipe_.accumulate + k);
+  const bool twice = recipe_.sam > 0;  // then the batches are kept
+  batches_.resize(twice ? static_cast<size_t>(recipe_.accumulate) : 1);
+  const auto batch = [&](int64_t k) -> Batch& {
+    return batches_[static_cast<size_t>(twice ? k : 0)];
+  };
+  const auto backward = [&](int64_t k) {
+    step_.backward(batch(k), images, at_.step * recipe_.accumulate + k);
+  };
+  int64_t count = 0;
+  for (; count < recipe_.accumulate && train_loader_.next(batch(count)); ++count) backward(count);
+  if (twice) {
+    step_.perturb();
+    for (int64_t k = 0; k < count; ++k) backward(k);
+  }
   const double lr = lr_at(schedule_, at_.step);
   step_.update(lr, at_.step);
   given_.push_back({++at_.step, images, lr});
@@ -283,7 +296,12 @@ EpochMetrics Trainer::metrics(const Evaluation* evaluation) {
 }
 
 void Trainer::save_model(const char* name) {
-  save_model_dir(run_ + "/" + name, model_, step_.store(), ema() ? Arena::kEma : Arena::kMaster);
+  const std::string dir = run_ + "/" + name;
+  const Arena which = ema() ? Arena::kEma : Arena::kMaster;
+  if (model_.lora.rank > 0)
+    save_adapted_model(dir, model_, step_.store(), which);
+  else
+    save_model_dir(dir, model_, step_.store(), which);
 }
 
 void Trainer::save() {

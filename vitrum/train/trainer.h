@@ -39,6 +39,11 @@ struct TrainHooks {
   std::function<void(int64_t step, double loss)> step;  // after each optimiser step, counted from 1
 };
 
+// How training images reach the model: order, preprocessing, augmentation. `threads` as in
+// DeviceOptions.
+LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
+                           int threads);
+
 class Trainer {
  public:
   // Opens data and model and builds the programs before it touches the run directory.
@@ -108,7 +113,7 @@ class Trainer {
   std::unique_ptr<RunLock> lock_;
   TrainPosition at_;
   std::unique_ptr<RunLog> log_;
-  Batch batch_;
+  std::vector<Batch> batches_;
   std::vector<Given> given_;
   double last_loss_ = 0;
 };

@@ -35,6 +35,7 @@ struct ModelSpec {
   std::vector<std::string> labels;     // one a class, or none
   std::vector<std::string> class_ids;  // what labels describe (WordNet ids), where both are known
   bool fixed_classes = false;  // the number of classes is part of the model (vit_mnist: 100)
+  LoraSpec lora = {};          // adapters it is trained with; no file has them in
   bool operator==(const ModelSpec&) const = default;
 };
 
