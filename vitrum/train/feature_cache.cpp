@@ -75,8 +75,9 @@ Preprocess feature_preprocess(int64_t dimension) {
 bool keeps_features(const Recipe& recipe, const ModelSpec& model, const TrainData& data) {
   const int64_t dimension = feature_width(model.config);
   const int64_t bytes = (data.train().size() + data.test().size()) * dimension * kFloat;
-  return recipe.head_only && !recipe.teacher && shows_images_alike(recipe) &&
-         dimension <= kWidest && bytes <= kMostBytes && head_sees_features_only(model);
+  return recipe.head_only && model.lora.rank == 0 && !recipe.teacher &&
+         shows_images_alike(recipe) && dimension <= kWidest && bytes <= kMostBytes &&
+         head_sees_features_only(model);
 }
 
 }  // namespace vitrum
