@@ -68,7 +68,7 @@ TEST(Picture, CurvesShowWhatWasMeasured) {
   const std::string svg = curves_svg(rows_of(4));
   expect_well_formed(svg);
   for (const char* part : {"Loss", "Accuracy", "Learning rate", "prefers-color-scheme:dark",
-                           "train 0.2500", "test 91.25", ">0.001<"})
+                           "train 0.2500", "test 91.25", "lr 0.001"})
     EXPECT_THAT(svg, HasSubstr(part));
   EXPECT_EQ(count(svg, "<polyline"), 4u);          // there is no test loss
   EXPECT_EQ(count(svg, "class=\"d1\""), 2u + 1u);  // two measured points and the legend
