@@ -49,7 +49,7 @@ def main():
         difference = np.abs(logits - expected).max() / np.abs(expected).max()
         worst = max(worst, difference)
         print(f"{name:32} differs from the merged model in timm by {difference:.1e}")
-    sys.exit(worst > TOLERANCE)
+    sys.exit(int(worst > TOLERANCE))
 
 
 if __name__ == "__main__":
