@@ -170,6 +170,32 @@ TEST(Explain, OneLayerIsReadAlone) {
                "layer 3 does not exist; the model has layers 0 to 2");
 }
 
+TEST(Explain, AsksTheTokensThatTheHeadReads) {
+  ViTConfig config{.image_h = 16,
+                   .image_w = 16,
+                   .patch_h = 8,
+                   .patch_w = 8,
+                   .width = 24,
+                   .depth = 1,
+                   .heads = 3,
+                   .mlp_width = 24,
+                   .classes = 2};
+  const auto backend = make_backend({});
+  const auto grid = [&] {
+    Graph g;
+    trace(g, spec_of(config), 1);
+    ParamStore store(g, *backend);
+    return AttentionProgram(spec_of(config), store).layer(0).grid;
+  };
+  EXPECT_THAT(grid().readout, testing::ElementsAre(0));
+  config.distilled = true;
+  EXPECT_EQ(grid().prefix, 2);
+  EXPECT_THAT(grid().readout, testing::ElementsAre(0, 1));
+  config.distilled = false, config.mean_pool = true;  // a class token that nobody reads
+  EXPECT_EQ(grid().prefix, 1);
+  EXPECT_THAT(grid().readout, testing::IsEmpty());
+}
+
 // ---- matrices whose answer is known ----
 
 LayerAttention layer_of(TokenGrid grid, std::vector<float> weights, int64_t heads = 1) {

@@ -38,7 +38,7 @@ def outputs(model, names, image):
     kept, hooks = {}, []
     for name in names:
         module = model.get_submodule(name)
-        hooks.append(module.register_forward_hook(lambda _m, _i, y, name=name: kept.__setitem__(name, y.detach()[0])))
+        hooks.append(module.register_forward_hook(lambda _m, _i, y, name=name: kept.__setitem__(name, y.detach())))
     with torch.no_grad():
         model(image[None])
     for hook in hooks:
@@ -57,6 +57,7 @@ def check(vitrum, directory, path, model, transform, folder):
     logits, probs, grads = Probabilities(model)(image)
     modules = ["patch_embed", blocks[0], blocks[-1], f"{blocks[1]}.attn", f"{blocks[1]}.mlp", f"{blocks[1]}.mlp.act",
                f"{blocks[1]}.norm2", "norm", "head.fc" if swin else "head"]
+    modules += ["head_dist"] if hasattr(model, "head_dist") else []
     modules += ["layers.1", "layers.1.downsample"] if swin else []
     names = [f"{block}.attn.probs" for block in blocks] + modules
     run("embed", path, "--output", folder / "taps.safetensors", *(x for n in names for x in ("--tap", n)))

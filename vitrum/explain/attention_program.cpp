@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "vitrum/core/error.h"
 
@@ -23,9 +24,12 @@ TokenGrid grid_of(const Graph& g) {
   const Shape& image = g.values[static_cast<size_t>(patchify->in[0])].shape;
   TokenGrid grid{.rows = image[2] / cut.patch_h, .columns = image[3] / cut.patch_w};
   if (tokens) grid.prefix = static_cast<int64_t>(tokens->in.size()) - 2;
+  std::set<int64_t> read;  // each once: a model may pool tokens together and one by one
   for (const Node& node : g.nodes)
-    if (const auto* pool = std::get_if<Pool>(&node.op); pool && pool->first < grid.prefix)
-      grid.readout.push_back(pool->first);
+    if (const auto* pool = std::get_if<Pool>(&node.op))
+      for (int64_t t = pool->first; t < std::min(pool->first + pool->count, grid.prefix); ++t)
+        read.insert(t);
+  grid.readout.assign(read.begin(), read.end());
   return grid;
 }
 
