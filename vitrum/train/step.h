@@ -9,6 +9,7 @@
 #include "vitrum/infer/model_program.h"
 #include "vitrum/runtime/program.h"
 #include "vitrum/train/recipe.h"
+#include "vitrum/train/update.h"
 #include "vitrum/weights/model_dir.h"
 
 namespace vitrum {
@@ -25,12 +26,18 @@ struct StepResult {
 
 class TrainStep {
  public:
-  // Parameters start as the recipe's seed says.
-  TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend);
+  // Parameters start as the recipe's weights, or its seed, say. kFeatures trains the head alone, on
+  // batches whose pixels are the bytes of features.
+  TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
+            From from = From::kPixels);
 
   // Adds the gradient of one batch. `images` is how many the whole optimiser step sees,
   // `micro_step` how many batches came before in the run.
   void backward(const Batch& batch, int64_t images, int64_t micro_step);
+
+  // SAM: the gradients of the batches since update() make the weights worse, and are cleared. The
+  // same batches follow again; what they find is taken from the weights as they were.
+  void perturb();
 
   // Clips, moves the weights, averages them and clears the gradients; `step` counts from 0.
   void update(double lr, int64_t step);
@@ -49,28 +56,26 @@ class TrainStep {
   void clear_totals();
 
   ParamStore& store() { return store_; }
+  const LoadReport& loaded() const { return loaded_; }  // empty where the model starts from scratch
   const Plan& plan() const { return backward_.plan(); }
 
  private:
   struct ForwardValues {
     Value image, logits, target, weight, loss, totals, rng, mix;
   };
-  struct UpdateValues {
-    Value hyper, clip;
-  };
-  ForwardValues record(const ModelSpec& model, const Recipe& recipe);
+  ForwardValues record(const ModelSpec& model, const Recipe& recipe, From from);
+  ParamStore filled(const ModelSpec& model, const Recipe& recipe, Backend& backend);
   Program compile_backward(const Recipe& recipe, DType compute);
   void upload_targets(const Batch& batch);
-  UpdateValues record_update(const Recipe& recipe, DType compute);
 
   uint64_t seed_;
-  double beta1_, beta2_, ema_;
-  Graph forward_graph_{Mode::kTraining}, update_graph_;
+  Graph forward_graph_;
+  LoadReport loaded_;
   ForwardValues values_;
   ParamStore store_;
   Program backward_;
-  UpdateValues hyper_;
-  Program update_;
+  Update update_;
+  bool perturbed_ = false;
   std::vector<float> weights_, targets_;
   std::deque<float> reading_;  // for each step its batches' shares of the loss, then its norm
   std::vector<int64_t> shares_ = {0};  // how many batches each step had, the one under way last

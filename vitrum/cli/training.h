@@ -1,0 +1,29 @@
+// Verbs that train differ in the recipe keys that have an option of their own.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "vitrum/cli/verbs.h"
+#include "vitrum/train/recipe.h"
+
+namespace vitrum {
+
+enum class KeyKind : uint8_t { kOne, kMany, kFlag };  // kMany: may be given again and again
+
+struct KeyOption {
+  std::string option, key, help, value = {};
+  std::vector<std::string> choices = {};
+  KeyKind kind = KeyKind::kOne;
+};
+
+struct TrainingVerb {
+  std::string name, summary;
+  std::vector<std::string> examples;
+  std::vector<KeyOption> keys = {};               // beside those of every run
+  std::function<void(const Recipe&)> check = {};  // of what the verb needs, once all is merged
+};
+Verb training_verb(TrainingVerb verb);
+
+}  // namespace vitrum
