@@ -68,8 +68,8 @@ static T next() {
   return value;
 }
 
-static Colour read_colour() {
-  Colour colour;
+static ByteColour read_colour() {
+  ByteColour colour;
   for (uint8_t& channel : colour) channel = static_cast<uint8_t>(next<int>());
   return colour;
 }

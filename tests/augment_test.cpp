@@ -39,8 +39,8 @@ struct Request {
     words >> value;
     return value;
   }
-  Colour colour() {
-    Colour all;
+  ByteColour colour() {
+    ByteColour all;
     for (uint8_t& channel : all) channel = static_cast<uint8_t>(next<int>());
     return all;
   }

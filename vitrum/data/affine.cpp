@@ -72,7 +72,7 @@ Plane plane_of(const Image& image, int channel) {
 
 // What a transform needs besides its images.
 struct Sampling {
-  Matrix m;
+  AffineMatrix m;
   bool cubic;
   bool across, down;  // false: that axis falls on whole pixels everywhere
 };
@@ -83,7 +83,7 @@ bool on_pixels(double own, double other, double shift) {
 
 // Output pixels [begin, end) of row y.
 void sample_plain(const Image& in, const Sampling& s, int y, int begin, int end, Image& out) {
-  const Matrix& m = s.m;
+  const AffineMatrix& m = s.m;
   const double down = y + 0.5;
   for (int x = begin; x < end; ++x) {
     const double right = x + 0.5;
@@ -196,7 +196,7 @@ VITRUM_EIGHT void store_bytes(Eight values, uint8_t* to) {
 // A row, eight pixels at a time where all sixteen neighbours of each are inside.
 template <bool kCubic, bool kAcross, bool kDown>
 VITRUM_AVX2 void sample_row(const Image& in, const Sampling& s, int y, Image& out) {
-  const Matrix& m = s.m;
+  const AffineMatrix& m = s.m;
   const int width = in.width;
   const Eight step = widen(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)), half = splat(0.5);
   const Eight right = splat(m[1] * (y + 0.5)), under = splat(m[4] * (y + 0.5));
@@ -258,7 +258,7 @@ void copy_pixel(const Image& in, int y, int x, int to_y, int to_x, Image& out) {
         in.plane(c)[static_cast<size_t>(y) * width + static_cast<size_t>(x)];
 }
 
-void nearest_straight(const Image& in, const Matrix& m, Image& out) {
+void nearest_straight(const Image& in, const AffineMatrix& m, Image& out) {
   std::vector<int> columns(static_cast<size_t>(in.width));
   double at = m[2] + m[0] * 0.5;
   for (int& x : columns) x = whole(std::min(at, static_cast<double>(in.width))), at += m[0];
@@ -273,7 +273,7 @@ void nearest_straight(const Image& in, const Matrix& m, Image& out) {
 }
 
 // 16.16 fixed point.
-void nearest_turned(const Image& in, const Matrix& m, Image& out) {
+void nearest_turned(const Image& in, const AffineMatrix& m, Image& out) {
   const auto fixed = [](double v) { return static_cast<int64_t>(std::floor(v * 65536.0 + 0.5)); };
   int64_t start_x = fixed(m[2] + m[0] * 0.5 + m[1] * 0.5);
   int64_t start_y = fixed(m[5] + m[3] * 0.5 + m[4] * 0.5);
@@ -289,19 +289,19 @@ void nearest_turned(const Image& in, const Matrix& m, Image& out) {
 
 }  // namespace
 
-Matrix rotation(double degrees, int height, int width) {
+AffineMatrix rotation(double degrees, int height, int width) {
   double turn = std::fmod(degrees, 360.0);
   if (turn < 0) turn += 360.0;
   const double angle = -(turn * (std::numbers::pi / 180.0));
   const double cosine = round15(std::cos(angle)), sine = round15(std::sin(angle));
   const double x = width / 2.0, y = height / 2.0;
-  Matrix m = {cosine, sine, 0, round15(-std::sin(angle)), cosine, 0};
+  AffineMatrix m = {cosine, sine, 0, round15(-std::sin(angle)), cosine, 0};
   m[2] = m[0] * -x + m[1] * -y + 0.0 + x;
   m[5] = m[3] * -x + m[4] * -y + 0.0 + y;
   return m;
 }
 
-void transform_affine(const Image& in, const Matrix& m, Filter filter, const Colour& fill,
+void transform_affine(const Image& in, const AffineMatrix& m, Filter filter, const ByteColour& fill,
                       Image& out) {
   assert(&in != &out && in.channels <= 3);
   out.reshape(in.channels, in.height, in.width);

@@ -9,15 +9,15 @@
 
 namespace vitrum {
 
-using Matrix = std::array<double, 6>;
-using Colour = std::array<uint8_t, 3>;
+using AffineMatrix = std::array<double, 6>;
+using ByteColour = std::array<uint8_t, 3>;
 
 // Pillow's Image.rotate: counter-clockwise, round the centre.
-Matrix rotation(double degrees, int height, int width);
+AffineMatrix rotation(double degrees, int height, int width);
 
 // Nearest and bilinear as such, every other filter as bicubic. What comes from outside is `fill`.
 // `out` gets the size of `in` and must be another image.
-void transform_affine(const Image& in, const Matrix& matrix, Filter filter, const Colour& fill,
-                      Image& out);
+void transform_affine(const Image& in, const AffineMatrix& matrix, Filter filter,
+                      const ByteColour& fill, Image& out);
 
 }  // namespace vitrum

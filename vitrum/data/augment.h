@@ -30,7 +30,7 @@ struct Augment {
 
   Filter filter = Filter::kBicubic;  // of the resized crop and the policies
   bool random_filter = false;        // bilinear and bicubic by turns instead
-  Colour fill = {};                  // where timm's policies look past the border
+  ByteColour fill = {};              // where timm's policies look past the border
 };
 
 // What a recipe's `augment` says: parts joined by '+', as in "crop-flip+trivial-m0.5". Fails on a

@@ -102,7 +102,7 @@ Hsv to_hsv(int red, int green, int blue) {
   return {byte(hue), byte(saturation), static_cast<uint8_t>(top)};
 }
 
-Colour to_rgb(const Hsv& in) {
+ByteColour to_rgb(const Hsv& in) {
   if (in.saturation == 0) return {in.value, in.value, in.value};
   const double place = static_cast<double>(static_cast<float>(in.hue)) * 6.0 / 255.0;
   const int sector = static_cast<int>(std::floor(place));
@@ -131,7 +131,7 @@ void turn_hue(Image& image, double turn) {
   for (size_t i = 0; i < image.plane_size(); ++i) {
     Hsv hsv = to_hsv(red[i], green[i], blue[i]);
     hsv.hue = static_cast<uint8_t>(hsv.hue + shift);
-    const Colour rgb = to_rgb(hsv);
+    const ByteColour rgb = to_rgb(hsv);
     red[i] = rgb[0], green[i] = rgb[1], blue[i] = rgb[2];
   }
 }

@@ -34,9 +34,9 @@ EditKind parse_edit(std::string_view name);
 struct Edit {
   EditKind kind = EditKind::kInvert;
   double value = 0;
-  Matrix matrix{};
+  AffineMatrix matrix{};
   Filter filter = Filter::kBicubic;
-  Colour fill{};
+  ByteColour fill{};
 };
 
 // Keeps scratch memory between images, so give each thread its own.

@@ -54,7 +54,7 @@ EditKind enhancement(PolicyOp op) {
   }
 }
 
-Edit affine(const Matrix& matrix, const EditSettings& s, const Colour& fill) {
+Edit affine(const AffineMatrix& matrix, const EditSettings& s, const ByteColour& fill) {
   return {.kind = EditKind::kAffine, .matrix = matrix, .filter = s.filter, .fill = fill};
 }
 
@@ -63,7 +63,7 @@ Edit affine(const Matrix& matrix, const EditSettings& s, const Colour& fill) {
 std::optional<Edit> at_timm(PolicyOp op, double level, double draw, const EditSettings& s) {
   const double part = level / 10.0;
   const auto toward = [&](double x) { return draw > 0.5 ? -x : x; };
-  const auto shifted = [&](const Matrix& m) { return affine(m, s, s.fill); };
+  const auto shifted = [&](const AffineMatrix& m) { return affine(m, s, s.fill); };
   switch (op) {
     case kIdentity: return std::nullopt;
     case kAutoContrast: return plain(EditKind::kAutoContrast);
@@ -113,7 +113,7 @@ double linspace(double start, double end, int count, int i) {
 }
 
 // functional.affine with a shear alone: degrees there and back again, as torchvision goes.
-Matrix shear(double across, double down) {
+AffineMatrix shear(double across, double down) {
   const auto tangent_angle = [](double x) {
     return std::atan(x) * (180.0 / std::numbers::pi) * (std::numbers::pi / 180.0);
   };
@@ -142,7 +142,7 @@ std::optional<Edit> at_bin(const Policy& policy, PolicyOp op, int bin, double dr
     const double value = linspace(0, most * strength, bins, bin);
     return draw > 0.5 ? -value : value;
   };
-  const auto shifted = [&](const Matrix& m) { return affine(m, s, Colour{}); };
+  const auto shifted = [&](const AffineMatrix& m) { return affine(m, s, ByteColour{}); };
   switch (op) {
     case kAutoContrast: return plain(EditKind::kAutoContrast);
     case kEqualize: return plain(EditKind::kEqualize);

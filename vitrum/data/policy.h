@@ -81,7 +81,7 @@ struct EditSettings {
   int height = 0, width = 0;
   Filter filter = Filter::kBicubic;
   bool random_filter = false;  // bilinear and bicubic by turns instead
-  Colour fill{};               // of timm's policies; torchvision's fill with black
+  ByteColour fill{};           // of timm's policies; torchvision's fill with black
 };
 
 // The edit of an operation at a level, or none where it leaves the image as it is. `draw`, uniform
