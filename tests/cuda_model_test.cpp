@@ -32,10 +32,11 @@ ModelSpec small_model() {
   return model;
 }
 
-Batch noise_batch(const ViTConfig& c, int64_t count) {
+Batch noise_batch(const ModelConfig& c, int64_t count) {
   Batch batch;
   batch.count = count;
-  batch.storage = allocate_host(static_cast<size_t>(count * c.channels * c.image_h * c.image_w));
+  batch.storage =
+      allocate_host(static_cast<size_t>(count * c.channels() * c.image_h() * c.image_w()));
   PhiloxStream random(3, 1, 0);
   for (uint8_t& pixel : batch.pixels()) pixel = static_cast<uint8_t>(random.next_u32());
   for (int64_t i = 0; i < count; ++i)
@@ -48,7 +49,7 @@ std::vector<StepResult> losses(Backend& backend, DType compute) {
   recipe.batch_size = 24, recipe.clip_norm = 1, recipe.ema = 0.9, recipe.label_smoothing = 0.1;
   const ModelSpec model = small_model();
   TrainStep step(model, recipe, compute, backend);
-  const Batch batch = noise_batch(vit_of(model), recipe.batch_size);
+  const Batch batch = noise_batch(model.config, recipe.batch_size);
   for (int64_t i = 0; i < 6; ++i) step.backward(batch, batch.count, i), step.update(1e-3, i);
   return step.results();
 }
@@ -128,6 +129,40 @@ TEST(CudaModel, ResumedRunIsTheUninterruptedRun) {
   rest.run();
   const auto expected = outcome(tiny / "whole"), got = outcome(tiny / "cut");
   for (const auto& [name, text] : expected) EXPECT_TRUE(got.at(name) == text) << name << " differs";
+}
+
+// Logits and features of a model in use, whose features stay f32 beside bf16 weights.
+std::vector<float> logits_of(const ModelSpec& model, Backend& backend, DType compute) {
+  Graph g(Mode::kInference);
+  trace(g, model, 1);
+  ParamStore store(g, backend);
+  store.initialize(5);
+  ModelProgram program(model, store, 3, {.compute = compute});
+  const Batch batch = noise_batch(model.config, 3);
+  program.run(batch.pixels().data());
+  std::vector<float> logits(static_cast<size_t>(3 * model.config.classes()));
+  program.read_logits(logits.data());
+  return logits;
+}
+
+TEST(CudaModel, EveryFamilyAnswersAsOnTheCpu) {
+  SKIP_WITHOUT_CUDA();
+  const auto card = cuda(/*exact=*/true), host = make_backend({.device = "cpu", .threads = 2});
+  for (const char* name : {"vit_lite_cifar", "deit_small_cifar", "swin_tiny_cifar",
+                           "resnet18_cifar", "vit_c10_patch4_32"}) {
+    const ModelSpec model = resolve_model(name);
+    const std::vector<float> expected = logits_of(model, *host, DType::kF32);
+    double square = 0, wrong_f32 = 0, wrong_bf16 = 0;
+    const std::vector<float> f32 = logits_of(model, *card, DType::kF32),
+                             bf16 = logits_of(model, *card, DType::kBF16);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const auto squared = [](float x) { return static_cast<double>(x) * static_cast<double>(x); };
+      square += squared(expected[i]);
+      wrong_f32 += squared(f32[i] - expected[i]), wrong_bf16 += squared(bf16[i] - expected[i]);
+    }
+    EXPECT_LT(wrong_f32, 1e-8 * square) << name;
+    EXPECT_LT(wrong_bf16, 1e-2 * square) << name;
+  }
 }
 
 }  // namespace

@@ -208,7 +208,6 @@ TEST(Recipe, MistakesNameFileLineKeyAndNearest) {
   EXPECT_THAT(set_error("epoch=3"), AllOf(HasSubstr("--set"), HasSubstr("did you mean 'epochs'")));
   EXPECT_THAT(set_error("epochs"), HasSubstr("key=value"));
   EXPECT_THAT(set_error("lr=1 2"), HasSubstr("a number"));
-  EXPECT_THAT(set_error("erase=0.25"), HasSubstr("not available"));
 }
 
 TEST(Recipe, MessagesAreOneLine) {

@@ -170,9 +170,18 @@ void make(Maker& m, const Linear&) {
   m.add(Linear{}, "head",
         {m.normal(head.x, m.compute), weight(head), m.normal({100}, kF32), m.none()},
         {m.blank({17, 100}, kF32)});
+  // Features that are handed out are f32, whatever the weights are.
+  m.add(Linear{}, "of kept features",
+        {m.normal(head.x, kF32), weight(head), m.normal({100}, kF32), m.none()},
+        {m.blank({17, 100}, kF32)});
 }
 
 void make(Maker& m, const LinearBwd&) {
+  // Two heads have f32 logits, and so have their gradients.
+  m.add(LinearBwd{}, "of f32 logits",
+        {m.normal({17, 10}, kF32), m.normal({17, 64}, m.compute),
+         m.normal({10, 64}, m.compute, 0.3), m.none(), m.none()},
+        {m.blank({17, 64}, m.compute), m.normal({10, 64}, kF32), m.normal({10}, kF32)});
   for (const LinearCase& c : kLinearCases) {
     const Shape y = c.x.with_last(c.out);
     HostTensor saved = c.act == Act::kNone ? m.none() : m.normal(y, m.compute);

@@ -78,7 +78,7 @@ void make(Maker& m, const Orthogonalize&) {
          Orthogonalize{
              .nesterov = nesterov, .bf16 = m.compute == DType::kBF16, .matrices = matrices},
          nesterov ? "nesterov" : "", {of({4, 0.25})}, {m.needed(g), m.needed(momentum)})
-        .looser = m.compute == DType::kBF16 ? 6 : 2;
+        .looser = m.compute == DType::kBF16 ? 10 : 2;
   }
 }
 

@@ -1,11 +1,22 @@
 // Linear layers: cuBLASLt for the products, with the bias in its epilogue; activation and dropout
 // in one pass of ours over the result (cuBLASLt's GELU is the tanh form only).
+#include <cassert>
+
 #include "vitrum/cuda/activate.cuh"
 #include "vitrum/cuda/columns.cuh"
 #include "vitrum/cuda/device.cuh"
 
 namespace vitrum::cuda {
 namespace {
+
+__global__ void __launch_bounds__(256) convert(Mixed from, Mixed to, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (i < count) to.store(i, from.load(i));
+}
+void launch_convert(const TensorView& from, const TensorView& to, cudaStream_t stream) {
+  const int64_t count = from.shape.numel();
+  convert<<<blocks_for(count, 256), 256, 0, stream>>>(mixed(from), mixed(to), count);
+}
 
 class LinearKernel final : public Kernel {
  public:
@@ -19,6 +30,11 @@ class LinearKernel final : public Kernel {
         act_(op.act),
         drop_(drop_site(operand(io.in, 3), op.drop, op.site)),
         stream_(cuda.stream()) {
+    // Features that are handed out are f32 also where weights are not: then so is their product.
+    if (x_.dtype != w_.dtype)
+      laid_ = {cuda.scratch(static_cast<size_t>(w_.shape.numel()) * size_of(x_.dtype)), w_.shape,
+               x_.dtype};
+    const TensorView w = laid_ ? laid_ : w_;
     const GemmShape shape{.m = x_.shape.rows(),
                           .n = w_.shape[0],
                           .k = w_.shape[1],
@@ -26,17 +42,18 @@ class LinearKernel final : public Kernel {
                           .in = x_.dtype,
                           .out = pre_.dtype,
                           .bias = static_cast<bool>(bias_)};
-    gemm_ = cuda.gemms().prepare(shape, common_alignment({x_, w_, pre_, bias_}));
+    gemm_ = cuda.gemms().prepare(shape, common_alignment({x_, w, pre_, bias_}));
   }
 
   void launch() override {
-    gemm_.launch(x_.data, w_.data, pre_.data, bias_.data);
+    if (laid_) launch_convert(w_, laid_, stream_);
+    gemm_.launch(x_.data, laid_ ? laid_.data : w_.data, pre_.data, bias_.data);
     if (y_ && (act_ != Act::kNone || drop_.rng || pre_.data != y_.data))
       launch_activation(pre_.data, y_.data, y_.shape.numel(), y_.dtype, act_, drop_, stream_);
   }
 
  private:
-  TensorView x_, w_, bias_, y_, pre_;
+  TensorView x_, w_, bias_, y_, pre_, laid_;
   Act act_;
   DropSite drop_;
   cudaStream_t stream_;
@@ -55,10 +72,12 @@ class LinearBwdKernel final : public Kernel {
         stream_(cuda.stream()) {
     const int64_t rows = dy_.shape.rows(), n = w_.shape[0], k = w_.shape[1];
     const bool plain = op.act == Act::kNone && op.drop == 0;
+    narrows_ = dy_.dtype != w_.dtype;  // the gradient of logits that are f32 beside bf16 weights
+    assert(plain || !narrows_);
     // One block of scratch: the gradient behind the activation, then the partial column sums.
-    const size_t own = plain ? 0 : (dy_.bytes() + 255) / 256 * 256;
+    const size_t own = plain && !narrows_ ? 0 : (dy_.bytes() + 255) / 256 * 256;
     auto* scratch = static_cast<std::byte*>(cuda.scratch(own + column_scratch_bytes(rows, n)));
-    d_ = plain ? dy_ : TensorView{scratch, dy_.shape, dy_.dtype};
+    d_ = own == 0 ? dy_ : TensorView{scratch, dy_.shape, w_.dtype};
     partials_ = reinterpret_cast<float*>(scratch + own);
     pre_ = {.dy = dy_.data,
             .saved = operand(io.in, 3).data,
@@ -87,6 +106,7 @@ class LinearBwdKernel final : public Kernel {
 
   void launch() override {
     if (pre_.d || pre_.dbias) launch_pre_activation(pre_, partials_, stream_);
+    if (narrows_) launch_convert(dy_, d_, stream_);
     if (dx_) to_dx_.launch(d_.data, w_.data, dx_.data);
     if (dw_) to_dw_.launch(d_.data, x_.data, dw_.data);
   }
@@ -94,6 +114,7 @@ class LinearBwdKernel final : public Kernel {
  private:
   TensorView dy_, x_, w_, dx_, dw_, dbias_, d_;
   PreActivation pre_;
+  bool narrows_ = false;
   float* partials_ = nullptr;
   cudaStream_t stream_;
   Gemm to_dx_, to_dw_;
