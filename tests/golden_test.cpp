@@ -1,15 +1,14 @@
 // Whole models against PyTorch: tools/golden.py wrote logits, loss, every gradient and ten
 // optimiser steps.
+#include "tests/support/golden.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "tests/support/training_graph.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/runtime/backends.h"
-#include "vitrum/weights/safetensors.h"
 
 namespace vitrum::test {
 namespace {
@@ -17,31 +16,23 @@ namespace {
 using Json = nlohmann::json;
 constexpr double kTolerance = 1e-4;  // of a tensor's norm
 
-class Golden {
- public:
-  explicit Golden(const std::string& name)
-      : file_(std::string(VITRUM_SOURCE_DIR) + "/tests/golden/" + name + ".safetensors"),
-        meta(Json::parse(file_.metadata().at("golden"))) {}
+SwinConfig swin_config_of(const Json& m) {
+  return {.image_h = m.at("image")[0],
+          .image_w = m.at("image")[1],
+          .patch_h = m.at("patch"),
+          .patch_w = m.at("patch"),
+          .width = m.at("width"),
+          .depths = m.at("depths"),
+          .heads = m.at("heads"),
+          .window_h = m.at("window"),
+          .window_w = m.at("window"),
+          .mlp_ratio = m.at("mlp_ratio"),
+          .classes = m.at("classes")};
+}
 
-  template <class T>
-  std::vector<T> read(const std::string& name) const {
-    const std::span<const std::byte> bytes = file_.bytes(file_.at(name));
-    std::vector<T> values(bytes.size() / sizeof(T));
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
-  std::vector<float> f32(const std::string& name) const { return read<float>(name); }
-  bool has(const std::string& name) const { return file_.find(name) != nullptr; }
-
- private:
-  SafetensorsFile file_;
-
- public:
-  const Json meta;
-};
-
-ViTConfig config_of(const Golden& golden) {
+ModelConfig config_of(const Golden& golden) {
   const Json& m = golden.meta.at("model");
+  if (m.contains("window")) return swin_config_of(m);
   const std::string act = m.at("act");
   ViTConfig cfg{.image_h = m.at("image")[0],
                 .image_w = m.at("image")[1],
@@ -70,21 +61,6 @@ ViTConfig config_of(const Golden& golden) {
                        : cfg.drop_mlp) = p;
   }
   return cfg;
-}
-
-double norm_of(const std::vector<float>& x) {
-  double sum = 0;
-  for (float v : x) sum += static_cast<double>(v) * v;
-  return std::sqrt(sum);
-}
-
-// |a - b| relative to |b|, with a floor: some gradients are zero in exact arithmetic.
-void expect_close(const std::vector<float>& ours, const std::vector<float>& theirs, double floor,
-                  const std::string& what, double tolerance = kTolerance) {
-  ASSERT_EQ(ours.size(), theirs.size()) << what;
-  std::vector<float> difference(ours.size());
-  for (size_t i = 0; i < ours.size(); ++i) difference[i] = ours[i] - theirs[i];
-  EXPECT_LE(norm_of(difference), tolerance * std::max(norm_of(theirs), floor)) << what;
 }
 
 struct Bench {  // a golden model on one backend
@@ -152,15 +128,14 @@ TEST_P(GoldenModel, LogitsLossAndGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenModel,
-                         testing::Combine(testing::Values("vit_prenorm", "vit_postnorm", "minvit",
-                                                          "vit_switches", "vit_dropout",
-                                                          "minvit_dropout", "vit_dropout001"),
-                                          testing::Values("reference", "cpu")),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param)) + "_" +
-                                  std::get<1>(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    PyTorch, GoldenModel,
+    testing::Combine(testing::Values("vit_prenorm", "vit_postnorm", "minvit", "vit_switches",
+                                     "vit_dropout", "minvit_dropout", "vit_dropout001", "swin"),
+                     testing::Values("reference", "cpu")),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
+    });
 
 // Ten steps on one batch, as the file's optimiser section describes them.
 class GoldenOptimizer : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
@@ -184,7 +159,7 @@ TEST_P(GoldenOptimizer, TenSteps) {
   const Value hyper = u.input("hyper", {4}, DType::kF32, true),
               clip = u.add_value({.name = "clip", .shape = {2}, .exact = true});
   const auto arena = [&](Arena which) {
-    return u.arena(which, store.elements(), DType::kF32).id();
+    return u.arena(which, store.elements(which), DType::kF32).id();
   };
   const ValueId gradients = arena(Arena::kGrad);
   u.nodes.push_back({.op = ClipScale{.max_norm = options.value("clip_norm", 0.f)},
@@ -226,7 +201,7 @@ TEST_P(GoldenOptimizer, TenSteps) {
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenOptimizer,
                          testing::Combine(testing::Values("vit_prenorm", "vit_postnorm", "minvit",
-                                                          "vit_switches"),
+                                                          "vit_switches", "swin"),
                                           testing::Values("sgd", "adam", "adamw")),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +

@@ -45,9 +45,12 @@ Recipe everything() {
   return parse(R"(
     model = "vit \"quoted\" \\ name"
     data = "mnist:/data/möbel"
+    weights = "some/dir"
     num_classes = 100
     image_size = 32
     head_bias = false
+    head_init = "zero"
+    pos_resample = "bilinear"
     dropout = 0.1
     drop_path = 0.2
     epochs = 15
@@ -56,6 +59,8 @@ Recipe everything() {
     accumulate = 4
     eval_batch_size = 256
     holdout = 0.02
+    subset = 500
+    patience = 5
     seed = 123456789012345
     optimizer = "sgd"
     lr = 3e-4
@@ -63,8 +68,18 @@ Recipe everything() {
     momentum = 0.95
     betas = [0.85, 0.98]
     eps = 1e-7
+    nesterov = true
+    adamw_lr = 1e-4
+    muon_scale = "match_rms_adamw"
+    sam = 0.05
     no_decay = false
     clip_norm = 1
+    freeze = ["blocks.*", "pos_embed"]
+    head_only = true
+    lr_scale = {"head.*" = 100, "*.bias" = 0.5}
+    layer_decay = 0.75
+    lr_scan = [0.001, 0.003]
+    lr_scan_epochs = 2
     label_smoothing = 0.1
     ema = 0.9999
     schedule = "linear"
@@ -77,12 +92,17 @@ Recipe everything() {
     mean = [0.4914, 0.4822, 0.4465]
     std = [0.247, 0.2435, 0.2616]
     resize = "center"
+    crop_pct = 0.9
     interpolation = "bicubic"
     precision = "bf16"
     recompute = "block"
     checkpoint_every = 500
     eval_every = 2
     workers = 3
+    lora = 8
+    lora_alpha = 16
+    lora_targets = ["qkv", "mlp.fc1"]
+    lora_dropout = 0.1
   )");
 }
 
@@ -103,7 +123,11 @@ TEST(Recipe, ReadsEveryKey) {
   EXPECT_EQ(r.precision, Precision::kBF16);
   EXPECT_EQ(r.recompute, Recompute::kBlock);
   EXPECT_EQ(r.workers, 3);
-  EXPECT_EQ(changed_keys(Recipe(), r).size(), 40u)
+  EXPECT_EQ(r.weights, "some/dir");
+  EXPECT_EQ(r.freeze, (std::vector<std::string>{"blocks.*", "pos_embed"}));
+  EXPECT_EQ(r.lr_scale, (std::vector<LrScale>{{"*.bias", 0.5}, {"head.*", 100}}));
+  EXPECT_EQ(r.lr_scan, (std::vector<double>{0.001, 0.003}));
+  EXPECT_EQ(changed_keys(Recipe(), r).size(), 60u)
       << "a key is missing from everything(), or one is not read";
 }
 
@@ -129,11 +153,37 @@ TEST(Recipe, SetTakesPlainWordsAndToml) {
     set_assignment(r, assignment);
   EXPECT_EQ(r.optimizer, OptimizerKind::kAdam);
   EXPECT_EQ(r.lr, 0.5);
-  EXPECT_EQ(r.betas[1], 0.6);
+  EXPECT_EQ(r.betas->at(1), 0.6);
   EXPECT_FALSE(r.no_decay);
   EXPECT_EQ(r.data, "mnist:some dir/with=equals");
   EXPECT_EQ(r.model, "vit_mnist");
   EXPECT_EQ(r.max_steps, 20);
+}
+
+TEST(Recipe, PatternsAreTextOrLists) {
+  Recipe r;
+  set_assignment(r, "freeze=blocks.*");
+  EXPECT_EQ(r.freeze, std::vector<std::string>{"blocks.*"});
+  set_assignment(r, "freeze=[\"a\", \"b\"]");
+  EXPECT_EQ(r.freeze, (std::vector<std::string>{"a", "b"}));
+  set_assignment(r, "freeze=blocks.[0-8], pos_embed");
+  EXPECT_EQ(r.freeze, (std::vector<std::string>{"blocks.[0-8]", "pos_embed"}));
+  set_assignment(r, "lr_scale=head.*=100,norm=0.5");
+  EXPECT_EQ(r.lr_scale, (std::vector<LrScale>{{"head.*", 100}, {"norm", 0.5}}));
+  set_assignment(r, "lr_scan=0.1, 0.03");
+  EXPECT_EQ(r.lr_scan, (std::vector<double>{0.1, 0.03}));
+  EXPECT_EQ(parse("lr_scale = [\"a=1e-2\", \"b=3\"]").lr_scale,
+            (std::vector<LrScale>{{"a", 0.01}, {"b", 3}}));
+  EXPECT_EQ(parse("[lr_scale]\nhead = 2").lr_scale, (std::vector<LrScale>{{"head", 2}}));
+  EXPECT_THAT(set_error("lr_scale=head"),
+              AllOf(HasSubstr("lr_scale = \"head\""), HasSubstr("expected PATTERN=X")));
+  EXPECT_THAT(set_error("lr_scale=head=-1"), HasSubstr("PATTERN=X"));
+  EXPECT_THAT(file_error("lr_scale = 3"), HasSubstr("PATTERN=X"));
+  EXPECT_THAT(file_error("lr_scale = {head = \"x\"}"), HasSubstr("a number"));
+  EXPECT_THAT(file_error("freeze = [1]"), HasSubstr("text in quotes"));
+  EXPECT_THAT(set_error("lr_scan=0.1,x"), HasSubstr("lr_scan = \"0.1,x\": expected numbers"));
+  EXPECT_THAT(set_error("lr_scan=[0.1, 0]"), HasSubstr("lr_scan = 0"));
+  EXPECT_THAT(set_error("layer_decay=1.5"), HasSubstr("from 1e-06 to 1"));
 }
 
 TEST(Recipe, MistakesNameFileLineKeyAndNearest) {
@@ -143,7 +193,8 @@ TEST(Recipe, MistakesNameFileLineKeyAndNearest) {
   EXPECT_THAT(file_error("lr = \"fast\""),
               AllOf(HasSubstr("r.toml:1: lr = \"fast\""), HasSubstr("a number")));
   EXPECT_THAT(file_error("optimizer = \"adamv\""),
-              AllOf(HasSubstr("one of sgd, adam, adamw"), HasSubstr("did you mean 'adam")));
+              AllOf(HasSubstr("one of sgd, adam, adamw, lion, lamb, muon"),
+                    HasSubstr("did you mean 'adam")));
   EXPECT_THAT(file_error("epochs = 1.5"), HasSubstr("whole number"));
   EXPECT_THAT(file_error("epochs = 0"), HasSubstr("at least 1"));
   EXPECT_THAT(file_error("dropout = 1.0"), HasSubstr("dropout"));
@@ -174,6 +225,10 @@ TEST(Recipe, WhatDoesNotFitTogether) {
   EXPECT_THAT(check("betas = [0.9]"), HasSubstr("betas"));
   EXPECT_THAT(check("mean = [0.5]\nstd = [0.5, 0.5]"), HasSubstr("std"));
   EXPECT_THAT(check("lr = 0.1\nmin_lr = 0.2"), HasSubstr("min_lr"));
+  EXPECT_THAT(check("adamw_lr = 0.1"), HasSubstr("muon"));
+  EXPECT_THAT(check("optimizer = \"muon\"\nlr = 0\nadamw_lr = 0.1"), HasSubstr("adamw_lr"));
+  EXPECT_THAT(check("optimizer = \"sgd\"\nnesterov = true\nmomentum = 0"), HasSubstr("momentum"));
+  EXPECT_THAT(check("lora = 4\nlora_targets = []"), HasSubstr("lora_targets"));
   EXPECT_THAT(usage_error([] { check_recipe(Recipe()); }), HasSubstr("--model"));
 }
 
@@ -181,6 +236,12 @@ TEST(Recipe, DecayDependsOnTheOptimizer) {
   EXPECT_EQ(parse("").decay(), 0.05);
   EXPECT_EQ(parse("optimizer = \"adam\"").decay(), 0);
   EXPECT_EQ(parse("optimizer = \"adam\"\nweight_decay = 0.1").decay(), 0.1);
+  EXPECT_EQ(parse("optimizer = \"lamb\"").hyper().clip_norm, 1);
+  EXPECT_EQ(parse("optimizer = \"lamb\"\nclip_norm = 0").hyper().clip_norm, 0);
+  EXPECT_EQ(parse("optimizer = \"lion\"").hyper().beta2, 0.99);
+  EXPECT_EQ(parse("optimizer = \"muon\"").hyper().momentum, 0.95);
+  EXPECT_TRUE(parse("optimizer = \"muon\"").hyper().nesterov);
+  EXPECT_FALSE(parse("optimizer = \"sgd\"").hyper().nesterov);
 }
 
 TEST(Recipe, ScheduleCountsStepsAndEpochs) {

@@ -276,8 +276,14 @@ Results optimizer_results(const SimdKernels& simd, OptimizerKind kind) {
   args.clip = 0.7f;
   args.gradient = g.data(), args.param = p.data(), args.first = m.data(), args.second = v.data(),
   args.ema = ema.data();
+  std::vector<float> sums = {squares};
+  args.nesterov = true;
+  if (kind == OptimizerKind::kLamb)
+    sums.push_back(static_cast<float>(simd.optimizer->lamb_moments(args, 0.05f, 0, ssize(g))));
+  if (kind == OptimizerKind::kMuon)
+    sums.push_back(static_cast<float>(simd.optimizer->momentum(args, 0, ssize(g))));
   simd.optimizer->step(args, 0.5f, 0.05f, 0, ssize(g));
-  return {g, p, m, v, ema, {squares}};
+  return {g, p, m, v, ema, sums};
 }
 
 void expect_same_bits(const Results& a, const Results& b) {
@@ -297,7 +303,8 @@ TEST(SimdSets, GiveTheSameBits) {
   compare([](const SimdKernels& s) { return norm_results(s, true); });
   compare(function_results);
   compare(loss_results);
-  for (OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW})
+  for (OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW,
+                             OptimizerKind::kLion, OptimizerKind::kLamb, OptimizerKind::kMuon})
     compare([&](const SimdKernels& s) { return optimizer_results(s, kind); });
 }
 

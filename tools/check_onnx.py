@@ -65,6 +65,9 @@ def tensors(summary, config, rng):
                 add("cls_token", 1, 1, outs)
             if count > prefix * outs:
                 add("pos_embed", 1, layer["output"][1], outs)
+        elif kind == "RelativeBias":
+            heads = layer["output"][0]
+            add(name + "_table", count // heads, heads)
         else:
             add(name + ".gamma", outs)
     patchify = next(l for l in summary["layers"] if l["name"] == "patchify")
@@ -111,13 +114,13 @@ def check(args, name, config, rng, *flags):
 def presets(args):
     for line in subprocess.run([args.vitrum, "models", "--json"], check=True, capture_output=True).stdout.splitlines():
         model = json.loads(line)
-        if "_huge_" in model["name"] and not args.huge:
+        if model["family"] != "vit" or ("_huge_" in model["name"] and not args.huge):  # check_resnet.py has ResNets
             continue
         size, channels = model["image_size"], model["channels"]
         large = model["macs"] > 3e9
         if large and not args.full:
             patch = int(model["name"].split("_patch")[1].split("_")[0])
-            size = 5 * patch
+            size = (16 if model["family"] == "swin" else 5) * patch
         yield model["name"], {"architecture": model["name"], "num_classes": model["num_classes"],
                               "pretrained_cfg": {"input_size": [channels, size, size]}}
 

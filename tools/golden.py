@@ -24,6 +24,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
 
 from peer_models import MinViT, MnistViT, patches, to_timm, with_class_token
@@ -55,6 +56,9 @@ CASES = {
     "minvit_dropout": MIN | dict(batch=3, dropout=["pos", "fc2"]),
     "vit_dropout001": dict(image=[16, 16], patch=4, width=20, heads=2, hidden=80, classes=3, batch=3,
                            dropout=["pos", "act", "fc2"]),
+    # 10 x 7 tokens in windows of 3 x 3, filled up and shifted, then 5 x 4 from an odd width
+    "swin": dict(image=[20, 14], patch=2, width=4, depths=[2, 1], heads=[1, 2], window=3, mlp_ratio=2, classes=5,
+                 batch=3, optimizers=True),
 }
 DROPOUT = dict(seed=7, step=3, p=0.1)
 
@@ -140,6 +144,11 @@ def explicit_vit(c, params, image, drop=lambda place, x: x):
 
 def module(c):
     """The peer's own module for a case, without dropout."""
+    if "window" in c:
+        return SwinTransformer(
+            img_size=tuple(c["image"]), patch_size=c["patch"], num_classes=c["classes"], embed_dim=c["width"],
+            depths=c["depths"], num_heads=c["heads"], window_size=c["window"], mlp_ratio=c["mlp_ratio"],
+            drop_path_rate=0.0)
     if c["norm"] == "post":
         return MnistViT(c["image"][0], c["channels"], c["patch"], c["width"], c["heads"], c["depth"], c["hidden"],
                         c["classes"], dropout=0.0)
@@ -164,7 +173,7 @@ def randomise(model, generator):
                 p.copy_(0.6 + 0.2 * noise)
             elif name.endswith("bias"):
                 p.copy_(0.1 * noise)
-            elif p.dim() == 3:  # class token, positions
+            elif p.dim() == 3 or name.endswith("table"):  # class token, positions
                 p.copy_(0.5 * noise)
             else:
                 p.copy_(noise / p[0].numel() ** 0.5)
@@ -226,14 +235,15 @@ def build(c, generator):
     model = module(c)
     randomise(model, generator)
     shape = (c["batch"], c["channels"], *c["image"])
-    if type(model) is VisionTransformer:
+    if type(model) in (VisionTransformer, SwinTransformer):
         image = torch.randn(shape, generator=generator)  # mean and deviation taken out
     else:
         image = torch.rand(shape, generator=generator)
     labels = torch.randint(c["classes"], (c["batch"],), generator=generator)
     params = to_timm(model, lambda p: p)
     logits, loss = forward_backward(c, model, image, labels)
-    torch.testing.assert_close(explicit_vit(c, params, image), logits, rtol=1e-5, atol=1e-5)
+    if "window" not in c:
+        torch.testing.assert_close(explicit_vit(c, params, image), logits, rtol=1e-5, atol=1e-5)
 
     out = {"image": image, "labels": labels.to(torch.int32), **prefixed("param", params)}
     if c["dropout"]:

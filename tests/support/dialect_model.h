@@ -43,9 +43,9 @@ inline ModelSpec dialect_spec() {
 // A model with its weights, on the reference backend.
 struct LoadedModel {
   explicit LoadedModel(const ModelSpec& spec, int64_t batch = 2)
-      : config(vit_of(spec)),
-        image(graph.input("image", {batch, config.channels, config.image_h, config.image_w})),
-        logits(vit(Scope(graph), image, config)),
+      : image(graph.input("image", {batch, spec.config.channels(), spec.config.image_h(),
+                                    spec.config.image_w()})),
+        logits(model(Scope(graph), image, spec.config)),
         store(graph, *backend) {
     store.initialize(1);
   }
@@ -69,7 +69,6 @@ struct LoadedModel {
   }
 
   std::unique_ptr<Backend> backend = make_backend({.device = "reference"});
-  ViTConfig config;
   Graph graph;
   Value image, logits;
   ParamStore store;

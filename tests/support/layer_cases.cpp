@@ -286,6 +286,32 @@ static const std::vector<AttentionCase> kAttentionCases = {
     {1, 197, 3, 64}, {1, 197, 1, 64, 0.1f}, {2, 33, 2, 80}, {1, 50, 1, 80, 0.2f},
     {1, 7, 1, 5},    {1, 16, 2, 32},        {3, 5, 1, 1}};
 
+namespace {
+struct BiasCase {
+  int64_t batch, tokens, heads, size, masks;  // masks: 0 for none
+  float drop = 0;
+};
+}  // namespace
+static const std::vector<BiasCase> kBiasCases = {
+    {1, 2, 1, 8, 0},   {4, 4, 2, 8, 2, 0.1f},   {6, 16, 3, 32, 3}, {40, 9, 2, 24, 4},
+    {8, 49, 3, 32, 4}, {3, 49, 1, 32, 0, 0.2f}, {2, 64, 2, 16, 0}, {2, 70, 1, 64, 1}};
+
+static std::string label_of(const BiasCase& c) {
+  return std::to_string(c.heads) + " heads bias" + (c.masks > 0 ? " mask" : "") +
+         (c.drop > 0 ? " drop" : "");
+}
+static HostTensor bias_of(Maker& m, const BiasCase& c) {
+  return m.normal({c.heads, c.tokens, c.tokens}, kF32, 0.3);
+}
+static HostTensor mask_of(Maker& m, const BiasCase& c) {
+  if (c.masks == 0) return m.none();
+  HostTensor mask = m.below({c.masks, c.tokens, c.tokens}, 3, kF32);
+  for (double& v : mask.values) v = v > 0 ? 0 : -100;
+  for (int64_t i = 0; i < c.masks * c.tokens; ++i)  // a token always sees itself
+    mask.values[static_cast<size_t>(i * c.tokens + i % c.tokens)] = 0;
+  return mask;
+}
+
 void make(Maker& m, const Attention&) {
   for (const AttentionCase& c : kAttentionCases) {
     const int64_t width = c.heads * c.size;
@@ -296,9 +322,36 @@ void make(Maker& m, const Attention&) {
            m.blank({c.batch, c.heads, c.tokens}, kF32)})
         .aux_at_end = true;
   }
+  for (const BiasCase& c : kBiasCases) {
+    const int64_t width = c.heads * c.size;
+    m.add(Attention{c.heads, c.drop, 11}, label_of(c),
+          {m.normal({c.batch, c.tokens, 3 * width}, m.compute), m.rng_if(c.drop), bias_of(m, c),
+           mask_of(m, c)},
+          {m.blank({c.batch, c.tokens, width}, m.compute),
+           m.blank({c.batch, c.heads, c.tokens}, kF32)})
+        .aux_at_end = true;
+  }
   // Scores in the hundreds: exp without the maximum taken off would overflow.
   m.add(Attention{2, 0, 0}, "sharp", {m.normal({2, 9, 96}, m.compute, 8), m.none()},
         {m.blank({2, 9, 32}, m.compute), m.blank({2, 2, 9}, kF32)});
+}
+
+void make(Maker& m, const AttentionProbs&) {
+  for (const AttentionCase& c : kAttentionCases)
+    m.add(AttentionProbs{.heads = c.heads}, std::to_string(c.heads) + " heads",
+          {m.normal({c.batch, c.tokens, 3 * c.heads * c.size}, m.compute)},
+          {m.needed(m.blank({c.batch, c.heads, c.tokens, c.tokens}, kF32))});
+  m.add(AttentionProbs{.heads = 2}, "sharp", {m.normal({2, 9, 96}, m.compute, 8)},
+        {m.needed(m.blank({2, 2, 9, 9}, kF32))});
+}
+
+void make(Maker& m, const AttentionProbsGrad&) {
+  for (const AttentionCase& c : kAttentionCases) {
+    const Shape y{c.batch, c.tokens, c.heads * c.size};
+    m.add(AttentionProbsGrad{.heads = c.heads}, std::to_string(c.heads) + " heads",
+          {m.normal(y, m.compute), m.normal(y.with_last(3 * y[-1]), m.compute)},
+          {m.needed(m.blank({c.batch, c.heads, c.tokens, c.tokens}, kF32))});
+  }
 }
 
 void make(Maker& m, const AttentionBwd&) {
@@ -312,6 +365,17 @@ void make(Maker& m, const AttentionBwd&) {
     m.add(AttentionBwd{.heads = c.heads, .drop = c.drop, .site = 11},
           std::to_string(c.heads) + " heads" + (c.drop > 0 ? " drop" : ""),
           {m.normal(y, m.compute), qkv, saved[0], saved[1], rng}, {m.blank(qkv.shape, m.compute)});
+  }
+  for (const BiasCase& c : kBiasCases) {
+    const Shape y{c.batch, c.tokens, c.heads * c.size};
+    const HostTensor qkv = m.normal(y.with_last(3 * y[2]), m.compute), rng = m.rng_if(c.drop),
+                     bias = bias_of(m, c), mask = mask_of(m, c);
+    const auto saved =
+        m.forward(Attention{c.heads, c.drop, 11}, {qkv, rng, bias, mask},
+                  {m.blank(y, m.compute), m.blank({c.batch, c.heads, c.tokens}, kF32)});
+    m.add(AttentionBwd{.heads = c.heads, .drop = c.drop, .site = 11}, label_of(c),
+          {m.normal(y, m.compute), qkv, saved[0], saved[1], rng, bias, mask},
+          {m.blank(qkv.shape, m.compute), m.blank(bias.shape, kF32)});
   }
 }
 

@@ -115,42 +115,4 @@ void make(Maker& m, const TrainMetrics&) {
   }
 }
 
-// ---- update ----
-void make(Maker& m, const ClipScale&) {
-  for (int64_t n : {1, 7, 1000, 70001})
-    for (float max_norm : {0.f, 1.f, 1e6f})
-      m.add(ClipScale{.max_norm = max_norm}, std::to_string(max_norm), {m.normal({n}, kF32)},
-            {m.blank({2}, kF32)});
-}
-
-void make(Maker& m, const OptimizerStep&) {
-  // Segments start at multiples of 16, with padding between; the third is a frozen parameter's
-  // place.
-  const std::vector<Segment> segments = {{0, 1, 1, 0.1f}, {16, 33, 0.5f, 0}, {128, 1379, 1, 0.05f}};
-  constexpr int64_t kSize = 1520;
-  for (OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW})
-    for (int step : {1, 100})
-      for (bool momentum : {true, false}) {
-        const bool adam = kind != OptimizerKind::kSgd;
-        if (adam && !momentum) continue;
-        HostTensor hyper = m.blank({4}, kF32), clip = m.blank({2}, kF32);
-        for (double h : {0.01, 1 - std::pow(0.9, step), 1 - std::pow(0.999, step), 0.99})
-          hyper.values.push_back(static_cast<float>(h));
-        clip.values = {4, 0.25};
-        HostTensor g = m.normal({kSize}, kF32), second = m.normal({kSize}, kF32);
-        std::vector<bool> used(static_cast<size_t>(kSize));
-        for (const Segment& s : segments)
-          for (int64_t i = s.offset; i < s.offset + s.size; ++i) used[i] = true;
-        for (size_t i = 0; i < used.size(); ++i) g.values[i] *= used[i] ? 1 : 0;
-        for (double& v : second.values) v = static_cast<float>(v * v);
-        const OptimizerStep op{.kind = kind, .segments = segments};
-        m.add(op, std::to_string(static_cast<int>(kind)) + " step " + std::to_string(step),
-              {hyper, clip},
-              {m.needed(g), m.needed(m.normal({kSize}, kF32)),
-               momentum ? m.needed(m.normal({kSize}, kF32)) : m.none(),
-               adam ? m.needed(second) : m.none(), m.normal({kSize}, kF32),
-               m.normal({kSize}, DType::kBF16)});
-      }
-}
-
 }  // namespace vitrum::test

@@ -4,7 +4,7 @@
 
 #include "vitrum/graph/functional.h"
 #include "vitrum/graph/passes.h"
-#include "vitrum/models/vit.h"
+#include "vitrum/models/model.h"
 #include "vitrum/runtime/program.h"
 
 namespace vitrum::test {
@@ -20,10 +20,10 @@ struct TrainingGraph {
   Graph g{Mode::kTraining};
   Value image, target, weight, logits, loss, rng;
 
-  TrainingGraph(const ViTConfig& cfg, int64_t batch, const TrainingOptions& options = {}) {
-    image = g.input("image", {batch, cfg.channels, cfg.image_h, cfg.image_w});
-    logits = vit(Scope(g), image, cfg);
-    target = options.soft_targets ? g.input("target", {batch, cfg.classes})
+  TrainingGraph(const ModelConfig& cfg, int64_t batch, const TrainingOptions& options = {}) {
+    image = g.input("image", {batch, cfg.channels(), cfg.image_h(), cfg.image_w()});
+    logits = model(Scope(g), image, cfg);
+    target = options.soft_targets ? g.input("target", {batch, cfg.classes()})
                                   : g.input("target", {batch}, DType::kI32);
     weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
     loss = cross_entropy(logits, target, weight, options.smoothing);

@@ -15,8 +15,14 @@ namespace vitrum {
 namespace {
 
 struct Options : ModelOptions {
-  std::vector<std::string> images;
+  std::vector<std::string> images, taps;
   std::string data, split, output;
+};
+
+struct Tapped {
+  std::string name;
+  Shape shape;  // of one image
+  std::vector<float> values = {};
 };
 
 // Row i belongs to image i; that of an image that cannot be read is NaN.
@@ -25,21 +31,39 @@ struct Table {
   std::vector<float> values;        // (images, dimension)
   std::vector<std::string> images;  // their names
   std::vector<int32_t> labels;      // of a data set, else none
+  std::vector<Tapped> taps;
 };
 
-Table compute(Predictor& predictor, const Dataset& data, bool labelled,
+Shape with_images(const Shape& shape, const Table& t) {
+  Shape all{static_cast<int64_t>(t.images.size())};
+  for (int64_t n : shape) all.append(n);
+  return all;
+}
+
+// One row of `values`: what was computed, or NaN.
+void append(std::vector<float>& values, std::span<const float> row, int64_t size) {
+  if (row.empty())
+    values.resize(values.size() + static_cast<size_t>(size),
+                  std::numeric_limits<float>::quiet_NaN());
+  values.insert(values.end(), row.begin(), row.end());
+}
+
+Table compute(Predictor& predictor, const Dataset& data, bool labelled, const Options& o,
               const CommonOptions& common) {
   Table table{.dimension = predictor.dimension()};
+  for (size_t i = 0; i < o.taps.size(); ++i)
+    table.taps.push_back({o.taps[i], predictor.tap_shapes()[i]});
   Progress progress("embed", data.size(), common.quiet);
   const auto add = [&](const PredictedSample& sample) {
     if (!sample.error.empty()) {
       progress.clear();
       print_error(sample.error);
       ++table.unreadable;
-      table.values.resize(table.values.size() + static_cast<size_t>(table.dimension),
-                          std::numeric_limits<float>::quiet_NaN());
     }
-    table.values.insert(table.values.end(), sample.features.begin(), sample.features.end());
+    append(table.values, sample.features, table.dimension);
+    for (size_t i = 0; i < table.taps.size(); ++i)
+      append(table.taps[i].values, sample.taps.empty() ? std::span<const float>{} : sample.taps[i],
+             table.taps[i].shape.numel());
     table.images.push_back(data.name(sample.index));
     if (labelled) table.labels.push_back(data.label(sample.index));
     progress.update(sample.index + 1);
@@ -53,7 +77,7 @@ Table compute(Predictor& predictor, const Dataset& data, bool labelled,
 
 Shape shape_of(const Table& t) { return {static_cast<int64_t>(t.images.size()), t.dimension}; }
 
-// Features, labels where there are any, and the names as a JSON list in the metadata.
+// Features, taps, labels where there are any, and the names as a JSON list in the metadata.
 void write_tensors(const std::string& path, Table& t) {
   JsonWriter names;
   names.begin_array();
@@ -62,6 +86,8 @@ void write_tensors(const std::string& path, Table& t) {
   std::vector<NamedTensor> tensors = {{"features", {t.values.data(), shape_of(t), DType::kF32}}};
   if (!t.labels.empty())
     tensors.push_back({"labels", {t.labels.data(), {shape_of(t)[0]}, DType::kI32}});
+  for (Tapped& tap : t.taps)
+    tensors.push_back({tap.name, {tap.values.data(), with_images(tap.shape, t), DType::kF32}});
   write_safetensors(path, tensors, {{"images", names.str()}});
 }
 
@@ -92,13 +118,25 @@ bool ends_with(const std::string& path, std::string_view extension) {
   return path.ends_with(extension);
 }
 
-void check_output(const std::string& path) {
+void check_output(const Options& o) {
+  const std::string& path = o.output;
+  if (ends_with(path, ".csv") && !o.taps.empty())
+    fail_usage("--output {}: what --tap gives goes into .npy or .safetensors", path);
   if (!ends_with(path, ".npy") && !ends_with(path, ".safetensors") && !ends_with(path, ".csv"))
     fail_usage("--output {}: expected a name that ends in .npy, .safetensors or .csv", path);
 }
 
+// Where an array goes that has a .npy file of its own: "f.npy" for one tap, "f.NAME.npy" for
+// several.
+std::string npy_path(const std::string& path, const Table& t, const Tapped& tap) {
+  return t.taps.size() == 1 ? path : path.substr(0, path.size() - 3) + tap.name + ".npy";
+}
+
 void write(const std::string& path, Table& t) {
-  if (ends_with(path, ".npy"))
+  if (ends_with(path, ".npy") && !t.taps.empty())
+    for (const Tapped& tap : t.taps)
+      write_npy(npy_path(path, t, tap), with_images(tap.shape, t), tap.values);
+  else if (ends_with(path, ".npy"))
     write_npy(path, shape_of(t), t.values);
   else if (ends_with(path, ".csv"))
     write_csv(path, t);
@@ -106,27 +144,44 @@ void write(const std::string& path, Table& t) {
     write_tensors(path, t);
 }
 
+void to_json(JsonWriter& json, const std::string& output, const Table& t) {
+  json.key("taps").begin_array();
+  for (const Tapped& tap : t.taps) {
+    json.begin_object().field("name", tap.name).key("shape").begin_array();
+    for (int64_t n : with_images(tap.shape, t)) json.value(n);
+    json.end_array();
+    if (ends_with(output, ".npy")) json.field("output", npy_path(output, t, tap));
+    json.end_object();
+  }
+  json.end_array();
+}
+
 int run(const Options& o, const CommonOptions& common) {
-  check_output(o.output);
+  check_output(o);
   if (o.images.empty() == o.data.empty())
     fail_usage("embed needs either images or --data; see `vitrum embed --help`");
-  Predictor predictor(o.model, predictor_options(o, common));
+  PredictorOptions options = predictor_options(o, common);
+  options.taps = o.taps;
+  Predictor predictor(o.model, options);
   note_preprocessing(common, predictor.model());
   const DecodeOptions decode{.exif_orientation = o.exif_orientation};
   const std::unique_ptr<Dataset> data =
       o.data.empty() ? open_images(o.images, decode) : open_split(o.data, o.split, decode);
-  Table table = compute(predictor, *data, !o.data.empty(), common);
+  Table table = compute(predictor, *data, !o.data.empty(), o, common);
   write(o.output, table);
   const auto images = static_cast<int64_t>(table.images.size());
   if (common.json) {
     JsonWriter json;
     json.begin_object().field("images", images).field("dimension", table.dimension);
-    json.field("output", o.output).field("unreadable", table.unreadable).end_object();
-    print_out(json.str() + "\n");
+    json.field("output", o.output).field("unreadable", table.unreadable);
+    if (!table.taps.empty()) to_json(json, o.output, table);
+    print_out(json.end_object().str() + "\n");
   } else {
     info(common,
          fmt::format(
-             "{}: {} x {}{}", o.output, with_commas(images), table.dimension,
+             "{}: {} x {}{}", o.output, with_commas(images),
+             o.taps.empty() ? std::to_string(table.dimension)
+                            : fmt::format("{}", fmt::join(o.taps, ", ")),
              table.unreadable ? fmt::format(", {} unreadable (NaN)", table.unreadable) : ""));
   }
   return table.unreadable ? static_cast<int>(ErrorKind::kInput) : 0;
@@ -141,6 +196,10 @@ Verb embed_verb() {
        "JPEG, PNG or WebP files, folders of them, or - for a list on standard input"},
       {"--data", &o->data, "a data set instead, as for `vitrum data`", "DATA"},
       {"--split", &o->split, "of the data set: train, test or val", "NAME"},
+      {"--tap", &o->taps,
+       "what a module inside the model returns: blocks.3, norm, blocks.7.attn.probs, ...; may be "
+       "repeated. A .npy file holds taps instead of features, one file a tap",
+       "NAME"},
       {.name = "--output",
        .target = &o->output,
        .help = "FILE.npy, FILE.safetensors (names and labels too) or FILE.csv, a row an image; one "
@@ -152,7 +211,8 @@ Verb embed_verb() {
           .summary = "write the features before the head, one row for each image",
           .examples = {"embed photos/ --model DIR --output features.npy",
                        "embed --data folder:flowers --model DIR --output features.safetensors",
-                       "embed a.jpg b.png --model DIR --output features.csv --json"},
+                       "embed a.jpg b.png --model DIR --output features.csv --json",
+                       "embed a.jpg --model DIR --tap blocks.11.attn.probs --output probs.npy"},
           .options = std::move(options),
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }

@@ -14,10 +14,11 @@ namespace {
 using namespace vitrum;
 
 int run(const std::vector<std::string>& arguments) {
-  const std::vector<Verb> verbs = {train_verb(),   distill_verb(), classify_verb(), embed_verb(),
-                                   eval_verb(),    summary_verb(), models_verb(),   data_verb(),
-                                   forward_verb(), convert_verb(), export_verb(),   download_verb(),
-                                   bench_verb(),   doctor_verb(),  version_verb()};
+  const std::vector<Verb> verbs = {
+      train_verb(), finetune_verb(), distill_verb(), classify_verb(), embed_verb(),
+      eval_verb(),  explain_verb(),  report_verb(),  summary_verb(),  models_verb(),
+      data_verb(),  forward_verb(),  convert_verb(), export_verb(),   download_verb(),
+      bench_verb(), doctor_verb(),   version_verb()};
   CommonOptions common;
   const Invocation call = parse_command_line(arguments, verbs, common);
   if (call.version) return version_verb().run(common);

@@ -3,20 +3,33 @@
 
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "vitrum/cli/training.h"
-#include "vitrum/cli/verbs.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/json_text.h"
+#include "vitrum/report/live_report.h"
+#include "vitrum/train/fast.h"
+#include "vitrum/train/lr_scan.h"
 #include "vitrum/train/trainer.h"
 
 namespace vitrum {
 namespace {
 
+// Where an option's words go.
+struct Given {
+  std::optional<std::string> one;
+  std::vector<std::string> many;
+  bool flag = false;
+};
+
 struct Options {
   std::optional<std::string> recipe, resume, out;
   std::vector<std::string> set;
+  bool fast = false;
   std::vector<KeyOption> keys;
-  std::vector<std::optional<std::string>> values;  // of the keys
+  std::vector<Given> given;  // for each key
+  std::function<void(const Recipe&)> check;
 };
 
 const std::vector<KeyOption> kEveryRun = {
@@ -27,10 +40,29 @@ const std::vector<KeyOption> kEveryRun = {
     {"--lr", "lr", "learning rate", "X"},
     {"--seed", "seed", "of initialisation, order, dropout and augmentation", "N"}};
 
+OptionTarget target_of(Given& given, KeyKind kind) {
+  switch (kind) {
+    case KeyKind::kOne: break;
+    case KeyKind::kMany: return &given.many;
+    case KeyKind::kFlag: return &given.flag;
+  }
+  return &given.one;
+}
+
 // Options with a recipe key of their own; the recipe's checks apply to them.
 void apply_options(Recipe& recipe, const Options& o, const CommonOptions& common) {
-  for (size_t i = 0; i < o.keys.size(); ++i)
-    if (o.values[i]) set_key(recipe, o.keys[i].key, *o.values[i], o.keys[i].option);
+  const std::string model = recipe.model, weights = recipe.weights;
+  for (size_t i = 0; i < o.keys.size(); ++i) {
+    const auto set = [&](const std::string& value) {
+      set_key(recipe, o.keys[i].key, value, o.keys[i].option);
+    };
+    if (o.given[i].one) set(*o.given[i].one);
+    if (!o.given[i].many.empty()) set(fmt::format("{}", fmt::join(o.given[i].many, ",")));
+    if (o.given[i].flag) set("true");
+  }
+  // A directory says itself what model it is, whatever the recipe was written for.
+  if (recipe.weights != weights && recipe.model == model && is_model_dir(recipe.weights))
+    recipe.model.clear();
   if (common.precision != "auto") set_key(recipe, "precision", common.precision, "--precision");
   for (const std::string& assignment : o.set) set_assignment(recipe, assignment);
 }
@@ -48,13 +80,16 @@ Recipe merged_recipe(const Options& o, const CommonOptions& common) {
   if (o.resume) recipe = recipe_of_run(without_trailing_slash(*o.resume));
   if (o.recipe) load_recipe(recipe, *o.recipe);
   apply_options(recipe, o, common);
-  return recipe;
+  if (o.check) o.check(recipe);
+  if (!o.fast) return recipe;
+  if (o.resume) fail_usage("--fast makes another run of a recipe; a resumed run cannot change");
+  return fast_recipe(recipe);
 }
 
 RunOptions run_options(const Options& o, const CommonOptions& common, const Recipe& recipe) {
   namespace fs = std::filesystem;
-  const std::string name =
-      o.recipe ? fs::path(*o.recipe).stem().string() : fs::path(recipe.model).filename().string();
+  const std::string& model = recipe.weights.empty() ? recipe.model : recipe.weights;
+  const std::string name = fs::path(without_trailing_slash(o.recipe ? *o.recipe : model)).stem();
   return {.out = without_trailing_slash(o.resume.value_or(o.out.value_or(""))),
           .name = name.empty() ? "run" : name,
           .resume = o.resume.has_value(),
@@ -82,6 +117,23 @@ int64_t stored_bytes(ParamStore& store) {
   return bytes;
 }
 
+// What starts from weights, and what of it learns: nothing of a plain run.
+std::string learning(Trainer& t) {
+  const Recipe& r = t.recipe();
+  std::string text;
+  if (!r.weights.empty())
+    text +=
+        fmt::format("weights {} ({}){}{}\n", r.weights, t.loaded().dialect,
+                    t.loaded().adapted.empty() ? "" : ": ", fmt::join(t.loaded().adapted, "; "));
+  int64_t learns = 0;
+  for (const ParamSpec& p : t.store().specs()) learns += p.trainable ? p.shape.numel() : 0;
+  if (learns < t.store().parameter_count())
+    text += fmt::format("learns  {} of {} parameters{}\n", with_commas(learns),
+                        with_commas(t.store().parameter_count()),
+                        t.keeps_features() ? "; features are computed once and kept" : "");
+  return text;
+}
+
 std::string teacher_line(const Trainer& t) {
   const Recipe& r = t.recipe();
   if (!t.teacher()) return "";
@@ -102,13 +154,13 @@ std::string opening(Trainer& t) {
       "data    {}: {} training and {} test images, {} classes\n"
       "plan    {} epochs of {} steps, batch {}{}, lr {}\n"
       "device  {}, {}; {} for weights and optimiser, {} for activations\n"
-      "run     {}{}",
+      "{}run     {}{}",
       t.model().architecture, with_commas(t.store().parameter_count()), c.channels(), c.image_h(),
       c.image_w(), c.classes(), teacher_line(t), r.data, with_commas(t.data().train().size()),
       with_commas(t.data().test().size()), t.data().train().classes().size(), t.total_epochs(),
       with_commas(per_epoch), r.batch_size, accumulated, r.lr, t.backend().name(),
       r.precision == Precision::kBF16 ? "bf16" : "f32", human_bytes(stored_bytes(t.store())),
-      human_bytes(t.activation_bytes()), t.directory(),
+      human_bytes(t.activation_bytes()), learning(t), t.directory(),
       t.position().step > 0 ? fmt::format(", resumed after step {}", with_commas(t.position().step))
                             : "");
 }
@@ -130,33 +182,80 @@ std::string closing(const Trainer& t, const TrainResult& result) {
       "test accuracy {} (best {} after epoch {})\n"
       "run directory {}\n"
       "try next:\n"
+      "  {}/report.html in a browser: curves, mistakes, recipe\n"
       "  {} eval --model {} --data {}\n"
       "  {} bench --model {} --mode infer\n",
       percent(result.last.test_acc), percent(result.best_accuracy), result.best_epoch,
-      t.directory(), command, best, quoted(t.recipe().data), command, best);
+      t.directory(), t.directory(), command, best, quoted(t.recipe().data), command, best);
 }
 
-int stopped(const Trainer& t, const TrainResult& result, const CommonOptions& common) {
-  info(common,
-       fmt::format("stopped after step {}; go on with\n  {} train --resume {}", t.position().step,
-                   quoted(program_invocation_name), quoted(t.directory())));
-  return 128 + result.signal;
+int stopped(const std::string& run, const std::string& where, int signal,
+            const CommonOptions& common) {
+  info(common, fmt::format("stopped {}; go on with\n  {} train --resume {}", where,
+                           quoted(program_invocation_name), quoted(run)));
+  return 128 + signal;
 }
 
-int train(const Options& o, const CommonOptions& common,
-          const std::function<void(const Recipe&)>& check) {
-  const Recipe recipe = merged_recipe(o, common);
-  if (check) check(recipe);
-  Trainer trainer(recipe, run_options(o, common, recipe));
+// A page that cannot be written is no reason to end a run.
+template <class Write>
+void try_report(const CommonOptions& common, const Write& write) {
+  try {
+    write();
+  } catch (const Error& error) {
+    info(common, fmt::format("no report.html: {}", error.what()));
+  }
+}
+
+// Returns the signal that stopped it, or 0.
+int scan(Recipe& recipe, RunOptions& options, const CommonOptions& common) {
+  bool told = false;
+  const auto start = [&](const Trainer& t) {
+    if (!std::exchange(told, true))
+      info(common,
+           fmt::format("scan of {} learning rates, {} epoch{} on {} images each, judged by "
+                       "{} held out\n      lr  accuracy    loss",
+                       recipe.lr_scan.size(), recipe.lr_scan_epochs,
+                       recipe.lr_scan_epochs == 1 ? "" : "s", with_commas(t.data().train().size()),
+                       with_commas(t.data().test().size())));
+  };
+  const auto result = [&](const ScanRow& row) {
+    info(common, fmt::format("{:>8}  {:>8}  {:>6.4f}", row.lr, percent(row.accuracy), row.loss));
+  };
+  const int signal = scan_learning_rates(recipe, options, {start, result});
+  if (signal == 0) info(common, fmt::format("the best is lr {}\n", recipe.lr));
+  return signal;
+}
+
+int train(const Options& o, const CommonOptions& common) {
+  Recipe recipe = merged_recipe(o, common);
+  if (o.fast)
+    info(common, fmt::format("--fast: {} epochs, batch {}{}; the recipe's own result needs the "
+                             "whole run\n",
+                             recipe.epochs, recipe.batch_size,
+                             recipe.subset > 0 ? fmt::format(", at most {} images", recipe.subset)
+                                               : std::string()));
+  RunOptions options = run_options(o, common, recipe);
+  if (!recipe.lr_scan.empty())
+    if (const int signal = scan(recipe, options, common))
+      return stopped(options.out, "in the scan", signal, common);
+  Trainer trainer(recipe, options);
   info(common, opening(trainer));
   if (common.verbose) info(common, "\n" + to_toml(trainer.recipe()));
+  LiveReport report(trainer);
   const TrainResult result = trainer.run({.epoch = [&](const EpochMetrics& row, bool best) {
     if (common.json)
       print_out(to_json(row) + "\n");
     else if (!common.quiet)
       print_out(epoch_line(row, best, trainer.total_epochs()));
+    try_report(common, [&] { report.epoch(); });
   }});
-  if (result.signal != 0) return stopped(trainer, result, common);
+  try_report(common,
+             [&] { report.finish(result.signal != 0 ? RunState::kStopped : RunState::kFinished); });
+  if (result.signal != 0)
+    return stopped(trainer.directory(), fmt::format("after step {}", trainer.position().step),
+                   result.signal, common);
+  if (trainer.position().epochs < trainer.total_epochs())
+    info(common, fmt::format("ended early: no better test accuracy in {} epochs", recipe.patience));
   const std::string text = closing(trainer, result);
   if (!common.json)
     print_out(text);
@@ -169,14 +268,15 @@ int train(const Options& o, const CommonOptions& common,
 
 Verb training_verb(TrainingVerb verb) {
   const auto o = std::make_shared<Options>();
+  o->check = verb.check;
   o->keys = kEveryRun;
   o->keys.insert(o->keys.end(), verb.keys.begin(), verb.keys.end());
-  o->values.resize(o->keys.size());
+  o->given.resize(o->keys.size());
   std::vector<Option> options = {
       {"--recipe", &o->recipe, "recipe to start from, a TOML file", "FILE"}};
   for (size_t i = 0; i < o->keys.size(); ++i)
     options.push_back({.name = o->keys[i].option,
-                       .target = &o->values[i],
+                       .target = target_of(o->given[i], o->keys[i].kind),
                        .help = o->keys[i].help,
                        .value = o->keys[i].value,
                        .choices = o->keys[i].choices});
@@ -184,14 +284,14 @@ Verb training_verb(TrainingVerb verb) {
       {"--out", &o->out, "run directory (default: the first free runs/NAME-N)", "DIR"});
   options.push_back({"--resume", &o->resume, "go on with an interrupted run", "RUN"});
   options.push_back(
+      {"--fast", &o->fast, "cut down to about a minute on two cores, to try things out"});
+  options.push_back(
       {"--set", &o->set, "any other recipe key; may be given again and again", "KEY=VALUE"});
   return {.name = verb.name,
           .summary = verb.summary,
           .examples = verb.examples,
           .options = std::move(options),
-          .run = [o, check = verb.check](const CommonOptions& common) {
-            return train(*o, common, check);
-          }};
+          .run = [o](const CommonOptions& common) { return train(*o, common); }};
 }
 
 Verb train_verb() {

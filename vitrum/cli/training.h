@@ -1,5 +1,6 @@
 // Verbs that train differ in the recipe keys that have an option of their own.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -9,9 +10,12 @@
 
 namespace vitrum {
 
+enum class KeyKind : uint8_t { kOne, kMany, kFlag };  // kMany: may be given again and again
+
 struct KeyOption {
-  std::string option, key, help, value;
+  std::string option, key, help, value = {};
   std::vector<std::string> choices = {};
+  KeyKind kind = KeyKind::kOne;
 };
 
 struct TrainingVerb {

@@ -39,14 +39,28 @@ struct Pieces {
 
 class HeadKernel : public Kernel {
  protected:
+  // extras: where the operands rng, bias and mask begin.
   HeadKernel(CpuBackend& cpu, const TensorView& qkv, int64_t heads, float drop, uint32_t site,
-             const TensorView& rng)
+             const std::vector<TensorView>& in, size_t extras)
       : cpu_(cpu),
         dims_(qkv, heads),
         scale_(1.0f / std::sqrt(static_cast<float>(dims_.head))),
         drop_(drop),
         site_(site),
-        rng_(rng) {}
+        rng_(in[extras]),
+        bias_(f32_only(operand(in, extras + 1))),
+        mask_(f32_only(operand(in, extras + 2))),
+        masks_(mask_ ? operand(in, extras + 2).shape[0] : 1) {}
+
+  bool side_by_side() const { return !bias_ && dims_.side_by_side(); }
+  int64_t square() const { return dims_.tokens * dims_.tokens; }
+  // The factor that the softmax still has to apply to the scores of head h of item b.
+  float biased(float* s, int64_t b, int64_t h) const {
+    if (!bias_) return scale_;
+    cpu_.simd().attention->add_bias(s, dims_.tokens, dims_.padded, scale_, bias_ + h * square(),
+                                    mask_ ? mask_ + b % masks_ * square() : nullptr);
+    return 1;
+  }
 
   void reserve(int64_t floats) {
     cpu_.reserve_per_thread(static_cast<size_t>(floats) * sizeof(float));
@@ -105,17 +119,19 @@ class HeadKernel : public Kernel {
   float scale_, drop_;
   uint32_t site_;
   TensorView rng_;
+  const float *bias_, *mask_;
+  int64_t masks_;
 };
 
 class AttentionKernel final : public HeadKernel {
  public:
   AttentionKernel(CpuBackend& cpu, const Attention& op, const Operands& io)
-      : HeadKernel(cpu, io.in[0], op.heads, op.drop, op.site, io.in[1]),
+      : HeadKernel(cpu, io.in[0], op.heads, op.drop, op.site, io.in, 1),
         qkv_(io.in[0]),
         y_(io.out[0]),
         lse_(io.out.size() > 1 ? io.out[1] : TensorView{}) {
     const Dims& d = dims_;
-    reserve(d.side_by_side()
+    reserve(side_by_side()
                 ? lane_scratch(d.tokens)
                 : 4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
   }
@@ -123,7 +139,7 @@ class AttentionKernel final : public HeadKernel {
   void launch() override {
     DropSite site{};
     const DropSite* drop = read_drop(site);
-    if (dims_.side_by_side()) {
+    if (side_by_side()) {
       const LaneAttentionArgs args{floats(qkv_), floats(y_),   {},          {},         lse_.f32(),
                                    dims_.batch,  dims_.tokens, dims_.heads, dims_.head, drop};
       cpu_.pool().run(dims_.groups(), [&](int64_t group, int thread) {
@@ -147,7 +163,8 @@ class AttentionKernel final : public HeadKernel {
           *y = scratch.take(values);
     scores(part[0], part[1], s, packed);
     float* lse = lse_ ? lse_.f32() + number * d.tokens : nullptr;
-    simd.softmax(s, d.tokens, d.padded, scale_, number * d.tokens, drop, lse,
+    const float scale = biased(s, b, h);
+    simd.softmax(s, d.tokens, d.padded, scale, number * d.tokens, drop, lse,
                  scratch.take(d.padded + 32));
     if (!y_) return;
     weigh(s, part[2], y);
@@ -160,23 +177,27 @@ class AttentionKernel final : public HeadKernel {
 class AttentionBwdKernel final : public HeadKernel {
  public:
   AttentionBwdKernel(CpuBackend& cpu, const AttentionBwd& op, const Operands& io)
-      : HeadKernel(cpu, io.in[1], op.heads, op.drop, op.site, io.in[4]),
+      : HeadKernel(cpu, io.in[1], op.heads, op.drop, op.site, io.in, 4),
         dy_(io.in[0]),
         qkv_(io.in[1]),
         y_(io.in[2]),
         lse_(io.in[3]),
-        dqkv_(io.out[0]) {
+        dqkv_(io.out[0]),
+        dbias_(f32_only(operand(io.out, 1))),
+        // Items whose bias gradients one task adds up; the sums of tasks are added in order.
+        parts_{dims_.batch, dbias_ ? (dims_.batch + kParts - 1) / kParts : 1} {
     const Dims& d = dims_;
-    reserve(d.side_by_side()
-                ? lane_scratch(d.tokens)
-                : 6 * d.tokens * d.head + 2 * d.tokens * d.padded + (d.tokens + kStrip) * d.tokens +
-                      packed_floats() + d.padded + 512);
+    if (dbias_)
+      cpu_.reserve_shared(static_cast<size_t>(parts_.count() * d.heads * square()) * sizeof(float));
+    reserve(side_by_side() ? lane_scratch(d.tokens)
+                           : 6 * d.tokens * d.head + 2 * d.tokens * d.padded +
+                                 (d.tokens + kStrip) * d.tokens + packed_floats() + d.padded + 512);
   }
 
   void launch() override {
     DropSite site{};
     const DropSite* drop = read_drop(site);
-    if (dims_.side_by_side()) {
+    if (side_by_side()) {
       const LaneAttentionArgs args{floats(qkv_), floats(y_),  floats(dy_),  floats(dqkv_),
                                    lse_.f32(),   dims_.batch, dims_.tokens, dims_.heads,
                                    dims_.head,   drop};
@@ -186,14 +207,29 @@ class AttentionBwdKernel final : public HeadKernel {
       });
       return;
     }
-    cpu_.pool().run(dims_.batch * dims_.heads,
-                    [&](int64_t number, int thread) { head(number, drop, thread); });
+    auto* sums = reinterpret_cast<float*>(cpu_.shared_scratch());
+    const int64_t heads = dims_.heads;
+    cpu_.pool().run(parts_.count() * heads, [&](int64_t task, int thread) {
+      const int64_t part = task / heads, h = task % heads;
+      float* dbias = dbias_ ? sums + task * square() : nullptr;
+      if (dbias) std::fill_n(dbias, square(), 0.f);
+      for (int64_t b = parts_.first(part); b < parts_.last(part); ++b)
+        head(b, h, drop, dbias, thread);
+    });
+    if (!dbias_) return;
+    cpu_.pool().run(heads, [&](int64_t h, int) {
+      std::fill_n(dbias_ + h * square(), square(), 0.f);
+      cpu_.simd().elementwise->accumulate(dbias_ + h * square(), sums + h * square(),
+                                          parts_.count(), heads * square(), square());
+    });
   }
 
  private:
-  void head(int64_t number, const DropSite* drop, int thread) {
+  static constexpr int64_t kParts = 16;
+
+  void head(int64_t b, int64_t h, const DropSite* drop, float* dbias, int thread) {
     const Dims& d = dims_;
-    const int64_t b = number / d.heads, h = number % d.heads, values = d.tokens * d.head;
+    const int64_t number = b * d.heads + h, values = d.tokens * d.head;
     const AttentionKernels& simd = *cpu_.simd().attention;
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
@@ -205,8 +241,11 @@ class AttentionBwdKernel final : public HeadKernel {
           *packed = scratch.take(packed_floats());
     scores(part[0], part[1], s, packed);
     scores(dy, part[2], dp, packed);
-    simd.softmax_bwd(s, dp, d.tokens, d.padded, scale_, number * d.tokens, drop,
+    const float scale = biased(s, b, h);
+    simd.softmax_bwd(s, dp, d.tokens, d.padded, scale, number * d.tokens, drop,
                      lse_.f32() + number * d.tokens, y, dy, d.head, scratch.take(d.padded + 32));
+    if (bias_) simd.add_bias_bwd(dp, d.tokens, d.padded, scale_, dbias);
+    if (!dqkv_) return;
     const auto emit = [&](int64_t which) {
       simd.scatter(out, floats(dqkv_), at(b, h, 3, which), 3 * d.width, d.tokens, d.head);
     };
@@ -216,10 +255,58 @@ class AttentionBwdKernel final : public HeadKernel {
   }
 
   TensorView dy_, qkv_, y_, lse_, dqkv_;
+  float* dbias_;
+  Chunks parts_;
+};
+
+// The matrix (tokens, tokens) of each head that the other kernels keep in scratch, written out: the
+// weights, or where dy is given their gradient dy v^T.
+class AttentionMatrixKernel final : public HeadKernel {
+ public:
+  AttentionMatrixKernel(CpuBackend& cpu, const TensorView& dy, const TensorView& qkv, int64_t heads,
+                        const TensorView& out)
+      : HeadKernel(cpu, qkv, heads, 0, 0, {TensorView{}}, 0), dy_(dy), qkv_(qkv), out_(out) {
+    const Dims& d = dims_;
+    reserve(4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
+  }
+
+  void launch() override {
+    cpu_.pool().run(dims_.batch * dims_.heads,
+                    [&](int64_t number, int thread) { head(number, thread); });
+  }
+
+ private:
+  void head(int64_t number, int thread) {
+    const Dims& d = dims_;
+    const int64_t b = number / d.heads, h = number % d.heads;
+    const AttentionKernels& simd = *cpu_.simd().attention;
+    Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
+    const auto part = queries_keys_values(qkv_, b, h, scratch);
+    float *dy = scratch.take(d.tokens * d.head), *s = scratch.take(d.tokens * d.padded),
+          *packed = scratch.take(packed_floats());
+    if (dy_) {
+      simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
+      scores(dy, part[2], s, packed);
+    } else {
+      scores(part[0], part[1], s, packed);
+      simd.softmax(s, d.tokens, d.padded, scale_, 0, nullptr, nullptr, scratch.take(d.padded + 32));
+    }
+    float* out = f32_only(out_) + number * d.tokens * d.tokens;
+    for (int64_t t = 0; t < d.tokens; ++t)
+      std::copy_n(s + t * d.padded, d.tokens, out + t * d.tokens);
+  }
+
+  TensorView dy_, qkv_, out_;
 };
 
 }  // namespace
 
+KernelPtr lower(CpuBackend& cpu, const AttentionProbs& op, const Operands& io) {
+  return std::make_unique<AttentionMatrixKernel>(cpu, TensorView{}, io.in[0], op.heads, io.out[0]);
+}
+KernelPtr lower(CpuBackend& cpu, const AttentionProbsGrad& op, const Operands& io) {
+  return std::make_unique<AttentionMatrixKernel>(cpu, io.in[0], io.in[1], op.heads, io.out[0]);
+}
 KernelPtr lower(CpuBackend& cpu, const Attention& op, const Operands& io) {
   return std::make_unique<AttentionKernel>(cpu, op, io);
 }

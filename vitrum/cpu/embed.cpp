@@ -84,8 +84,11 @@ KernelPtr lower(CpuBackend& cpu, const TokensBwd&, const Operands& io) {
   });
 }
 
+// (B, H, W, C) as (B, H W, C)
+static Shape as_tokens(const Shape& s) { return {s[0], s.rows() / s[0], s[-1]}; }
+
 KernelPtr lower(CpuBackend& cpu, const Pool& op, const Operands& io) {
-  const Shape& s = io.in[0].shape;  // (B, T, C)
+  const Shape s = as_tokens(io.in[0].shape);
   const Chunks chunks = chunk_rows(s[0], op.count * s[2]);
   return make_kernel(
       [&cpu, chunks, op, tokens = s[1], width = s[2], x = floats(io.in[0]), y = floats(io.out[0])] {
@@ -98,7 +101,7 @@ KernelPtr lower(CpuBackend& cpu, const Pool& op, const Operands& io) {
 }
 
 KernelPtr lower(CpuBackend& cpu, const PoolBwd& op, const Operands& io) {
-  const Shape& s = io.out[0].shape;  // (B, T, C)
+  const Shape s = as_tokens(io.out[0].shape);
   const Chunks chunks = chunk_rows(s[0] * s[1], s[2]);
   return make_kernel([&cpu, chunks, op, tokens = s[1], width = s[2], dy = floats(io.in[0]),
                       dx = floats(io.out[0])] {

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <cstring>
 
 #include "vitrum/cpu/backend.h"
 
@@ -10,13 +11,16 @@ constexpr int64_t kRange = 16 * 1024;  // elements updated at a time
 struct Range {
   int64_t first, last;
   float lr_scale, decay;
+  size_t segment;
 };
 
 std::vector<Range> cut(const std::vector<Segment>& segments) {
   std::vector<Range> ranges;
-  for (const Segment& s : segments)
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const Segment& s = segments[i];
     for (int64_t at = s.offset; at < s.offset + s.size; at += kRange)
-      ranges.push_back({at, std::min(at + kRange, s.offset + s.size), s.lr_scale, s.decay});
+      ranges.push_back({at, std::min(at + kRange, s.offset + s.size), s.lr_scale, s.decay, i});
+  }
   return ranges;
 }
 
@@ -31,10 +35,32 @@ std::vector<size_t> group(const std::vector<Range>& ranges) {
   return starts;
 }
 
+// All segments of an op, cut into tasks.
+class Ranges {
+ public:
+  explicit Ranges(const std::vector<Segment>& segments)
+      : ranges_(cut(segments)), starts_(group(ranges_)) {}
+  size_t size() const { return ranges_.size(); }
+  const Range& operator[](size_t i) const { return ranges_[i]; }
+
+  // body(i) for each range, on all threads.
+  template <class Body>
+  void run(CpuBackend& cpu, const Body& body) const {
+    cpu.pool().run(static_cast<int64_t>(starts_.size()) - 1, [&](int64_t task, int) {
+      const auto at = static_cast<size_t>(task);
+      for (size_t i = starts_[at]; i < starts_[at + 1]; ++i) body(i);
+    });
+  }
+
+ private:
+  std::vector<Range> ranges_;
+  std::vector<size_t> starts_;
+};
+
 OptimizerArgs arguments(const OptimizerStep& op, const Operands& io) {
   const auto rest = [](auto beta) { return static_cast<float>(1.0 - static_cast<double>(beta)); };
   OptimizerArgs args{};
-  args.kind = op.kind;
+  args.kind = op.kind, args.nesterov = op.nesterov;
   args.beta1 = static_cast<float>(op.beta1), args.rest1 = rest(op.beta1);
   args.beta2 = static_cast<float>(op.beta2), args.rest2 = rest(op.beta2);
   args.eps = op.eps;
@@ -43,6 +69,65 @@ OptimizerArgs arguments(const OptimizerStep& op, const Operands& io) {
   args.ema = f32_only(operand(io.out, 4)), args.compute = operand(io.out, 5).bf16();
   return args;
 }
+
+// LAMB's step length for each segment: |weights| / |update|, and 1 where the tensor does not decay,
+// as in timm. `sums` holds the squares of both for each range, in its order.
+void trust_ratios(const std::vector<Segment>& segments, const Ranges& ranges, const double* sums,
+                  float* ratios) {
+  for (size_t s = 0, i = 0; s < segments.size(); ++s) {
+    double weights = 0, updates = 0;
+    for (; i < ranges.size() && ranges[i].segment == s; ++i)
+      weights += sums[2 * i], updates += sums[2 * i + 1];
+    const bool adapts = segments[s].decay != 0 && weights > 0 && updates > 0;
+    ratios[s] = adapts ? static_cast<float>(std::sqrt(weights / updates)) : 1.0f;
+  }
+}
+
+class StepKernel final : public Kernel {
+ public:
+  StepKernel(CpuBackend& cpu, const OptimizerStep& op, const Operands& io)
+      : cpu_(cpu),
+        segments_(op.segments),
+        ranges_(op.segments),
+        args_(arguments(op, io)),
+        hyper_(f32_only(io.in[0])),
+        clip_(f32_only(operand(io.in, 1))) {
+    if (op.kind == OptimizerKind::kLamb)
+      cpu.reserve_shared(ranges_.size() * 2 * sizeof(double) + segments_.size() * sizeof(float));
+  }
+
+  void launch() override {
+    args_.lr = hyper_[0], args_.correction1 = hyper_[1], args_.correction2 = hyper_[2],
+    args_.ema_decay = hyper_[3];
+    args_.clip = clip_ ? clip_[1] : 1.0f;
+    const float* ratios = args_.kind == OptimizerKind::kLamb ? lamb() : nullptr;
+    ranges_.run(cpu_, [&](size_t i) {
+      const Range& r = ranges_[i];
+      const float scale = ratios ? r.lr_scale * ratios[r.segment] : r.lr_scale;
+      cpu_.simd().optimizer->step(args_, scale, r.decay, r.first, r.last);
+    });
+  }
+
+ private:
+  const float* lamb() {
+    const OptimizerKernels& simd = *cpu_.simd().optimizer;
+    auto* sums = reinterpret_cast<double*>(cpu_.shared_scratch());
+    auto* ratios = reinterpret_cast<float*>(sums + 2 * ranges_.size());
+    ranges_.run(cpu_, [&](size_t i) {
+      const Range& r = ranges_[i];
+      sums[2 * i] = simd.sum_squares(args_.param + r.first, r.last - r.first);
+      sums[2 * i + 1] = simd.lamb_moments(args_, r.decay, r.first, r.last);
+    });
+    trust_ratios(segments_, ranges_, sums, ratios);
+    return ratios;
+  }
+
+  CpuBackend& cpu_;
+  std::vector<Segment> segments_;
+  Ranges ranges_;
+  OptimizerArgs args_;
+  const float *hyper_, *clip_;
+};
 
 }  // namespace
 
@@ -64,18 +149,28 @@ KernelPtr lower(CpuBackend& cpu, const ClipScale& op, const Operands& io) {
 }
 
 KernelPtr lower(CpuBackend& cpu, const OptimizerStep& op, const Operands& io) {
-  const std::vector<Range> ranges = cut(op.segments);
-  return make_kernel([&cpu, ranges, starts = group(ranges), fixed = arguments(op, io),
-                      hyper = f32_only(io.in[0]), clip = f32_only(operand(io.in, 1))] {
-    OptimizerArgs args = fixed;
-    args.lr = hyper[0], args.correction1 = hyper[1], args.correction2 = hyper[2],
-    args.ema_decay = hyper[3];
-    args.clip = clip ? clip[1] : 1.0f;
-    cpu.pool().run(static_cast<int64_t>(starts.size()) - 1, [&](int64_t task, int) {
-      for (size_t i = starts[static_cast<size_t>(task)]; i < starts[static_cast<size_t>(task) + 1];
-           ++i)
-        cpu.simd().optimizer->step(args, ranges[i].lr_scale, ranges[i].decay, ranges[i].first,
-                                   ranges[i].last);
+  return std::make_unique<StepKernel>(cpu, op, io);
+}
+
+KernelPtr lower(CpuBackend& cpu, const Perturb& op, const Operands& io) {
+  OptimizerArgs args{};
+  args.gradient = f32_only(io.out[0]), args.param = f32_only(io.out[1]);
+  args.compute = operand(io.out, 2).bf16();
+  return make_kernel([&cpu, args, ranges = Ranges(op.segments), norms = f32_only(io.in[0]),
+                      rho = static_cast<double>(op.rho)] {
+    const auto scale = static_cast<float>(rho / (static_cast<double>(norms[0]) + 1e-12));
+    ranges.run(cpu, [&](size_t i) {
+      cpu.simd().optimizer->perturb(args, scale, ranges[i].first, ranges[i].last);
+    });
+  });
+}
+
+KernelPtr lower(CpuBackend& cpu, const Copy&, const Operands& io) {
+  const Chunks chunks = chunk_rows(static_cast<int64_t>(io.in[0].bytes()), 1);
+  return make_kernel([&cpu, chunks, x = static_cast<const std::byte*>(io.in[0].data),
+                      y = static_cast<std::byte*>(io.out[0].data)] {
+    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+      std::memcpy(y + first, x + first, static_cast<size_t>(last - first));
     });
   });
 }

@@ -441,18 +441,24 @@ AttentionShape shape_of(const TensorView& qkv, int64_t heads) {
           static_cast<int>(qkv.shape[2] / 3 / heads)};
 }
 
+void add_bias(AttentionArgs& args, const TensorView& bias, const TensorView& mask) {
+  args.bias = bias.f32(), args.mask = mask.f32();
+  if (mask) args.masks = static_cast<int>(mask.shape[0]);
+}
+
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
   const TensorView qkv = io.in[0], y = io.out[0], lse = operand(io.out, 1);
-  const AttentionArgs args{shape_of(qkv, op.heads),
-                           qkv.data,
-                           nullptr,
-                           nullptr,
-                           y.data,
-                           lse.f32(),
-                           drop_site(operand(io.in, 1), op.drop, op.site)};
-  if (for_tensor_cores(args.shape, qkv.dtype, qkv, y)) {
+  AttentionArgs args{shape_of(qkv, op.heads),
+                     qkv.data,
+                     nullptr,
+                     nullptr,
+                     y.data,
+                     lse.f32(),
+                     drop_site(operand(io.in, 1), op.drop, op.site)};
+  add_bias(args, operand(io.in, 2), operand(io.in, 3));
+  if (!args.bias && for_tensor_cores(args.shape, qkv.dtype, qkv, y)) {
     if (KernelPtr kernel = warpgroup_attention(cuda, args, qkv.shape[0])) return kernel;
     if (KernelPtr kernel = launch(cuda, args, qkv.shape[0], false)) return kernel;
   }
@@ -463,19 +469,24 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
 
 KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
   const TensorView dy = io.in[0], qkv = io.in[1], y = io.in[2], lse = io.in[3];
-  const AttentionArgs args{shape_of(qkv, op.heads),
-                           qkv.data,
-                           y.data,
-                           dy.data,
-                           io.out[0].data,
-                           lse.f32(),
-                           drop_site(operand(io.in, 4), op.drop, op.site)};
-  if (for_tensor_cores(args.shape, qkv.dtype, qkv, y) && aligned16(dy) && aligned16(io.out[0])) {
+  AttentionArgs args{shape_of(qkv, op.heads),
+                     qkv.data,
+                     y.data,
+                     dy.data,
+                     io.out[0].data,
+                     lse.f32(),
+                     drop_site(operand(io.in, 4), op.drop, op.site)};
+  add_bias(args, operand(io.in, 5), operand(io.in, 6));
+  args.dbias = operand(io.out, 1).f32();
+  if (!args.bias && for_tensor_cores(args.shape, qkv.dtype, qkv, y) && aligned16(dy) &&
+      aligned16(io.out[0])) {
     if (KernelPtr kernel = warpgroup_attention_bwd(cuda, args, qkv.shape[0])) return kernel;
     if (KernelPtr kernel = launch(cuda, args, qkv.shape[0], true)) return kernel;
   }
+  float* partials =
+      args.dbias ? cuda.scratch_of<float>(bias_partials(args.shape, qkv.shape[0])) : nullptr;
   return make_kernel([=, images = qkv.shape[0], stream = cuda.stream()] {
-    launch_plain_attention_bwd(args, images, qkv.dtype, stream);
+    launch_plain_attention_bwd(args, images, qkv.dtype, partials, stream);
   });
 }
 

@@ -16,6 +16,10 @@ struct AttentionArgs {
   void* out;                 // y, or dqkv
   float* lse;                // written forward (may be null), read backward
   DropSite drop;
+  // Added to the scores (may be null): (H, T, T) and (masks, T, T); the gradient of the first.
+  const float *bias = nullptr, *mask = nullptr;
+  int masks = 1;
+  float* dbias = nullptr;
 };
 
 constexpr float kLog2E = 1.4426950408889634f;
@@ -99,7 +103,9 @@ KernelPtr warpgroup_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, 
 // Heads that fill 16-byte loads and registers go to the tensor cores; anything else, and f32, here.
 void launch_plain_attention(const AttentionArgs& args, int64_t images, DType dtype,
                             cudaStream_t stream);
+// partials: bias_partials() floats where dbias is wanted.
 void launch_plain_attention_bwd(const AttentionArgs& args, int64_t images, DType dtype,
-                                cudaStream_t stream);
+                                float* partials, cudaStream_t stream);
+int64_t bias_partials(const AttentionShape& shape, int64_t images);
 
 }  // namespace vitrum::cuda

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "vitrum/core/dtype.h"
 #include "vitrum/core/philox.h"
@@ -142,6 +143,18 @@ inline bool aligned16(const TensorView& view) {
   return reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
 }
 
+// The largest power of two up to 16 that divides every address and every row's bytes.
+inline size_t common_alignment(std::initializer_list<TensorView> views) {
+  size_t alignment = 16;
+  for (const TensorView& view : views) {
+    if (!view) continue;
+    const size_t row = static_cast<size_t>(view.shape[-1]) * size_of(view.dtype);
+    while (reinterpret_cast<uintptr_t>(view.data) % alignment != 0 || row % alignment != 0)
+      alignment /= 2;
+  }
+  return alignment;
+}
+
 // ---- sums, in an order that shape alone decides ----
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
@@ -152,6 +165,20 @@ __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
   for (int i = kWarp / 2; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
   return x;
+}
+
+// Over a block of kThreads, in a fixed tree; every thread has it. Calls in a row need a
+// __syncthreads() between them.
+template <int kThreads>
+__device__ double block_sum(double x) {
+  __shared__ double sums[kThreads];
+  sums[threadIdx.x] = x;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+  }
+  __syncthreads();
+  return sums[0];
 }
 
 // ---- dropout: the same draws as on every backend (core/philox.h) ----
@@ -222,6 +249,15 @@ __device__ __forceinline__ void drop8(Eight& x, uint32_t keep, float scale) {
 template <class Body>
 auto with_type(DType dtype, const Body& body) {
   return dtype == DType::kBF16 ? body(bf16{}) : body(float{});
+}
+
+// A table that kernels read, in memory of the card.
+template <class T>
+Buffer to_card(CudaBackend& cuda, const std::vector<T>& values) {
+  const size_t bytes = values.size() * sizeof(T);
+  Buffer table = cuda.allocate(bytes);
+  cuda.upload({table.data(), {static_cast<int64_t>(bytes)}, DType::kU8}, values.data());
+  return table;
 }
 
 // Lets a kernel have `bytes` of dynamic shared memory, and as many blocks a processor as that

@@ -109,6 +109,9 @@ struct AddToTokens {
 struct Span {
   int64_t tokens, width, first, count;
 };
+Span span_of(const Shape& s, int64_t first, int64_t count) {  // (B, T, C) or (B, H, W, C)
+  return {s.rows() / s[0], s[-1], first, count};
+}
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) pool_eights(const T* x, T* y, Span s, int64_t eights) {
@@ -216,7 +219,7 @@ KernelPtr lower(CudaBackend& cuda, const TokensBwd&, const Operands& io) {
 
 KernelPtr lower(CudaBackend& cuda, const Pool& op, const Operands& io) {
   const TensorView x = io.in[0], y = io.out[0];
-  const Span span{x.shape[1], x.shape[2], op.first, op.count};
+  const Span span = span_of(x.shape, op.first, op.count);
   const int64_t count = y.shape.numel();
   if (span.width % 8 != 0 || x.dtype != y.dtype || !aligned16(x) || !aligned16(y))
     return launch_kernel(cuda, pool_ones, blocks_for(count, kThreads), kThreads, 0, mixed(x),
@@ -231,7 +234,7 @@ KernelPtr lower(CudaBackend& cuda, const Pool& op, const Operands& io) {
 KernelPtr lower(CudaBackend& cuda, const PoolBwd& op, const Operands& io) {
   const TensorView dy = io.in[0], dx = io.out[0];
   if (!dx) return make_kernel([] {});
-  const Span span{dx.shape[1], dx.shape[2], op.first, op.count};
+  const Span span = span_of(dx.shape, op.first, op.count);
   const int64_t images = dx.shape[0], row = span.tokens * span.width, count = dx.shape.numel();
   if (span.width % 8 != 0 || dx.dtype != dy.dtype || !aligned16(dx) || !aligned16(dy) ||
       !images_fit(images, row))

@@ -23,14 +23,14 @@ constexpr int kCandidates = 12, kTimedRuns = 5;
 
 // libcublasLt, opened when the first backend is made: it is large, and slow to load.
 struct Library {
-#define VITRUM_CUBLASLT(X)                                                                     \
-  X(Create)                                                                                    \
-  X(Destroy)                                                                                   \
-  X(GetVersion)                                                                                \
-  X(Matmul) X(MatmulAlgoGetHeuristic) X(MatmulDescCreate) X(MatmulDescDestroy)                 \
-      X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                   \
-          X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) \
-              X(MatmulAlgoCheck)
+// clang-format off
+#define VITRUM_CUBLASLT(X) \
+  X(Create) X(Destroy) X(GetVersion) X(Matmul) X(MatmulAlgoGetHeuristic) \
+  X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
+  X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute) \
+  X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) \
+  X(MatmulAlgoCheck)
+// clang-format on
 #define X(name) decltype(&cublasLt##name) name = nullptr;
   VITRUM_CUBLASLT(X)
 #undef X
@@ -177,20 +177,27 @@ struct Gemm::Plan {
     check_blas(library().MatmulDescSetAttribute(desc, attribute, &value, sizeof value),
                "a descriptor's attribute");
   }
-  static cublasLtMatrixLayout_t layout(DType dtype, int64_t rows, int64_t columns,
-                                       bool transposed) {
+  cublasLtMatrixLayout_t layout(DType dtype, int64_t rows, int64_t columns, bool transposed) {
     if (transposed) std::swap(rows, columns);
     cublasLtMatrixLayout_t made = nullptr;
     check_blas(library().MatrixLayoutCreate(&made, type_of(dtype), static_cast<uint64_t>(rows),
                                             static_cast<uint64_t>(columns), rows),
                "a matrix layout");
+    if (shape.batch == 1) return made;
+    const auto give = [&](cublasLtMatrixLayoutAttribute_t attribute, auto value) {
+      check_blas(library().MatrixLayoutSetAttribute(made, attribute, &value, sizeof value),
+                 "a matrix layout");
+    };
+    give(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(shape.batch));
+    give(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, rows * columns);
     return made;
   }
 
-  cublasStatus_t run(const Algo& with, const void* a, const void* b, void* d, const void* bias) {
-    const float one = 1, beta = shape.accumulate ? 1 : 0;
+  cublasStatus_t run(const Algo& with, const void* a, const void* b, const void* c, void* d,
+                     const void* bias) {
+    const float alpha = shape.alpha, beta = shape.accumulate ? 1 : shape.beta;
     if (shape.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    return library().Matmul(state.handle, desc, &one, b, first, a, second, &beta, d, result, d,
+    return library().Matmul(state.handle, desc, &alpha, b, first, a, second, &beta, c, result, d,
                             result, &with, state.workspace, kWorkspace, state.stream);
   }
 
@@ -245,8 +252,8 @@ struct Gemm::Plan {
 
   // On scratch operands of the real size: what they hold does not matter, zeros would run cooler.
   Algo fastest(const std::vector<Algo>& algos) {
-    const auto bytes = [](DType t, int64_t x, int64_t y) {
-      return static_cast<size_t>(x * y) * size_of(t);
+    const auto bytes = [&](DType t, int64_t x, int64_t y) {
+      return static_cast<size_t>(x * y * shape.batch) * size_of(t);
     };
     void *a = nullptr, *b = nullptr, *d = nullptr, *bias = nullptr;
     const std::array<std::pair<void**, size_t>, 4> operands = {
@@ -278,7 +285,7 @@ struct Gemm::Plan {
     float best = 1e30f;
     for (int i = 0; i <= kTimedRuns; ++i) {
       cudaEventRecord(start, state.stream);
-      if (run(candidate, a, b, d, bias) != CUBLAS_STATUS_SUCCESS) break;
+      if (run(candidate, a, b, d, d, bias) != CUBLAS_STATUS_SUCCESS) break;
       cudaEventRecord(stop, state.stream);
       cudaEventSynchronize(stop);
       float milliseconds = 0;
@@ -291,7 +298,10 @@ struct Gemm::Plan {
 };
 
 void Gemm::launch(const void* a, const void* b, void* d, const void* bias) const {
-  check_blas(plan_->run(plan_->algo, a, b, d, bias), "a matrix product");
+  check_blas(plan_->run(plan_->algo, a, b, d, d, bias), "a matrix product");
+}
+void Gemm::launch_with(const void* a, const void* b, const void* c, void* d) const {
+  check_blas(plan_->run(plan_->algo, a, b, c, d, nullptr), "a matrix product");
 }
 
 Gemms::Gemms(cudaStream_t stream, bool tf32, const std::string& card)
@@ -299,10 +309,12 @@ Gemms::Gemms(cudaStream_t stream, bool tf32, const std::string& card)
 Gemms::~Gemms() = default;
 
 Gemm Gemms::prepare(const GemmShape& s, size_t alignment) {
-  const std::string key = fmt::format(
+  std::string key = fmt::format(
       "{}x{}x{}{}{}-{}-{}{}{}{}-{}", s.m, s.n, s.k, s.a_transposed ? "t" : "n",
       s.b_transposed ? "t" : "n", name_of(s.in), name_of(s.out), s.bias ? "-bias" : "",
       s.accumulate ? "-add" : "", s.in == DType::kF32 && state_->tf32 ? "-tf32" : "", alignment);
+  if (s.batch > 1) key += fmt::format("-x{}", s.batch);
+  if (s.alpha != 1 || s.beta != 0) key += fmt::format("-{}-{}", s.alpha, s.beta);
   std::shared_ptr<Gemm::Plan>& plan = state_->plans[key];
   if (!plan) {
     plan = std::make_shared<Gemm::Plan>(*state_, s);

@@ -10,13 +10,16 @@
 
 namespace vitrum::cuda {
 
-// Row-major: d (m, n) = a (m, k) b (k, n) + bias (n), or d += a b. Either operand may be stored
-// transposed.
+// Row-major: d (m, n) = a (m, k) b (k, n) + bias (n), or d += a b, or d = alpha a b + beta c.
+// Either operand may be stored transposed. A batch is so many products of matrices stored one after
+// the other.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool a_transposed = false, b_transposed = false;
   DType in = DType::kBF16, out = DType::kBF16;  // of a and b; of d (and of bias)
   bool bias = false, accumulate = false;
+  int64_t batch = 1;
+  float alpha = 1, beta = 0;
 };
 
 class Gemms;
@@ -27,6 +30,7 @@ class Gemm {
   Gemm() = default;
   explicit Gemm(std::shared_ptr<Plan> plan) : plan_(std::move(plan)) {}
   void launch(const void* a, const void* b, void* d, const void* bias = nullptr) const;
+  void launch_with(const void* a, const void* b, const void* c, void* d) const;
 
  private:
   std::shared_ptr<Plan> plan_;

@@ -7,18 +7,6 @@
 namespace vitrum::cuda {
 namespace {
 
-// The largest power of two up to 16 that divides every address and every row's bytes.
-size_t common_alignment(std::initializer_list<TensorView> views) {
-  size_t alignment = 16;
-  for (const TensorView& view : views) {
-    if (!view) continue;
-    const size_t row = static_cast<size_t>(view.shape[-1]) * size_of(view.dtype);
-    while (reinterpret_cast<uintptr_t>(view.data) % alignment != 0 || row % alignment != 0)
-      alignment /= 2;
-  }
-  return alignment;
-}
-
 class LinearKernel final : public Kernel {
  public:
   LinearKernel(CudaBackend& cuda, const Linear& op, const Operands& io)

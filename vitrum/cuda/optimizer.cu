@@ -1,4 +1,4 @@
-// The update: the norm of all gradients, then one pass over every arena.
+// The update: the norm of all gradients, then one pass over every arena; LAMB makes two.
 #include <vector>
 
 #include "vitrum/cuda/device.cuh"
@@ -9,18 +9,6 @@ namespace {
 constexpr int kThreads = 256;
 
 // ---- the global norm ----
-
-// The sum over a block, in a fixed tree.
-__device__ double block_sum(double x) {
-  __shared__ double sums[kThreads];
-  sums[threadIdx.x] = x;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (static_cast<int>(threadIdx.x) < half) sums[threadIdx.x] += sums[threadIdx.x + half];
-  }
-  __syncthreads();
-  return sums[0];
-}
 
 __device__ __forceinline__ float square(float4 v) {
   return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, v.w * v.w)));
@@ -48,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
     const auto v = static_cast<double>(x[i]);
     sum += v * v;
   }
-  sum = block_sum(sum);
+  sum = block_sum<kThreads>(sum);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
@@ -56,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
     clip_scale(const double* partials, int parts, double max_norm, float* y) {
   double sum = 0;
   for (int i = threadIdx.x; i < parts; i += kThreads) sum += partials[i];
-  sum = block_sum(sum);
+  sum = block_sum<kThreads>(sum);
   if (threadIdx.x != 0) return;
   const double norm = sqrt(sum), factor = max_norm / (norm + 1e-6);
   y[0] = static_cast<float>(norm);
@@ -69,16 +57,18 @@ constexpr int64_t kChunk = 8192;  // elements a block updates
 
 struct Chunk {
   int64_t first = 0;
-  int32_t count = 0;
+  int32_t count = 0, segment = 0;
   float lr_scale = 1, decay = 0;
 };
 
 std::vector<Chunk> cut(const std::vector<Segment>& segments) {
   std::vector<Chunk> chunks;
-  for (const Segment& s : segments)
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const Segment& s = segments[i];
     for (int64_t at = 0; at < s.size; at += kChunk)
       chunks.push_back({s.offset + at, static_cast<int32_t>(std::min(kChunk, s.size - at)),
-                        s.lr_scale, s.decay});
+                        static_cast<int32_t>(i), s.lr_scale, s.decay});
+  }
   return chunks;
 }
 
@@ -86,23 +76,31 @@ struct Arenas {
   float *gradient, *param, *first, *second, *ema;  // from `first` on any may be absent
   bf16* copy;
   const float *hyper, *clip;
+  const float* ratios;  // of LAMB, one a segment; absent in its first pass
   float beta1, rest1, beta2, rest2, eps;
+  bool nesterov;
   bool aligned;  // all of them to 16 bytes
 };
 
 struct Rates {
   float clip, root2, step, decay, shrink, ema, ema_rest;  // root2: 1 / sqrt(correction2)
+  float whole1;                                           // of LAMB: 1 / correction1
 };
 
 // From the scalars in device memory, in f64 as on the CPU.
 template <OptimizerKind kKind>
 __device__ Rates rates(const Arenas& g, const Chunk& chunk) {
   const double lr = static_cast<double>(g.hyper[0]) * static_cast<double>(chunk.lr_scale);
-  constexpr bool kAdam = kKind != OptimizerKind::kSgd;
+  constexpr bool kAdam = kKind == OptimizerKind::kAdam || kKind == OptimizerKind::kAdamW;
+  constexpr bool kLamb = kKind == OptimizerKind::kLamb;
   Rates r;
   r.clip = g.clip ? g.clip[1] : 1.0f;
-  r.root2 = kAdam ? static_cast<float>(1.0 / sqrt(static_cast<double>(g.hyper[2]))) : 0.0f;
-  r.step = static_cast<float>(kAdam ? lr / static_cast<double>(g.hyper[1]) : lr);
+  r.root2 = kAdam || kLamb ? static_cast<float>(1.0 / sqrt(static_cast<double>(g.hyper[2]))) : 0.0f;
+  r.whole1 = kLamb ? static_cast<float>(1.0 / static_cast<double>(g.hyper[1])) : 0.0f;
+  r.step = static_cast<float>(
+      kAdam   ? lr / static_cast<double>(g.hyper[1])
+      : kLamb ? lr * static_cast<double>(g.ratios ? g.ratios[chunk.segment] : 1.0f)
+              : lr);
   r.decay = chunk.decay;
   r.shrink = static_cast<float>(1.0 - lr * static_cast<double>(chunk.decay));
   r.ema = g.hyper[3];
@@ -110,22 +108,36 @@ __device__ Rates rates(const Arenas& g, const Chunk& chunk) {
   return r;
 }
 
-// One element of every arena; formulas and their order are PyTorch's.
+// One element of every arena; formulas and their order are PyTorch's, and timm's for Lion and LAMB.
 struct Element {
   float d, p, m, v, ema;
 };
+__device__ __forceinline__ void take_in(const Arenas& g, float d, Element& e) {
+  e.m = fmaf(g.beta1, e.m, g.rest1 * d);
+  e.v = fmaf(g.beta2, e.v, g.rest2 * d * d);
+}
+__device__ __forceinline__ float lamb_update(const Arenas& g, const Rates& k, const Element& e) {
+  return fmaf(k.decay, e.p, __fdiv_rn(e.m * k.whole1, fmaf(__fsqrt_rn(e.v), k.root2, g.eps)));
+}
 template <OptimizerKind kKind>
 __device__ __forceinline__ void update(const Arenas& g, const Rates& k, Element& e) {
+  using enum OptimizerKind;
   float d = e.d * k.clip;
-  if constexpr (kKind == OptimizerKind::kAdamW)
-    e.p = e.p * k.shrink;
-  else
-    d = fmaf(k.decay, e.p, d);
-  if constexpr (kKind == OptimizerKind::kSgd) {
-    if (g.first) d = e.m = fmaf(g.beta1, e.m, d);
-  } else {
-    e.m = fmaf(g.beta1, e.m, g.rest1 * d);
-    e.v = fmaf(g.beta2, e.v, g.rest2 * d * d);
+  if constexpr (kKind == kSgd || kKind == kAdam) d = fmaf(k.decay, e.p, d);
+  if constexpr (kKind == kAdamW || kKind == kLion || kKind == kMuon) e.p = e.p * k.shrink;
+  if constexpr (kKind == kSgd) {
+    if (g.first) {
+      e.m = fmaf(g.beta1, e.m, d);
+      d = g.nesterov ? fmaf(g.beta1, e.m, d) : e.m;
+    }
+  } else if constexpr (kKind == kLion) {
+    const float c = fmaf(g.beta1, e.m, g.rest1 * d);
+    e.m = fmaf(g.beta2, e.m, g.rest2 * d);
+    d = c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f;
+  } else if constexpr (kKind == kLamb) {
+    d = lamb_update(g, k, e);
+  } else if constexpr (kKind != kMuon) {
+    take_in(g, d, e);
     d = __fdiv_rn(e.m, fmaf(__fsqrt_rn(e.v), k.root2, g.eps));
   }
   e.p = fmaf(-k.step, d, e.p);
@@ -198,6 +210,64 @@ __global__ void __launch_bounds__(kThreads) optimizer_step(Arenas g, const Chunk
     step_one<kKind>(g, k, chunk.first + i);
 }
 
+// ---- LAMB's first pass ----
+
+struct Squares {
+  double weights, updates;
+};
+
+// The moments take in the gradient; one pair of sums a chunk.
+__global__ void __launch_bounds__(kThreads)
+    lamb_moments(Arenas g, const Chunk* chunks, Squares* squares) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const Rates k = rates<OptimizerKind::kLamb>(g, chunk);
+  double weights = 0, updates = 0;
+  for (int64_t i = chunk.first + threadIdx.x; i < chunk.first + chunk.count; i += kThreads) {
+    Element e{g.gradient[i], g.param[i], g.first[i], g.second[i], 0};
+    take_in(g, e.d * k.clip, e);
+    g.first[i] = e.m, g.second[i] = e.v;
+    const auto p = static_cast<double>(e.p), u = static_cast<double>(lamb_update(g, k, e));
+    weights += p * p, updates += u * u;
+  }
+  weights = block_sum<kThreads>(weights);
+  __syncthreads();
+  updates = block_sum<kThreads>(updates);
+  if (threadIdx.x == 0) squares[blockIdx.x] = {weights, updates};
+}
+
+// |weights| / |update| of one segment a block; 1 where the tensor does not decay, as in timm.
+struct ChunksOf {
+  int32_t first, count;
+  float decay;
+};
+__global__ void __launch_bounds__(kThreads)
+    trust_ratios(const Squares* squares, const ChunksOf* segments, float* ratios) {
+  const ChunksOf own = segments[blockIdx.x];
+  double weights = 0, updates = 0;
+  for (int i = threadIdx.x; i < own.count; i += kThreads)
+    weights += squares[own.first + i].weights, updates += squares[own.first + i].updates;
+  weights = block_sum<kThreads>(weights);
+  __syncthreads();
+  updates = block_sum<kThreads>(updates);
+  if (threadIdx.x != 0) return;
+  const bool adapts = own.decay != 0 && weights > 0 && updates > 0;
+  ratios[blockIdx.x] = adapts ? static_cast<float>(sqrt(weights / updates)) : 1.0f;
+}
+
+// ---- SAM ----
+
+__global__ void __launch_bounds__(kThreads)
+    perturb(float* gradient, float* param, bf16* copy, const float* norms, double rho,
+            const Chunk* chunks) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const auto scale = static_cast<float>(rho / (static_cast<double>(norms[0]) + 1e-12));
+  for (int64_t i = chunk.first + threadIdx.x; i < chunk.first + chunk.count; i += kThreads) {
+    const float p = fmaf(scale, gradient[i], param[i]);
+    param[i] = p, gradient[i] = 0;
+    if (copy) copy[i] = from_float<bf16>(p);
+  }
+}
+
 Arenas arenas(const OptimizerStep& op, const Operands& io) {
   const auto rest = [](double beta) { return static_cast<float>(1.0 - beta); };
   Arenas g{};
@@ -208,7 +278,7 @@ Arenas arenas(const OptimizerStep& op, const Operands& io) {
   g.hyper = io.in[0].f32(), g.clip = operand(io.in, 1).f32();
   g.beta1 = static_cast<float>(op.beta1), g.rest1 = rest(op.beta1);
   g.beta2 = static_cast<float>(op.beta2), g.rest2 = rest(op.beta2);
-  g.eps = op.eps;
+  g.eps = op.eps, g.nesterov = op.nesterov;
   g.aligned = true;
   for (const TensorView& arena : io.out) g.aligned = g.aligned && aligned16(arena);
   return g;
@@ -229,26 +299,66 @@ KernelPtr lower(CudaBackend& cuda, const ClipScale& op, const Operands& io) {
   });
 }
 
+static KernelPtr lower_lamb(CudaBackend& cuda, const OptimizerStep& op, const Operands& io) {
+  const std::vector<Chunk> chunks = cut(op.segments);
+  std::vector<ChunksOf> segments;
+  for (const Segment& s : op.segments) segments.push_back({0, 0, s.decay});
+  for (size_t i = chunks.size(); i-- > 0;) {
+    ChunksOf& own = segments[static_cast<size_t>(chunks[i].segment)];
+    own.first = static_cast<int32_t>(i), ++own.count;
+  }
+  return make_kernel([first = arenas(op, io), table = to_card(cuda, chunks),
+                      of = to_card(cuda, segments),
+                      ratios = cuda.allocate(segments.size() * sizeof(float)),
+                      squares = cuda.scratch_of<Squares>(static_cast<int64_t>(chunks.size())),
+                      count = static_cast<unsigned>(segments.size()),
+                      blocks = static_cast<unsigned>(chunks.size()), stream = cuda.stream()] {
+    const auto* list = reinterpret_cast<const Chunk*>(table.data());
+    auto* trust = reinterpret_cast<float*>(ratios.data());
+    Arenas second = first;
+    second.ratios = trust;
+    lamb_moments<<<blocks, kThreads, 0, stream>>>(first, list, squares);
+    trust_ratios<<<count, kThreads, 0, stream>>>(
+        squares, reinterpret_cast<const ChunksOf*>(of.data()), trust);
+    optimizer_step<OptimizerKind::kLamb><<<blocks, kThreads, 0, stream>>>(second, list);
+  });
+}
+
 KernelPtr lower(CudaBackend& cuda, const OptimizerStep& op, const Operands& io) {
   const std::vector<Chunk> chunks = cut(op.segments);
   if (chunks.empty()) return make_kernel([] {});
-  const size_t bytes = chunks.size() * sizeof(Chunk);
-  Buffer table = cuda.allocate(bytes);
-  cuda.upload({table.data(), {static_cast<int64_t>(bytes)}, DType::kU8}, chunks.data());
-  return make_kernel([table = std::move(table), g = arenas(op, io), kind = op.kind,
+  if (op.kind == OptimizerKind::kLamb) return lower_lamb(cuda, op, io);
+  return make_kernel([table = to_card(cuda, chunks), g = arenas(op, io), kind = op.kind,
                       blocks = static_cast<unsigned>(chunks.size()), stream = cuda.stream()] {
     const auto* list = reinterpret_cast<const Chunk*>(table.data());
+    const auto launch = [&](auto* kernel) { kernel<<<blocks, kThreads, 0, stream>>>(g, list); };
     switch (kind) {
-      case OptimizerKind::kSgd:
-        optimizer_step<OptimizerKind::kSgd><<<blocks, kThreads, 0, stream>>>(g, list);
-        break;
-      case OptimizerKind::kAdam:
-        optimizer_step<OptimizerKind::kAdam><<<blocks, kThreads, 0, stream>>>(g, list);
-        break;
-      case OptimizerKind::kAdamW:
-        optimizer_step<OptimizerKind::kAdamW><<<blocks, kThreads, 0, stream>>>(g, list);
-        break;
+      case OptimizerKind::kSgd: return launch(optimizer_step<OptimizerKind::kSgd>);
+      case OptimizerKind::kAdam: return launch(optimizer_step<OptimizerKind::kAdam>);
+      case OptimizerKind::kAdamW: return launch(optimizer_step<OptimizerKind::kAdamW>);
+      case OptimizerKind::kLion: return launch(optimizer_step<OptimizerKind::kLion>);
+      case OptimizerKind::kMuon: return launch(optimizer_step<OptimizerKind::kMuon>);
+      case OptimizerKind::kLamb: break;
     }
+  });
+}
+
+KernelPtr lower(CudaBackend& cuda, const Perturb& op, const Operands& io) {
+  const std::vector<Chunk> chunks = cut(op.segments);
+  if (chunks.empty()) return make_kernel([] {});
+  return make_kernel([table = to_card(cuda, chunks), gradient = io.out[0].f32(),
+                      param = io.out[1].f32(), norms = io.in[0].f32(),
+                      copy = reinterpret_cast<bf16*>(operand(io.out, 2).bf16()),
+                      rho = static_cast<double>(op.rho),
+                      blocks = static_cast<unsigned>(chunks.size()), stream = cuda.stream()] {
+    perturb<<<blocks, kThreads, 0, stream>>>(gradient, param, copy, norms, rho,
+                                             reinterpret_cast<const Chunk*>(table.data()));
+  });
+}
+
+KernelPtr lower(CudaBackend& cuda, const Copy&, const Operands& io) {
+  return make_kernel([x = io.in[0], y = io.out[0], stream = cuda.stream()] {
+    check(cudaMemcpyAsync(y.data, x.data, x.bytes(), cudaMemcpyDeviceToDevice, stream), "a copy");
   });
 }
 

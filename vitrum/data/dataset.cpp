@@ -113,6 +113,13 @@ std::unique_ptr<Dataset> open(const Spec& spec, const std::string& split, bool w
   return open_idx(spec.path, train_or_test, idx_classes(spec.kind));
 }
 
+std::vector<int64_t> shuffled(int64_t n, PhiloxStream random) {
+  std::vector<int64_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  shuffle(order, random);
+  return order;
+}
+
 class Subset final : public Dataset {
  public:
   Subset(const Dataset& all, std::vector<int64_t> indices)
@@ -151,6 +158,17 @@ std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& 
   return open(parse_spec(spec), split, true, options);
 }
 
+std::unique_ptr<Dataset> select_images(const Dataset& dataset, std::vector<int64_t> indices) {
+  return std::make_unique<Subset>(dataset, std::move(indices));
+}
+
+std::unique_ptr<Dataset> take_images(const Dataset& dataset, int64_t count, uint64_t seed) {
+  std::vector<int64_t> some = shuffled(dataset.size(), PhiloxStream(seed, kHoldoutStream, 1));
+  some.resize(static_cast<size_t>(std::min(count, dataset.size())));
+  std::sort(some.begin(), some.end());
+  return select_images(dataset, std::move(some));
+}
+
 std::pair<std::unique_ptr<Dataset>, std::unique_ptr<Dataset>> split_holdout(const Dataset& dataset,
                                                                             double fraction,
                                                                             uint64_t seed) {
@@ -161,9 +179,7 @@ std::pair<std::unique_ptr<Dataset>, std::unique_ptr<Dataset>> split_holdout(cons
     fail_usage("holdout {} of {} images leaves one side empty; expected a fraction between 0 and 1",
                fraction, n);
   }
-  std::vector<int64_t> order(static_cast<size_t>(n));
-  std::iota(order.begin(), order.end(), int64_t{0});
-  shuffle(order, PhiloxStream(seed, kHoldoutStream, 0));
+  const std::vector<int64_t> order = shuffled(n, PhiloxStream(seed, kHoldoutStream, 0));
   std::vector<int64_t> out(order.begin(), order.begin() + held),
       kept(order.begin() + held, order.end());
   std::sort(out.begin(), out.end());

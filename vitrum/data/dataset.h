@@ -52,6 +52,11 @@ DataSplits open_data(const std::string& spec);
 std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& split = "",
                                     const DecodeOptions& options = {});
 
+// Views of a data set, which must outlive them: those images, in that order; `count` of them (all,
+// where there are fewer), the same for the same seed.
+std::unique_ptr<Dataset> select_images(const Dataset& dataset, std::vector<int64_t> indices);
+std::unique_ptr<Dataset> take_images(const Dataset& dataset, int64_t count, uint64_t seed);
+
 // (kept, held out): two disjoint views of `dataset`, which must outlive them. The choice depends on
 // the seed only.
 std::pair<std::unique_ptr<Dataset>, std::unique_ptr<Dataset>> split_holdout(const Dataset& dataset,

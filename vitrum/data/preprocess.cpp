@@ -58,6 +58,11 @@ std::pair<int64_t, int64_t> resize_target(const Preprocess& p, int height, int w
   return {round_half_even(height / ratio), round_half_even(width / ratio)};
 }
 
+Window crop_window(const Preprocess& p, int64_t resized_height, int64_t resized_width) {
+  return {crop_start(resized_height - p.height, p.crop_floor),
+          crop_start(resized_width - p.width, p.crop_floor), p.height, p.width};
+}
+
 Preprocessor::Preprocessor(const Preprocess& preprocess) : preprocess_(preprocess) {
   check(preprocess_);
 }
@@ -89,8 +94,7 @@ void Preprocessor::apply(const Image& image, std::span<uint8_t> out) {
     fail_input("{} x {} pixels are too long and thin to be resized by the shortest edge",
                image.width, image.height);
   }
-  const Window window{crop_start(height - p.height, p.crop_floor),
-                      crop_start(width - p.width, p.crop_floor), p.height, p.width};
+  const Window window = crop_window(p, height, width);
   resizer_.resize(with_channels(image), static_cast<int>(height), static_cast<int>(width),
                   p.interpolation, window, out.data());
 }

@@ -28,6 +28,9 @@ struct Preprocess {
 // Size to which kCenter or kSquash resizes a (height, width) image before the centre crop.
 std::pair<int64_t, int64_t> resize_target(const Preprocess& preprocess, int height, int width);
 
+// The part of the resized image that the model sees.
+Window crop_window(const Preprocess& preprocess, int64_t resized_height, int64_t resized_width);
+
 // Keeps scratch memory between images, so give each thread its own.
 class Preprocessor {
  public:

@@ -83,6 +83,12 @@ std::string OnnxGraph::list(const std::vector<int64_t>& items) {
                          {static_cast<int64_t>(items.size())}, TensorProto::INT64, items);
 }
 
+std::string OnnxGraph::indices(const std::string& name, const std::vector<int64_t>& items) {
+  TensorProto& t = tensor(name, {static_cast<int64_t>(items.size())}, TensorProto::INT64);
+  t.set_raw_data(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(int64_t));
+  return t.name();
+}
+
 std::string OnnxGraph::weight(const std::string& name, const Shape& shape,
                               std::span<const float> values) {
   TensorProto& t = tensor(name, shape, TensorProto::FLOAT);

@@ -40,6 +40,7 @@ class OnnxGraph {
   std::string number(float x);
   std::string index(int64_t i);
   std::string list(const std::vector<int64_t>& items);
+  std::string indices(const std::string& name, const std::vector<int64_t>& items);  // a long one
   std::string weight(const std::string& name, const Shape& shape, std::span<const float> values);
 
   void input(const std::string& name, const Shape& shape, DType dtype);  // first dimension: batch

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <set>
 
 #include "vitrum/core/error.h"
 
@@ -36,6 +37,7 @@ class Translator {
     for (const Node& node : g_.nodes) {
       node_ = &node;
       std::visit([&](const auto& op) { emit(op); }, node.op);
+      if (in_planes(0) && !std::holds_alternative<Pool>(node.op)) planes_.insert(node.out[0]);
     }
   }
 
@@ -66,6 +68,9 @@ class Translator {
         id == result_ ? result_name_ : g_.values[static_cast<size_t>(id)].name;
     names_[static_cast<size_t>(id)] = out_.node(op, in, wanted, attr);
   }
+  // Whether operand i, an image, is (B, C, H, W) in the file: channels last is our own order, and
+  // every runtime's convolutions want theirs.
+  bool in_planes(size_t i) const { return has(i) && planes_.contains(node_->in[i]); }
   [[noreturn]] void refuse() const {
     fail("{}: {} is a training op and has no place in an exported model", node_->name,
          name_of(node_->op));
@@ -89,6 +94,11 @@ class Translator {
   // With the linear layer behind it a convolution, which every runtime is good at.
   void emit(const Patchify& op) {
     if (has(1)) refuse_fused();
+    if (g_.values[static_cast<size_t>(node_->out[0])].shape.rank() == 4) {  // channels_last
+      names_[static_cast<size_t>(node_->out[0])] = in(0);
+      planes_.insert(node_->out[0]);
+      return;
+    }
     patchified_[node_->out[0]] = {op, in(0), shape(0)};
   }
 
@@ -139,23 +149,24 @@ class Translator {
   // know and fuse both.
   void emit(const Activation& op) {
     const std::string& x = in(0);
-    const std::string one = out_.number(1), half = out_.number(0.5f);
+    const auto one = [&] { return out_.number(1); };
+    const auto half = [&] { return out_.number(0.5f); };
     switch (op.act) {
       case Act::kNone: return last("Identity", {x});
       case Act::kRelu: return last("Relu", {x});
       case Act::kGelu: {
         const std::string scaled =
             part("Div", {x, out_.number(static_cast<float>(std::numbers::sqrt2))});
-        const std::string twice = part("Mul", {x, part("Add", {part("Erf", {scaled}), one})});
-        return last("Mul", {twice, half});
+        const std::string twice = part("Mul", {x, part("Add", {part("Erf", {scaled}), one()})});
+        return last("Mul", {twice, half()});
       }
       case Act::kGeluTanh: {
         const std::string cube = part("Pow", {x, out_.number(3)});
         const std::string sum = part("Add", {x, part("Mul", {cube, out_.number(0.044715f)})});
         const double scale = std::sqrt(2 * std::numbers::inv_pi);
         const std::string argument = part("Mul", {sum, out_.number(static_cast<float>(scale))});
-        const std::string gate = part("Add", {part("Tanh", {argument}), one});
-        return last("Mul", {part("Mul", {x, half}), gate});
+        const std::string gate = part("Add", {part("Tanh", {argument}), one()});
+        return last("Mul", {part("Mul", {x, half()}), gate});
       }
     }
   }
@@ -171,6 +182,45 @@ class Translator {
     layer_norm(names_[static_cast<size_t>(node_->out[0])], op.eps, 2, 1);
   }
 
+  // Scores (B, H, T, T) and what is added to them; every W items of the batch share the masks.
+  std::string with_bias(const std::string& scores, int64_t heads) {
+    if (!has(2)) return scores;
+    const std::string biased = part("Add", {scores, in(2)});
+    if (!has(3)) return biased;
+    const int64_t windows = shape(3)[0], tokens = shape(3)[1];
+    const std::string apart =
+        part("Reshape", {biased, out_.list({-1, windows, heads, tokens, tokens})});
+    const std::string mask = out_.weight(info(3).name, {windows, 1, tokens, tokens}, data(3));
+    return part("Reshape", {part("Add", {apart, mask}), out_.list({-1, heads, tokens, tokens})});
+  }
+  // The bias is the same for every image, so it is written out.
+  void emit(const RelativeBias& op) {
+    const std::vector<float> table = data(0);
+    const Shape& s = g_.values[static_cast<size_t>(node_->out[0])].shape;  // (H, T, T)
+    const int64_t h = op.window_h, w = op.window_w;
+    std::vector<float> bias;
+    for (int64_t head = 0; head < s[0]; ++head)
+      for (int64_t t = 0; t < s[1]; ++t)
+        for (int64_t u = 0; u < s[1]; ++u) {
+          const int64_t dy = t / w - u / w + h - 1, dx = t % w - u % w + w - 1;
+          bias.push_back(table[static_cast<size_t>((dy * (2 * w - 1) + dx) * s[0] + head)]);
+        }
+    names_[static_cast<size_t>(node_->out[0])] =
+        out_.weight(node_->name, {1, s[0], s[1], s[2]}, bias);
+  }
+  // An index past the tokens finds a row of zeros put behind them.
+  void emit(const GatherTokens& op) {
+    const Shape& y = g_.values[static_cast<size_t>(node_->out[0])].shape;
+    std::vector<int64_t> from(op.from.begin(), op.from.end());
+    std::ranges::replace(from, -1, op.tokens);
+    std::string x = part("Reshape", {in(0), out_.list({-1, op.tokens, op.width})});
+    if (std::ranges::find(op.from, -1) != op.from.end())
+      x = part("Pad", {x, out_.list({0, 0, 0, 0, 1, 0})});
+    const std::string taken =
+        part("Gather", {x, out_.indices(node_->name + ".from", from)}, {{"axis", int64_t{1}}});
+    last("Reshape", {taken, out_.list({-1, y[1], y[2]})});
+  }
+
   // (B, T, 3C) -> (3, B, H, T, D) -> q, k, v, as timm's models are exported: runtimes take the last
   // transposition into the product.
   void emit(const Attention& op) {
@@ -184,7 +234,8 @@ class Translator {
     const std::string k = part("Transpose", {take(1)}, {{"perm", Ints{0, 1, 3, 2}}});
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head)));
     const std::string scores = part("MatMul", {part("Mul", {q, out_.number(scale)}), k});
-    const std::string weights = part("Softmax", {scores}, {{"axis", int64_t{-1}}});
+    const std::string weights =
+        part("Softmax", {with_bias(scores, op.heads)}, {{"axis", int64_t{-1}}});
     const std::string mixed =
         part("Transpose", {part("MatMul", {weights, v})}, {{"perm", Ints{0, 2, 1, 3}}});
     last("Reshape", {mixed, out_.list({0, 0, width})});
@@ -210,7 +261,30 @@ class Translator {
     last("Add", {all, in(1)});
   }
 
+  // Of a window over images in planes.
+  std::vector<OnnxAttribute> window(int64_t kernel, int64_t stride, int64_t padding) const {
+    if (!in_planes(0)) fail("{}: its operand is no image in planes", node_->name);
+    return {{"kernel_shape", Ints{kernel, kernel}},
+            {"strides", Ints{stride, stride}},
+            {"pads", Ints(4, padding)}};
+  }
+  void emit(const Conv2d& op) {
+    if (has(2)) refuse_fused();
+    last("Conv", {in(0), in(1)}, window(shape(1)[2], op.stride, op.padding));
+  }
+  void emit(const MaxPool& op) {
+    last("MaxPool", {in(0)}, window(op.kernel, op.stride, op.padding));
+  }
+  void emit(const FrozenBatchNorm& op) {
+    if (has(5) || op.act != Act::kNone) refuse_fused();
+    Names operands;
+    for (size_t i = 0; i < 5; ++i) operands.push_back(in(i));
+    last("BatchNormalization", operands, {{"epsilon", op.eps}});
+  }
+
   void emit(const Pool& op) {
+    if (in_planes(0))
+      return last("Flatten", {part("GlobalAveragePool", {in(0)})}, {{"axis", int64_t{1}}});
     if (op.count == 1) return last("Gather", {in(0), out_.index(op.first)}, {{"axis", int64_t{1}}});
     std::string x = in(0);
     if (op.count != shape(0)[1])
@@ -222,6 +296,7 @@ class Translator {
   void emit(const Dropout&) { refuse(); }
   void emit(const DropPath&) { refuse(); }
   void emit(const CrossEntropy&) { refuse(); }
+  void emit(const BatchNorm&) { refuse(); }
   template <NoGradient T>
   void emit(const T&) {
     refuse();
@@ -235,6 +310,7 @@ class Translator {
   const Node* node_ = nullptr;
   Names names_;  // of values by id; empty: not in the file yet
   std::map<ValueId, Patches> patchified_;
+  std::set<ValueId> planes_;
 };
 
 }  // namespace

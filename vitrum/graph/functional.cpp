@@ -1,14 +1,37 @@
 #include "vitrum/graph/functional.h"
 
+#include <cassert>
+#include <cmath>
+
 #include "vitrum/core/error.h"
 
 namespace vitrum {
+
+// What a low-rank adapter adds to its layer: scale * B A x, with A as PyTorch starts a layer and B
+// zero, so that it starts as nothing. The factor is applied where the fewest values are.
+static Value adapter(Scope s, Value x, int64_t out, const LoraSpec& lora) {
+  Graph& g = s.graph();
+  Value a = (s / "lora_A").param("weight", {lora.rank, x.dim(-1)}, Init::fan_in(x.dim(-1)), true),
+        b = (s / "lora_B").param("weight", {out, lora.rank}, Init::zeros(), true);
+  x = dropout(s / "lora_dropout", x, lora.drop);
+  const Shape low = x.shape().with_last(lora.rank);
+  x = g.emit(s.path() + ".lora_A", Linear{}, {x, a, Value(), Value()}, {low});
+  if (lora.scale() != 1) {
+    const std::vector<float> factors(static_cast<size_t>(lora.rank), lora.scale());
+    Value scale = g.constant(s.path() + ".lora_scale", {lora.rank}, factors);
+    x = g.emit(s.path() + ".lora_scale", ChannelScale{}, {x, scale}, {low});
+  }
+  return g.emit(s.path() + ".lora_B", Linear{}, {x, b, Value(), Value()},
+                {x.shape().with_last(out)});
+}
 
 Value linear(Scope s, Value x, int64_t out, const LinearOptions& options) {
   if (out <= 0) fail_usage("{}: a linear layer needs at least one output, not {}", s.path(), out);
   Value w = s.param("weight", {out, x.dim(-1)}, options.weight_init, /*decay=*/true);
   Value b = options.bias ? s.param("bias", {out}, options.bias_init, /*decay=*/false) : Value();
-  return s.graph().emit(s.path(), Linear{}, {x, w, b, Value()}, {x.shape().with_last(out)});
+  Value y = s.graph().emit(s.path(), Linear{}, {x, w, b, Value()}, {x.shape().with_last(out)});
+  const LoraSpec& lora = s.graph().lora;
+  return lora.adapts(s.path()) ? y + adapter(s, x, out, lora) : y;
 }
 
 Value layer_norm(Scope s, Value x, float eps, bool bias) {
@@ -23,13 +46,38 @@ Value activation(Value x, Act act) {
 }
 
 Value attention(Scope s, Value qkv, int64_t heads, float drop) {
+  return attention(s, qkv, heads, drop, Value(), Value());
+}
+
+Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value mask) {
   Graph& g = s.graph();
   if (qkv.dim(-1) % 3 != 0 || heads <= 0 || (qkv.dim(-1) / 3) % heads != 0)
     fail_usage("{}: width {} is not divisible by {} heads", s.path(), qkv.dim(-1) / 3, heads);
   const bool drops = drop > 0 && g.mode == Mode::kTraining;
   const Attention op{.heads = heads, .drop = drops ? drop : 0, .site = drops ? g.next_site() : 0};
-  return g.emit(s.path(), op, {qkv, drops ? g.rng() : Value()},
-                {qkv.shape().with_last(qkv.dim(-1) / 3)});
+  std::vector<Value> in = {qkv, drops ? g.rng() : Value()};
+  if (bias) in.insert(in.end(), {bias, mask});
+  return g.emit(s.path(), op, in, {qkv.shape().with_last(qkv.dim(-1) / 3)});
+}
+
+Value relative_bias(Scope s, int64_t window_h, int64_t window_w, int64_t heads) {
+  Graph& g = s.graph();
+  const int64_t tokens = window_h * window_w;
+  Value table =
+      s.param("relative_position_bias_table", {(2 * window_h - 1) * (2 * window_w - 1), heads},
+              Init::normal(0.02f), /*decay=*/false);
+  Value bias = g.emit((s / "relative_position_bias").path(), RelativeBias{window_h, window_w},
+                      {table}, {{heads, tokens, tokens}});
+  g.info(bias).exact = true;
+  return bias;
+}
+
+Value gather_tokens(const std::string& name, Value x, int64_t tokens, std::vector<int32_t> from,
+                    Shape shape) {
+  const int64_t width = x.dim(-1);
+  assert(x.shape().rows() % tokens == 0);
+  assert(x.shape().rows() / tokens * static_cast<int64_t>(from.size()) * width == shape.numel());
+  return x.graph().emit(name, GatherTokens{tokens, width, std::move(from)}, {x}, {shape});
 }
 
 Value operator+(Value a, Value b) {
@@ -68,6 +116,11 @@ Value drop_path(Scope s, Value x, float drop) {
   Graph& g = s.graph();
   if (drop <= 0 || g.mode != Mode::kTraining) return x;
   return g.emit(s.path(), DropPath{.drop = drop, .site = g.next_site()}, {x, g.rng()}, {x.shape()});
+}
+
+Value module_output(Scope s, Value x) {
+  s.graph().modules.emplace_back(s.path(), x.id());
+  return x;
 }
 
 // Pixels are 0..255 (u8); mean and std are in units of 0..1, as every framework states them.
@@ -112,6 +165,72 @@ Value mean_tokens(Value x, int64_t first) {
 
 Value mean_tokens(Value x, int64_t first, int64_t count) {
   return x.graph().emit("pool", Pool{first, count}, {x}, {{x.dim(0), x.dim(2)}});
+}
+
+// Patches of one pixel.
+Value channels_last(Value image) {
+  return image.graph().emit("channels_last", Patchify{1, 1, PatchOrder::kChannelLast},
+                            {image, Value(), Value()},
+                            {{image.dim(0), image.dim(2), image.dim(3), image.dim(1)}});
+}
+
+static Shape windows(Scope s, Value x, const WindowOptions& window, int64_t channels) {
+  const auto along = [&](int64_t size) {
+    const int64_t room = size + 2 * window.padding - window.kernel;
+    if (window.kernel <= 0 || window.stride <= 0 || window.padding < 0 || room < 0)
+      fail_usage("{}: a window of {} pixels, padding {}, stride {} does not fit an image of {}x{}",
+                 s.path(), window.kernel, window.padding, window.stride, x.dim(1), x.dim(2));
+    return room / window.stride + 1;
+  };
+  return {x.dim(0), along(x.dim(1)), along(x.dim(2)), channels};
+}
+
+Value conv2d(Scope s, Value x, int64_t out, const WindowOptions& window) {
+  const int64_t k = window.kernel;
+  const Shape y = windows(s, x, window, out);
+  // He et al.: the deviation that keeps the size of gradients through a ReLU.
+  const Init init =
+      Init::normal(static_cast<float>(std::sqrt(2.0 / static_cast<double>(out * k * k))));
+  Value w = s.param("weight", {out, x.dim(-1), k, k}, init, /*decay=*/true);
+  return s.graph().emit(s.path(), Conv2d{.stride = window.stride, .padding = window.padding},
+                        {x, w, Value(), Value(), Value(), Value(), Value()}, {y});
+}
+
+Value max_pool(Scope s, Value x, const WindowOptions& window) {
+  if (window.padding > window.kernel / 2)
+    fail_usage("{}: padding {} is more than half of a window of {}", s.path(), window.padding,
+               window.kernel);
+  return s.graph().emit(s.path(), MaxPool{window.kernel, window.stride, window.padding}, {x},
+                        {windows(s, x, window, x.dim(-1))});
+}
+
+Value batch_norm(Scope s, Value x, float eps, float momentum) {
+  Graph& g = s.graph();
+  const Shape channels{x.dim(-1)};
+  Value w = s.param("weight", channels, Init::constant(1), /*decay=*/false);
+  Value b = s.param("bias", channels, Init::zeros(), /*decay=*/false);
+  Value mean = s.buffer("running_mean", channels, Init::zeros());
+  Value var = s.buffer("running_var", channels, Init::constant(1));
+  if (g.mode == Mode::kInference)
+    return g.emit(s.path(), FrozenBatchNorm{.eps = eps}, {x, w, b, mean, var, Value()},
+                  {x.shape()});
+  Value y = g.emit(s.path(), BatchNorm{.eps = eps}, {x, w, b, g.sample_weight, Value()},
+                   {x.shape(), channels, channels});
+  const std::vector<ValueId> out = g.nodes.back().out;
+  for (const size_t statistic : {1, 2}) g.values[static_cast<size_t>(out[statistic])].exact = true;
+  const int64_t samples = x.dim(0);
+  // No part of a recompute unit: what happens once a batch is not recomputed.
+  g.nodes.push_back({.op = RunningStats{.momentum = momentum,
+                                        .samples = samples,
+                                        .positions = x.shape().rows() / samples},
+                     .in = {out[1], out[2], g.sample_weight.id()},
+                     .out = {mean.id(), var.id()},
+                     .name = s.path() + ".running"});
+  return y;
+}
+
+Value mean_pixels(Value x) {
+  return x.graph().emit("pool", Pool{0, x.dim(1) * x.dim(2)}, {x}, {{x.dim(0), x.dim(-1)}});
 }
 
 Value cross_entropy(Value logits, Value target, Value weight, float smoothing) {

@@ -17,10 +17,20 @@ Value layer_norm(Scope s, Value x, float eps, bool bias = true);
 Value activation(Value x, Act act);
 Value attention(Scope s, Value qkv, int64_t heads,
                 float drop = 0);  // drop: on the attention weights
+// With what is added to the scores: bias (H, T, T), and mask (W, T, T), which may be absent.
+Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value mask);
+// A learned bias by distance inside a window: (H, T, T), T = window_h * window_w.
+Value relative_bias(Scope s, int64_t window_h, int64_t window_w, int64_t heads);
+// The tokens of each image in another order, see GatherTokens: x (.., C), `tokens` rows an image.
+Value gather_tokens(const std::string& name, Value x, int64_t tokens, std::vector<int32_t> from,
+                    Shape shape);
 Value operator+(Value a, Value b);
 Value layer_scale(Scope s, Value x, float start);
 Value dropout(Scope s, Value x, float drop);    // the identity unless training
 Value drop_path(Scope s, Value x, float drop);  // likewise
+
+// States that module `s` returns x, so that x can be tapped by the module's name.
+Value module_output(Scope s, Value x);
 
 Value normalize(Value pixels, const std::vector<float>& mean, const std::vector<float>& std);
 Value patchify(Value image, int64_t patch_h, int64_t patch_w, PatchOrder order);
@@ -31,6 +41,18 @@ Value mean_tokens(Value x, int64_t first, int64_t count);
 
 // Their mean; kept in f32 where both are.
 Value average(Value a, Value b);
+
+// Images, channels last.
+Value channels_last(Value image);  // (B, C, H, W) -> (B, H, W, C)
+struct WindowOptions {
+  int64_t kernel = 3, stride = 1, padding = 1;
+};
+Value conv2d(Scope s, Value x, int64_t out, const WindowOptions& window);  // no bias
+Value max_pool(Scope s, Value x, const WindowOptions& window);
+// By the statistics of the batch in training (which move the running ones), by the running ones in
+// inference.
+Value batch_norm(Scope s, Value x, float eps = 1e-5f, float momentum = 0.1f);
+Value mean_pixels(Value x);  // (B, H, W, C) -> (B, C)
 
 Value cross_entropy(Value logits, Value target, Value weight, float smoothing = 0);
 Value cross_entropy(Value logits, Value target, Value weight, const LossForm& form);

@@ -7,22 +7,28 @@ namespace {
 
 // The graph seen by use: who reads a value, and how often.
 struct Uses {
-  explicit Uses(const Graph& g) : count(g.values.size(), 0), reader(g.values.size(), -1) {
-    for (size_t i = 0; i < g.nodes.size(); ++i)
+  explicit Uses(const Graph& g)
+      : count(g.values.size(), 0), reader(g.values.size(), -1), producer(g.values.size(), -1) {
+    for (size_t i = 0; i < g.nodes.size(); ++i) {
       for (ValueId v : g.nodes[i].in)
         if (v != kAbsent)
           ++count[static_cast<size_t>(v)], reader[static_cast<size_t>(v)] = static_cast<int>(i);
+      for (ValueId v : g.nodes[i].out)
+        if (v != kAbsent) producer[static_cast<size_t>(v)] = static_cast<int>(i);
+    }
   }
   int only_reader(ValueId v) const {
     return count[static_cast<size_t>(v)] == 1 ? reader[static_cast<size_t>(v)] : -1;
   }
-  std::vector<int> count, reader;
+  std::vector<int> count, reader, producer;
 };
 
 // Nodes are absorbed in place and swept at the end, so that indices stay valid during the pass.
 class Fuser {
  public:
-  explicit Fuser(Graph& g) : g_(g), uses_(g), gone_(g.nodes.size(), false) {}
+  Fuser(Graph& g, std::span<const Value> keep) : g_(g), uses_(g), gone_(g.nodes.size(), false) {
+    for (Value v : keep) ++uses_.count[static_cast<size_t>(v.id())];
+  }
 
   void run() {
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
@@ -32,6 +38,12 @@ class Fuser {
         into_patchify(i);
       else if (auto* linear = std::get_if<Linear>(&node.op))
         extend_linear(node, *linear);
+      else if (auto* conv = std::get_if<Conv2d>(&node.op))
+        extend_conv(i, *conv);
+      else if (auto* norm = std::get_if<BatchNorm>(&node.op))
+        norm->act = with_residual(i, /*skip=*/4);
+      else if (auto* norm = std::get_if<FrozenBatchNorm>(&node.op))
+        norm->act = with_residual(i, /*skip=*/5);
       else if (std::holds_alternative<Add>(node.op))
         with_layer_norm(i);
     }
@@ -73,6 +85,36 @@ class Fuser {
     }
   }
 
+  void extend_conv(size_t i, Conv2d& conv) {
+    Node* norm = next_is<FrozenBatchNorm>(g_.nodes[i].out[0]);
+    if (!norm) return;
+    Node& node = g_.nodes[i];
+    conv.eps = std::get<FrozenBatchNorm>(norm->op).eps;
+    std::copy(norm->in.begin() + 1, norm->in.end(), node.in.begin() + 2);
+    node.out = norm->out;
+    node.name = norm->name;
+    absorb(*norm);
+    conv.act = with_residual(i, /*skip=*/6);
+  }
+
+  // The ReLU behind node i, or the residual sum and the ReLU behind that, where what is added is
+  // there already when the node runs.
+  Act with_residual(size_t i, size_t skip) {
+    Node& node = g_.nodes[i];
+    Node* add = next_is<Add>(node.out[0]);
+    Node* act = next_is<Activation>(add ? add->out[0] : node.out[0]);
+    if (!act || std::get<Activation>(act->op).act != Act::kRelu) return Act::kNone;
+    if (add) {
+      const ValueId other = add->in[add->in[0] == node.out[0] ? 1 : 0];
+      if (uses_.producer[static_cast<size_t>(other)] > static_cast<int>(i)) return Act::kNone;
+      node.in[skip] = other;
+      absorb(*add);
+    }
+    node.out[0] = act->out[0];
+    absorb(*act);
+    return Act::kRelu;
+  }
+
   // The norm moves up to the add: its other operands are parameters, so nothing it needs comes
   // later. The sum stays an output of its own, for the residual path.
   void with_layer_norm(size_t i) {
@@ -97,6 +139,6 @@ class Fuser {
 
 }  // namespace
 
-void fuse(Graph& g) { Fuser(g).run(); }
+void fuse(Graph& g, std::span<const Value> keep) { Fuser(g, keep).run(); }
 
 }  // namespace vitrum

@@ -1,5 +1,6 @@
 #include "vitrum/graph/graph.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "vitrum/core/error.h"
@@ -7,16 +8,42 @@
 
 namespace vitrum {
 
+namespace {
+
+// The type's name as the compiler spells it in "[with T = vitrum::Linear; ...]", less the
+// namespace.
+template <class T>
+constexpr std::string_view type_name() {
+  constexpr std::string_view kBefore = "T = vitrum::";
+  std::string_view name = __PRETTY_FUNCTION__;
+  name.remove_prefix(name.find(kBefore) + kBefore.size());
+  return name.substr(0, name.find_first_of(";]"));
+}
+
+}  // namespace
+
 std::string_view name_of(const Op& op) {
-  static constexpr std::string_view kNames[] = {
-      "Normalize",    "Patchify",        "Linear",    "Activation",    "LayerNorm",
-      "AddLayerNorm", "Attention",       "Add",       "ChannelScale",  "Dropout",
-      "DropPath",     "Tokens",          "Pool",      "CrossEntropy",  "Argmax",
-      "LogSoftmax",   "TrainMetrics",    "LinearBwd", "ActivationBwd", "LayerNormBwd",
-      "AttentionBwd", "ChannelScaleBwd", "TokensBwd", "PoolBwd",       "CrossEntropyBwd",
-      "ClipScale",    "OptimizerStep"};
-  static_assert(std::size(kNames) == std::variant_size_v<Op>);
-  return kNames[op.index()];
+  return std::visit([]<class T>(const T&) { return type_name<T>(); }, op);
+}
+
+static bool ends_with_name(std::string_view path, std::string_view name) {
+  return path == name || (path.size() > name.size() && path.ends_with(name) &&
+                          path[path.size() - name.size() - 1] == '.');
+}
+
+bool in_block(std::string_view path) {
+  for (size_t at = 0; at < path.size();) {
+    const size_t end = std::min(path.find('.', at), path.size());
+    if (path.substr(at, end - at).find_first_not_of("0123456789") == path.npos) return true;
+    at = end + 1;
+  }
+  return false;
+}
+
+bool LoraSpec::adapts(std::string_view path) const {
+  return rank > 0 && in_block(path) &&
+         std::any_of(targets.begin(), targets.end(),
+                     [&](const std::string& name) { return ends_with_name(path, name); });
 }
 
 Value Graph::add_value(ValueInfo info) {
@@ -83,6 +110,15 @@ Value Graph::emit(std::string name, Op op, std::vector<Value> in, std::vector<Sh
 Value Graph::rng() {
   if (!rng_) rng_ = input("rng", {sizeof(RandomState) / 4}, DType::kI32);
   return rng_;
+}
+
+Value Scope::buffer(const std::string& leaf, Shape shape, Init init) const {
+  return graph_->param({.name = (*this / leaf).path(),
+                        .shape = shape,
+                        .init = std::move(init),
+                        .decay = false,
+                        .trainable = false,
+                        .buffer = true});
 }
 
 Value Scope::param(const std::string& leaf, Shape shape, Init init, bool decay) const {

@@ -2,6 +2,8 @@
 #pragma once
 #include <deque>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "vitrum/core/dtype.h"
@@ -20,8 +22,8 @@ inline constexpr ValueId kAbsent = -1;
 enum class Role : uint8_t { kInput, kConst, kParam, kGrad, kState, kArena, kTemp };
 
 // The arenas of a ParamStore, one element per parameter element at the same offset in each.
-enum class Arena : uint8_t { kMaster, kCompute, kGrad, kMoment1, kMoment2, kEma };
-inline constexpr int kArenas = 6;
+enum class Arena : uint8_t { kMaster, kCompute, kGrad, kMoment1, kMoment2, kEma, kAside };
+inline constexpr int kArenas = 7;
 
 struct ValueInfo {
   std::string name;
@@ -47,6 +49,23 @@ struct ParamSpec {
   Init init;
   bool decay = true;      // false for biases, norms, tokens and positions
   bool trainable = true;  // false: frozen, no gradient is computed
+  // Written by the model while it trains, as running statistics are: saved and loaded with the
+  // weights, but not optimised, averaged or counted.
+  bool buffer = false;
+};
+
+// Whether a layer or parameter is part of a repeated block: "blocks.3.attn.qkv", not "head".
+bool in_block(std::string_view path);
+
+// Low-rank adapters: linear() adds one beside each layer of a block whose name ends with a target.
+struct LoraSpec {
+  int64_t rank = 0;                       // 0: none
+  float alpha = 0;                        // the adapter's output counts alpha / rank
+  float drop = 0;                         // of its input
+  std::vector<std::string> targets = {};  // "qkv", "mlp.fc1", ...
+  float scale() const { return alpha / static_cast<float>(rank); }
+  bool adapts(std::string_view path) const;
+  bool operator==(const LoraSpec&) const = default;
 };
 
 enum class Mode : uint8_t { kInference, kTraining };
@@ -95,7 +114,12 @@ class Graph {
   std::deque<ValueInfo> values;  // a deque: references to shapes survive growth
   std::vector<Node> nodes;
   std::vector<ParamSpec> params;
-  int region = -1, regions = 0;  // see RecomputeUnit
+  std::vector<std::pair<std::string, ValueId>> modules;  // what each returns: see module_output()
+  int region = -1, regions = 0;                          // see RecomputeUnit
+  // (B), set before tracing where batches may be padded: samples of weight 0 are, and statistics
+  // over the batch leave them out.
+  Value sample_weight;
+  LoraSpec lora;
 
  private:
   Value rng_;
@@ -128,6 +152,7 @@ class Scope {
   // The one place where a parameter is stated: its dotted name, shape, start value, and whether it
   // decays.
   Value param(const std::string& leaf, Shape shape, Init init, bool decay) const;
+  Value buffer(const std::string& leaf, Shape shape, Init init) const;  // see ParamSpec::buffer
 
  private:
   Graph* graph_;

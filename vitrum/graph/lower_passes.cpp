@@ -14,8 +14,10 @@ void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32) {
   };
   std::vector<bool> weight(g.values.size(), false);
   for (const Node& node : g.nodes) {
-    if (std::holds_alternative<Linear>(node.op)) weight[static_cast<size_t>(node.in[1])] = true;
-    if (std::holds_alternative<LinearBwd>(node.op)) weight[static_cast<size_t>(node.in[2])] = true;
+    if (std::holds_alternative<Linear>(node.op) || std::holds_alternative<Conv2d>(node.op))
+      weight[static_cast<size_t>(node.in[1])] = true;
+    if (std::holds_alternative<LinearBwd>(node.op) || std::holds_alternative<Conv2dBwd>(node.op))
+      weight[static_cast<size_t>(node.in[2])] = true;
   }
   for (size_t id = 0; id < g.values.size(); ++id) {
     ValueInfo& info = g.values[id];

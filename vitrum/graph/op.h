@@ -19,7 +19,7 @@ enum class PatchOrder : uint8_t {
   kChannelFirst,
   kChannelLast
 };  // (C, P, P) as a convolution, or (P, P, C)
-enum class OptimizerKind : uint8_t { kSgd, kAdam, kAdamW };
+enum class OptimizerKind : uint8_t { kSgd, kAdam, kAdamW, kLion, kLamb, kMuon };
 // How a row of K logits z is measured against its target t.
 enum class LossKind : uint8_t {
   kCrossEntropy,  // -sum t log softmax(z / tau)
@@ -63,11 +63,29 @@ struct LayerNorm {  // (x (.., C), w (C), bias? (C)) -> y [, mean (rows), rstd (
 struct AddLayerNorm {  // (a, b, w, bias?) -> a + b, layer_norm(a + b) [, mean, rstd]
   float eps = 1e-6f;
 };
-struct Attention {  // (qkv (B, T, 3C) in the order q, k, v, each (H, D), rng?) -> (B, T, C) [, lse
-                    // (B, H, T)]
+// (qkv (B, T, 3C) in the order q, k, v, each (H, D), rng?, bias? (H, T, T), mask? (W, T, T)) ->
+// (B, T, C) [, lse (B, H, T)]. bias and mask are added to the scaled scores; item b of the batch
+// has mask b % W.
+struct Attention {
   int64_t heads = 1;
   float drop = 0;  // on the attention weights
   uint32_t site = 0;
+};
+// (table ((2 h - 1) (2 w - 1), H)) -> (H, T, T), T = h w: for query t and key u of a window the row
+// of their distance, (yt - yu + h - 1) (2 w - 1) + xt - xu + w - 1.
+struct RelativeBias {
+  int64_t window_h = 1, window_w = 1;
+};
+// (x, images of `tokens` tokens of `width` values each) -> images of from.size() tokens: token i is
+// x's token from[i], or zeros where that is -1. No token is taken twice, so the gradient is such a
+// node too. Windows, their reverse and the merging of neighbours are all this.
+struct GatherTokens {
+  int64_t tokens = 1, width = 1;
+  std::vector<int32_t> from;
+};
+struct AttentionProbs : Final {  // (qkv) -> f32 (B, H, T, T): Attention's weights, not dropped; a
+                                 // branch beside it for who wants to see them
+  int64_t heads = 1;
 };
 struct Add {};           // (a, b) -> a + b
 struct ChannelScale {};  // (x (.., C), gamma (C)) -> x * gamma: LayerScale
@@ -82,8 +100,38 @@ struct DropPath {  // (x (B, ..), rng) -> whole samples kept (and divided by kee
 };
 struct Tokens {
 };  // (x (B, N, C), pos? (1, T, C), prefix tokens (1, 1, C) ...) -> [prefix; x] + pos, (B, T, C)
-struct Pool {                    // (x (B, T, C)) -> (B, C)
+struct Pool {                    // (x (B, T, C) or (B, H, W, C), T = H W) -> (B, C)
   int64_t first = 0, count = 1;  // mean of tokens [first, first + count); one token is a plain copy
+};
+// Images are channels last, (B, H, W, C); windows reach `padding` pixels of zeros (MaxPool: of
+// nothing) over each edge.
+struct Conv2d {  // (x, w (O, C, K, K), and of a FrozenBatchNorm behind it: w?, bias?, mean?, var?,
+                 // skip?) -> (B, H', W', O)
+  int64_t stride = 1, padding = 0;
+  float eps = 1e-5f;
+  Act act = Act::kNone;
+};
+struct MaxPool {  // (x) -> (B, H', W', C)
+  int64_t kernel = 3, stride = 2, padding = 1;
+};
+// (x (B, .., C), w (C), bias (C), weight? (B), skip?) -> act(norm(x) + skip) [, mean (C), var (C)]
+// by the statistics of the batch, samples of weight 0 not counted; var is the biased one. act:
+// none or ReLU.
+struct BatchNorm {
+  float eps = 1e-5f;
+  Act act = Act::kNone;
+};
+// (x, w, bias, mean, var, skip?) -> act(norm(x) + skip) by given statistics: batch norm in
+// inference
+struct FrozenBatchNorm : Final {
+  float eps = 1e-5f;
+  Act act = Act::kNone;
+};
+// (mean, var, weight?) of a BatchNorm over `samples` of `positions` rows each -> running mean and
+// unbiased variance, moved by `momentum` towards them
+struct RunningStats : Final {
+  float momentum = 0.1f;
+  int64_t samples = 0, positions = 1;
 };
 struct CrossEntropy {  // (logits (B, K), target i32 (B) or float (B, K), weight (B)) -> sum_b
                        // weight * loss_b [, lse (B): of z / tau, kBinary has none]
@@ -107,15 +155,33 @@ struct ActivationBwd : Final {  // (dy, x) -> dx
   Act act = Act::kGelu;
 };
 struct LayerNormBwd : Final {};  // (dy, x, w, mean, rstd, dskip?) -> dx (+ dskip), += dw, += dbias
-struct AttentionBwd : Final {    // (dy, qkv, y, lse, rng?) -> dqkv
+struct AttentionBwd : Final {    // (dy, qkv, y, lse, rng?, bias?, mask?) -> dqkv, dbias
   int64_t heads = 1;
   float drop = 0;
   uint32_t site = 0;
+};
+struct RelativeBiasBwd : Final {  // (dy (H, T, T)) -> += dtable
+  int64_t window_h = 1, window_w = 1;
+};
+struct AttentionProbsGrad : Final {  // (dy, qkv) -> f32 (B, H, T, T): dy v^T, the gradient of
+                                     // Attention's weights
+  int64_t heads = 1;
 };
 struct ChannelScaleBwd : Final {};  // (dy, x, gamma) -> dx, += dgamma
 struct TokensBwd : Final {};        // (dy) -> dx, += dpos, += dprefix ...
 struct PoolBwd : Final {            // (dy (B, C)) -> dx (B, T, C)
   int64_t first = 0, count = 1;
+};
+struct Conv2dBwd : Final {  // (dy, x, w) -> dx, += dw
+  int64_t stride = 1, padding = 0;
+};
+struct MaxPoolBwd : Final {  // (dy, x) -> dx: to the first of equal values
+  int64_t kernel = 3, stride = 2, padding = 1;
+};
+// (dy, x, w, mean, var, y? (with ReLU), weight?) -> dx, += dw, += dbias, dskip (with ReLU)
+struct BatchNormBwd : Final {
+  float eps = 1e-5f;
+  Act act = Act::kNone;
 };
 struct CrossEntropyBwd : Final {  // (logits, target, weight, lse?) -> dlogits
   LossForm form = {};
@@ -134,17 +200,41 @@ struct Segment {
 // gradients (read, then cleared), parameters, first? and second? moments, ema?, compute copy?
 // (bf16)
 struct OptimizerStep : Final {
-  OptimizerKind kind = OptimizerKind::kAdamW;
-  double beta1 = 0.9, beta2 = 0.999;  // beta1 is the momentum of SGD
+  OptimizerKind kind = OptimizerKind::kAdamW;  // kMuon: descent along what Orthogonalize left
+  double beta1 = 0.9, beta2 = 0.999;           // beta1 is the momentum of SGD
   float eps = 1e-8f;
+  bool nesterov = false;  // of SGD
   std::vector<Segment> segments;
 };
+struct MatrixSegment {
+  int64_t offset = 0, rows = 0, columns = 0;  // elements of an arena, row-major
+  float scale = 1;
+};
+// Muon's direction, (clip (2)) and, updated in place: gradients, momentum. The momentum takes in
+// the clipped gradient; the gradient becomes scale * U S V^T, where U .. V^T are those of the
+// (Nesterov) momentum and S is near 1: five steps of the quintic Newton-Schulz iteration.
+struct Orthogonalize : Final {
+  double momentum = 0.95;
+  bool nesterov = true;
+  bool bf16 = false;  // operands of the iteration's products may be rounded to bf16
+  std::vector<MatrixSegment> matrices;
+};
+// SAM's way up, (norms (2): ClipScale's) and, updated in place: gradients (read, then cleared),
+// parameters += rho * gradient / (norm + 1e-12), compute copy? (bf16)
+struct Perturb : Final {
+  float rho = 0;
+  std::vector<Segment> segments;
+};
+struct Copy : Final {};  // (x) -> x of the same shape and type: state put aside and brought back
 
 using Op =
-    std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention, Add,
-                 ChannelScale, Dropout, DropPath, Tokens, Pool, CrossEntropy, Argmax, LogSoftmax,
-                 TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd,
-                 ChannelScaleBwd, TokensBwd, PoolBwd, CrossEntropyBwd, ClipScale, OptimizerStep>;
+    std::variant<Normalize, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
+                 RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath, Tokens, Pool,
+                 Conv2d, MaxPool, BatchNorm, FrozenBatchNorm, RunningStats, CrossEntropy, Argmax,
+                 LogSoftmax, TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd,
+                 RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd, Conv2dBwd, MaxPoolBwd,
+                 BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep, Orthogonalize, Perturb,
+                 Copy, AttentionProbs, AttentionProbsGrad>;
 
 std::string_view name_of(const Op& op);
 

@@ -9,8 +9,9 @@
 namespace vitrum {
 
 // normalize + patchify; linear + activation + dropout; residual add + LayerNorm, also across
-// blocks.
-void fuse(Graph& g);
+// blocks; convolution + batch norm (in inference) + residual add + ReLU. The values in `keep` are
+// still computed afterwards; the others have the same bits either way.
+void fuse(Graph& g, std::span<const Value> keep = {});
 
 // What the backward pass computes again instead of keeping: nothing; what costs no matrix product
 // (LayerNorm and activation outputs); or each block from its input. Gradients are the same bits
@@ -20,6 +21,10 @@ enum class Recompute : uint8_t { kNone, kCheap, kBlock };
 // Appends the backward pass of `loss`. Gradients of trainable parameters are accumulated into kGrad
 // values.
 void differentiate(Graph& g, Value loss, Recompute policy);
+
+// Appends the backward pass of sum(seed * of) down to the values `wrt` and returns their gradients,
+// in that order; parameters get none. `seed` has the shape of `of`.
+std::vector<Value> differentiate(Graph& g, Value of, Value seed, std::span<const Value> wrt);
 
 // Activations and the weights of linear layers become bf16 (compute = kBF16), or every float
 // becomes f64. `keep_f32` values (logits) keep their precision, and so does a bias added to them.

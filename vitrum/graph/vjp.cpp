@@ -15,9 +15,25 @@ class Differentiator {
       : g_(g), policy_(policy), forward_size_(g.nodes.size()) {}
 
   void run(Value loss) {
-    mark_needed();
-    index_producers();
+    mark_trainable();
     loss_ = loss.id();
+    walk_back();
+  }
+
+  std::vector<Value> run(Value of, Value seed, std::span<const Value> wrt) {
+    needed_.assign(g_.values.size(), false);
+    for (Value v : wrt) needed_[static_cast<size_t>(v.id())] = true;
+    grad_[of.id()] = seed;
+    walk_back();
+    std::vector<Value> gradients;
+    for (Value v : wrt) gradients.push_back(grad_.at(v.id()));
+    return gradients;
+  }
+
+ private:
+  void walk_back() {
+    spread_needed();
+    index_producers();
     for (node_ = forward_size_; node_-- > 0;) {
       if (!reached()) continue;
       if (policy_ == Recompute::kBlock) enter_region(g_.nodes[node_].region);
@@ -25,13 +41,14 @@ class Differentiator {
     }
   }
 
- private:
   // ---- what needs a gradient, and which node a value comes from ----
-  void mark_needed() {
+  void mark_trainable() {
     needed_.assign(g_.values.size(), false);
     for (size_t v = 0; v < g_.values.size(); ++v)
       if (g_.values[v].role == Role::kParam)
         needed_[v] = g_.params[static_cast<size_t>(g_.values[v].param)].trainable;
+  }
+  void spread_needed() {
     for (const Node& node : g_.nodes)
       for (ValueId in : node.in)
         if (in != kAbsent && needed_[static_cast<size_t>(in)])
@@ -82,6 +99,8 @@ class Differentiator {
     if (const auto* norm = std::get_if<AddLayerNorm>(&node.op); norm && v == node.out[1])
       return emit_again(name, LayerNorm{norm->eps},
                         {kept(node.out[0]), {&g_, node.in[2]}, {&g_, node.in[3]}});
+    if (const auto* gather = std::get_if<GatherTokens>(&node.op))
+      return g_.emit(name, *gather, {kept(node.in[0])}, {Value(&g_, v).shape()});
     if (const auto* linear = std::get_if<Linear>(&node.op)) {
       if (policy_ != Recompute::kCheap || !saves_input(linear->act)) return {};
       Value y = emit_again(name, Activation{linear->act}, {saved_of(it->second)});
@@ -151,7 +170,7 @@ class Differentiator {
   Value gradient_value(ValueId v) {
     const ValueInfo info = g_.values[static_cast<size_t>(v)];
     if (info.role != Role::kParam)
-      return g_.add_value({.name = info.name + ".grad", .shape = info.shape, .exact = false});
+      return g_.add_value({.name = info.name + ".grad", .shape = info.shape, .exact = info.exact});
     auto [it, fresh] = param_grad_.try_emplace(v);
     if (fresh)
       it->second = g_.add_value({.name = info.name + ".grad",
@@ -200,8 +219,24 @@ class Differentiator {
     const Value qkv = in(0);
     Value y = out(0);
     Value lse = aux(node_, 1, {qkv.dim(0), op.heads, qkv.dim(1)}, "lse", true);
-    backward(AttentionBwd{.heads = op.heads, .drop = op.drop, .site = op.site},
-             {dy(), qkv, y, lse, original(1)}, {here().in[0]});
+    std::vector<Value> ins = {dy(), qkv, y, lse, original(1)};
+    std::vector<ValueId> wrt = {here().in[0]};
+    if (here().in.size() > 2) {
+      ins.insert(ins.end(), {in(2), original(3)});
+      wrt.push_back(here().in[2]);
+    }
+    backward(AttentionBwd{.heads = op.heads, .drop = op.drop, .site = op.site}, ins, wrt);
+  }
+  void vjp(const RelativeBias& op) {
+    backward(RelativeBiasBwd{.window_h = op.window_h, .window_w = op.window_w}, {dy()},
+             {here().in[0]});
+  }
+  void vjp(const GatherTokens& op) {
+    GatherTokens back{static_cast<int64_t>(op.from.size()), op.width,
+                      std::vector<int32_t>(static_cast<size_t>(op.tokens), -1)};
+    for (size_t i = 0; i < op.from.size(); ++i)
+      if (op.from[i] >= 0) back.from[static_cast<size_t>(op.from[i])] = static_cast<int32_t>(i);
+    backward(std::move(back), {dy()}, {here().in[0]});
   }
   // A sum of losses has no gradient value: that of the loss is 1, and its terms know.
   void vjp(const Add&) {
@@ -216,6 +251,25 @@ class Differentiator {
   void vjp(const Tokens&) { backward(TokensBwd{}, {dy()}, here().in); }
   void vjp(const Pool& op) {
     backward(PoolBwd{.first = op.first, .count = op.count}, {dy()}, {here().in[0]});
+  }
+  void vjp(const Conv2d& op) {
+    backward(Conv2dBwd{.stride = op.stride, .padding = op.padding}, {dy(), in(0), in(1)},
+             {here().in[0], here().in[1]});
+  }
+  void vjp(const MaxPool& op) {
+    backward(MaxPoolBwd{.kernel = op.kernel, .stride = op.stride, .padding = op.padding},
+             {dy(), in(0)}, {here().in[0]});
+  }
+  void vjp(const BatchNorm& op) {
+    const ValueId skip = here().in[4];
+    const bool relu = op.act == Act::kRelu;
+    const Shape channels = original(1).shape();
+    const Value d = dy(), x = in(0), y = relu ? out(0) : Value();
+    const Value mean = aux(node_, 1, channels, "mean", true),
+                var = aux(node_, 2, channels, "var", true);
+    backward(BatchNormBwd{.eps = op.eps, .act = op.act}, {d, x, in(1), mean, var, y, original(3)},
+             {here().in[0], here().in[1], here().in[2], relu ? skip : kAbsent});
+    if (skip != kAbsent && !relu) accumulate(skip, d);
   }
   void vjp(const CrossEntropy& op) {
     Value logits = in(0), lse;
@@ -247,5 +301,9 @@ class Differentiator {
 }  // namespace
 
 void differentiate(Graph& g, Value loss, Recompute policy) { Differentiator(g, policy).run(loss); }
+
+std::vector<Value> differentiate(Graph& g, Value of, Value seed, std::span<const Value> wrt) {
+  return Differentiator(g, Recompute::kNone).run(of, seed, wrt);
+}
 
 }  // namespace vitrum

@@ -26,12 +26,35 @@ int64_t rank_of(std::span<const float> logits, size_t label) {
   return rank;
 }
 
+// The most probable class but `taken`; of equal ones the lowest.
+size_t best_class(std::span<const float> logits, size_t taken) {
+  size_t best = taken == 0 && logits.size() > 1 ? 1 : 0;
+  for (size_t k = best + 1; k < logits.size(); ++k)
+    if (k != taken && logits[k] > logits[best]) best = k;
+  return best;
+}
+
 const ModelSpec& require_head(const ModelSpec& spec) {
   if (spec.config.classes() == 0) fail_usage("{} has no head to evaluate", spec.architecture);
   return spec;
 }
 
 }  // namespace
+
+SampleResult result_of(std::span<const float> logits, int label, int64_t index) {
+  const double total = log_sum_exp(logits);
+  const auto probability = [&](size_t k) {
+    return std::exp(static_cast<double>(logits[k]) - total);
+  };
+  const size_t guess = best_class(logits, logits.size()), second = best_class(logits, guess);
+  return {.index = index,
+          .label = label,
+          .guess = static_cast<int>(guess),
+          .second = static_cast<int>(second),
+          .probability = probability(guess),
+          .second_probability = probability(second),
+          .label_probability = probability(static_cast<size_t>(label))};
+}
 
 void EvaluationTotals::grow(size_t classes) {
   if (classes <= confusion_.size()) return;
@@ -57,7 +80,8 @@ Evaluation EvaluationTotals::result() const {
                .top5 = static_cast<double>(top5_) / images,
                .loss = loss_ / images,
                .per_class = {},
-               .confusion = confusion_};
+               .confusion = confusion_,
+               .samples = {}};
   for (size_t k = 0; k < e.confusion.size(); ++k) {
     int64_t total = 0;
     for (const int64_t n : e.confusion[k]) total += n;
@@ -69,23 +93,32 @@ Evaluation EvaluationTotals::result() const {
 }
 
 Evaluator::Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
-                     Arena weights)
+                     Arena weights, From from)
     : program_(require_head(model), store, batch,
-               {.compute = weights == Arena::kEma ? DType::kF32 : compute, .weights = weights}),
+               {.compute = weights == Arena::kEma ? DType::kF32 : compute, .weights = weights},
+               from),
       logits_(static_cast<size_t>(batch * model.config.classes())) {}
 
 Evaluation Evaluator::run(Loader& loader, int64_t classes, const KeepGoing& keep_going) {
   const size_t outputs = logits_.size() / static_cast<size_t>(batch());
   EvaluationTotals totals(classes);
+  std::vector<SampleResult> samples;
   Batch batch;
   loader.start(0);
   for (int64_t done = 0; (!keep_going || keep_going(done)) && loader.next(batch); ++done) {
     program_.run(batch.pixels().data());
     program_.read_logits(logits_.data());
-    for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i)
-      totals.add(std::span(logits_).subspan(i * outputs, outputs), batch.labels[i]);
+    for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i) {
+      const auto logits = std::span(logits_).subspan(i * outputs, outputs);
+      totals.add(logits, batch.labels[i]);
+      if (static_cast<int64_t>(samples.size()) <= Evaluation::kMostSamples)
+        samples.push_back(result_of(logits, batch.labels[i], batch.indices[i]));
+    }
   }
-  return totals.result();
+  Evaluation evaluation = totals.result();
+  if (static_cast<int64_t>(samples.size()) <= Evaluation::kMostSamples)
+    evaluation.samples = std::move(samples);
+  return evaluation;
 }
 
 }  // namespace vitrum

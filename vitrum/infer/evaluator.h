@@ -11,11 +11,23 @@
 
 namespace vitrum {
 
+// What the model made of one image.
+struct SampleResult {
+  int64_t index = 0;                     // in the data set
+  int label = 0, guess = 0, second = 0;  // classes: the true one and the two most probable
+  double probability = 0, second_probability = 0, label_probability = 0;
+  bool operator==(const SampleResult&) const = default;
+};
+SampleResult result_of(std::span<const float> logits, int label, int64_t index);
+
 struct Evaluation {
   int64_t images = 0;
   double top1 = 0, top5 = 0, loss = 0;          // fractions; mean cross-entropy
   std::vector<double> per_class;                // NaN for a class without images
   std::vector<std::vector<int64_t>> confusion;  // [true class][predicted class]
+  std::vector<SampleResult> samples;  // in order, where there are no more than kMostSamples
+
+  static constexpr int64_t kMostSamples = 100'000;
 };
 
 // Adds up what is needed for an Evaluation, image by image. The lowest index wins ties.
@@ -43,7 +55,7 @@ class Evaluator {
  public:
   // `weights` is kMaster, or kEma for the averaged ones; those run in f32, whatever `compute` says.
   Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
-            Arena weights = Arena::kMaster);
+            Arena weights = Arena::kMaster, From from = From::kPixels);
 
   Evaluation run(Loader& loader, int64_t classes, const KeepGoing& keep_going = {});
 

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/nearest.h"
 #include "vitrum/weights/tensor_source.h"
 
 namespace vitrum {
@@ -121,6 +122,18 @@ LabelMatch match_labels(const Dataset& data, const ModelSpec& model) {
   if (wrong.empty()) return match;
   if (!some && count == model.config.classes()) return in_order(classes.size());
   fail_unmatched(model, std::move(wrong));
+}
+
+int output_of(const ModelSpec& model, const std::string& name) {
+  const std::set<int> found = Names(model).find(name);
+  if (found.size() == 1) return *found.begin();
+  if (found.size() > 1)
+    fail_usage("class {} is not one output but {}; give its number", shown_name(name),
+               fmt::join(found, " and "));
+  std::vector<std::string> all;
+  for (const std::string& label : model.labels)
+    for (std::string& part : synonyms(label)) all.push_back(std::move(part));
+  fail_usage("{} has no class {}{}", model.architecture, shown_name(name), did_you_mean(name, all));
 }
 
 }  // namespace vitrum

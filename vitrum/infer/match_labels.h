@@ -19,4 +19,7 @@ struct LabelMatch {
 // Fails listing the classes that match nothing or several outputs.
 LabelMatch match_labels(const Dataset& data, const ModelSpec& model);
 
+// The output that a name means, in the same ways. One that means none or several is a usage error.
+int output_of(const ModelSpec& model, const std::string& name);
+
 }  // namespace vitrum

@@ -1,17 +1,49 @@
 #include "vitrum/infer/model_program.h"
 
+#include <algorithm>
 #include <array>
 
 #include "vitrum/graph/functional.h"
+#include "vitrum/graph/taps.h"
 
 namespace vitrum {
 
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch) {
+namespace {
+
+bool holds(const std::vector<ValueId>& ids, Value v) {
+  return std::find(ids.begin(), ids.end(), v.id()) != ids.end();
+}
+
+// Makes `v` an input; what computed it is dead, and dropped with other dead nodes.
+void cut(Graph& g, Value v) {
+  std::erase_if(g.nodes, [&](const Node& node) { return holds(node.out, v); });
+  g.info(v).role = Role::kInput;
+}
+
+}  // namespace
+
+TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from) {
   const ModelConfig& c = model.config;
+  g.lora = model.lora;
   const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}, DType::kU8);
   const Value x = normalize(image, model.preprocess.mean, model.preprocess.std);
   const ModelOutput out = model_output(Scope(g), x, c);
-  return {image, out.features, out.logits, out.cls, out.dist};
+  if (from == From::kPixels) return {image, out.features, out.logits, out.cls, out.dist};
+  cut(g, out.features);
+  return {out.features, out.features, out.logits};
+}
+
+bool head_sees_features_only(const ModelSpec& model) {
+  Graph g(Mode::kInference);
+  const TracedModel traced = trace(g, model, 1, From::kFeatures);
+  const std::array outputs = {traced.logits};
+  drop_dead(g, outputs);
+  return std::none_of(g.nodes.begin(), g.nodes.end(), [&](const Node& node) {
+    return std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) {
+      return id != kAbsent && id != traced.image.id() &&
+             g.values[static_cast<size_t>(id)].role == Role::kInput;
+    });
+  });
 }
 
 Preprocess preprocess_of(const ModelSpec& model) {
@@ -27,11 +59,16 @@ Preprocess preprocess_of(const ModelSpec& model) {
 }
 
 ModelProgram::ModelProgram(const ModelSpec& model, ParamStore& store, int64_t batch,
-                           const CompileOptions& options)
-    : batch_(batch), model_(trace(graph_, model, batch)), program_(compile(store, options)) {}
+                           const CompileOptions& options, From from,
+                           std::span<const std::string> taps)
+    : batch_(batch),
+      model_(trace(graph_, model, batch, from)),
+      taps_(tap(graph_, taps)),
+      program_(compile(store, options)) {}
 
-Program ModelProgram::compile(ParamStore& store, const CompileOptions& options) {
-  fuse(graph_);
+Program ModelProgram::compile(ParamStore& store, CompileOptions options) {
+  fuse(graph_, taps_);
+  options.taps = taps_;
   const std::array outputs = {model_.features, model_.logits};
   return Program(graph_, outputs, store, options);
 }
@@ -39,6 +76,14 @@ Program ModelProgram::compile(ParamStore& store, const CompileOptions& options) 
 void ModelProgram::run(const uint8_t* pixels) {
   program_.upload(model_.image, pixels);
   program_.run();
+}
+
+void ModelProgram::read_tap(size_t i, float* to) const {
+  const TensorView view = program_[taps_[i]];
+  if (view.dtype != DType::kBF16) return program_.download(to, taps_[i]);
+  std::vector<uint16_t> narrow(static_cast<size_t>(view.shape.numel()));
+  program_.download(narrow.data(), taps_[i]);
+  std::transform(narrow.begin(), narrow.end(), to, from_bf16);
 }
 
 }  // namespace vitrum

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "vitrum/data/preprocess.h"
 #include "vitrum/runtime/program.h"
@@ -15,31 +17,43 @@ struct TracedModel {
   Value image, features, logits;
   Value cls = {}, dist = {};
 };
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch);
+// kFeatures: the head alone, `image` being the features. The graph has every parameter all the
+// same, so that it shares a store with one from pixels.
+enum class From : uint8_t { kPixels, kFeatures };
+TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from = From::kPixels);
+// Whether kFeatures can be used: the logits depend on the pixels by way of the features alone.
+bool head_sees_features_only(const ModelSpec& model);
 
 // The part of the model's preprocessing that works on pixels: channels, resize, crop.
 Preprocess preprocess_of(const ModelSpec& model);
 
 // The model for one batch size. Both outputs are always kept, so that neither depends on whether
-// the other was asked for.
+// the other was asked for. `taps` name further values to keep (graph/taps.h); the outputs have the
+// same bits with and without them.
 class ModelProgram {
  public:
   ModelProgram(const ModelSpec& model, ParamStore& store, int64_t batch,
-               const CompileOptions& options = {});
+               const CompileOptions& options = {}, From from = From::kPixels,
+               std::span<const std::string> taps = {});
 
   int64_t batch() const { return batch_; }
   const Plan& plan() const { return program_.plan(); }
 
-  void run(const uint8_t* pixels);  // (batch, C, H, W)
+  void run(const uint8_t* pixels);  // (batch, C, H, W); or the bytes of features
   void read_logits(float* to) const { program_.download(to, model_.logits); }
   void read_features(float* to) const { program_.download(to, model_.features); }
+  Shape tap_shape(size_t i) const { return taps_[i].shape(); }
+  void read_tap(size_t i, float* to) const;
+
+  size_t kernels() const { return program_.kernels(); }
 
  private:
-  Program compile(ParamStore& store, const CompileOptions& options);
+  Program compile(ParamStore& store, CompileOptions options);
 
   int64_t batch_;
   Graph graph_{Mode::kInference};
   TracedModel model_;
+  std::vector<Value> taps_;
   Program program_;
 };
 

@@ -13,7 +13,8 @@ namespace vitrum {
 struct PredictedSample {
   int64_t index = 0;                        // in the data set
   std::span<const float> logits, features;  // (classes), (dimension)
-  std::string_view error;                   // why there are none, for images that cannot be read
+  std::span<const std::span<const float>> taps;
+  std::string_view error;  // why there are none, for images that cannot be read
 };
 
 struct PredictAllOptions {

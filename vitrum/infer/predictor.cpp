@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "vitrum/core/error.h"
+#include "vitrum/graph/taps.h"
 
 namespace vitrum {
 namespace {
@@ -19,9 +20,16 @@ ModelSpec resolve(const std::string& model, const std::string& arch) {
   return spec;
 }
 
-const Graph& record(Graph& g, const ModelSpec& spec) {
+// States the parameters, and gives the shapes of the taps for one image, without the dimension for
+// images where that is for images alone.
+std::vector<Shape> record(Graph& g, const ModelSpec& spec, const std::vector<std::string>& names) {
   trace(g, spec, 1);
-  return g;
+  std::vector<Shape> shapes;
+  for (Value v : tap(g, names)) {
+    Shape& shape = shapes.emplace_back();
+    for (int i = v.dim(0) == 1 ? 1 : 0; i < v.shape().rank(); ++i) shape.append(v.dim(i));
+  }
+  return shapes;
 }
 
 }  // namespace
@@ -54,7 +62,8 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
     : options_(options),
       spec_(resolve(model, options.arch)),
       backend_(make_backend({.device = options.device, .threads = options.threads})),
-      weights_(model, spec_, record(parameters_, spec_), *backend_),
+      tap_shapes_(record(parameters_, spec_, options.taps)),
+      weights_(model, spec_, parameters_, *backend_),
       preprocess_(preprocess_of(spec_)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
 }
@@ -63,12 +72,13 @@ ModelProgram& Predictor::program(int64_t batch) {
   std::unique_ptr<ModelProgram>& program = programs_[batch];
   if (!program)
     program = std::make_unique<ModelProgram>(spec_, weights_.store(), batch,
-                                             CompileOptions{.compute = precision()});
+                                             CompileOptions{.compute = precision()}, From::kPixels,
+                                             options_.taps);
   return *program;
 }
 
 void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
-                    std::span<float> features) {
+                    std::span<float> features, std::span<const std::span<float>> taps) {
   const size_t image = Preprocessor(preprocess_).bytes();
   const auto outputs = static_cast<size_t>(classes()), width = static_cast<size_t>(dimension());
   const size_t images = pixels.size() / image;
@@ -83,6 +93,8 @@ void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
     program.run(pixels.data() + done * image);
     if (!logits.empty()) program.read_logits(logits.data() + done * outputs);
     if (!features.empty()) program.read_features(features.data() + done * width);
+    for (size_t i = 0; i < taps.size(); ++i)
+      program.read_tap(i, taps[i].data() + done * static_cast<size_t>(tap_shapes_[i].numel()));
   }
 }
 

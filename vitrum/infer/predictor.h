@@ -23,6 +23,7 @@ struct PredictorOptions {
   std::optional<DType> precision = {};  // kF32 or kBF16; empty: what suits the device
   int64_t max_batch = 16;               // images computed at once
   DecodeOptions decode = {};
+  std::vector<std::string> taps = {};  // values inside the model to give out: see graph/taps.h
 };
 
 struct Prediction {
@@ -49,9 +50,13 @@ class Predictor {
   const Backend& backend() const { return *backend_; }
   DType precision() const { return options_.precision.value_or(backend_->usual_precision()); }
   const FrozenWeights& weights() const { return weights_; }
+  // For programs of one's own on the same weights; they must not run while this predicts.
+  ParamStore& store() { return weights_.store(); }
   int64_t max_batch() const { return options_.max_batch; }
   int64_t classes() const { return spec_.config.classes(); }         // 0: the model has no head
   int64_t dimension() const { return feature_width(spec_.config); }  // of the features
+  // What the taps give for each image; attention in windows has a first dimension for them.
+  const std::vector<Shape>& tap_shapes() const { return tap_shapes_; }
 
   // An image file, the bytes of one (JPEG, PNG, WebP), or pixels.
   std::vector<Prediction> classify(const std::string& path, size_t top_k = 5);
@@ -65,7 +70,9 @@ class Predictor {
 
   // Any number of images that are preprocessed already, (count, C, H, W) as preprocess_of(model())
   // says, to logits (count, classes) and features (count, dimension); an empty span is not filled.
-  void run(std::span<const uint8_t> pixels, std::span<float> logits, std::span<float> features);
+  // `taps` has none, or one (count, tap_shapes()[i]) for each.
+  void run(std::span<const uint8_t> pixels, std::span<float> logits, std::span<float> features,
+           std::span<const std::span<float>> taps = {});
 
  private:
   struct Outputs {
@@ -78,6 +85,7 @@ class Predictor {
   ModelSpec spec_;
   std::unique_ptr<Backend> backend_;
   Graph parameters_{Mode::kInference};
+  std::vector<Shape> tap_shapes_;
   FrozenWeights weights_;
   Preprocess preprocess_;
   std::mutex running_;  // guards what follows, and the backend

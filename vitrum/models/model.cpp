@@ -9,12 +9,20 @@ namespace {
 // What tells one family from another, by config.
 struct Families {
   static std::string_view name(const ViTConfig&) { return "vit"; }
+  static std::string_view name(const SwinConfig&) { return "swin"; }
+  static std::string_view name(const ResNetConfig&) { return "resnet"; }
 
   static Value features(Scope s, Value x, const ViTConfig& c) {
     return vit_features(s, x, c).pooled;
   }
+  static Value features(Scope s, Value x, const SwinConfig& c) { return swin_features(s, x, c); }
+  static Value features(Scope s, Value x, const ResNetConfig& c) {
+    return resnet_features(s, x, c);
+  }
 
   static Value head(Scope s, Value x, const ViTConfig& c) { return vit_head(s, {x}, c).logits; }
+  static Value head(Scope s, Value x, const SwinConfig& c) { return swin_head(s, x, c); }
+  static Value head(Scope s, Value x, const ResNetConfig& c) { return resnet_head(s, x, c); }
 
   template <class C>
   static ModelOutput output(Scope s, Value x, const C& c) {
@@ -28,8 +36,12 @@ struct Families {
   }
 
   static int64_t width(const ViTConfig& c) { return c.width; }
+  static int64_t width(const SwinConfig& c) { return c.features(); }
+  static int64_t width(const ResNetConfig& c) { return c.features(); }
 
   static std::string_view head_name(const ViTConfig&) { return "head"; }
+  static std::string_view head_name(const SwinConfig&) { return "head.fc"; }
+  static std::string_view head_name(const ResNetConfig&) { return "fc"; }
 };
 
 template <size_t I = 0>

@@ -8,13 +8,15 @@
 #include <utility>
 #include <variant>
 
+#include "vitrum/models/resnet.h"
+#include "vitrum/models/swin.h"
 #include "vitrum/models/vit.h"
 
 namespace vitrum {
 
 class ModelConfig {
  public:
-  using Family = std::variant<ViTConfig>;
+  using Family = std::variant<ViTConfig, SwinConfig, ResNetConfig>;
 
   ModelConfig() = default;
   template <class C>

@@ -1,6 +1,7 @@
 #include "vitrum/models/registry.h"
 
 #include <algorithm>
+#include <array>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
@@ -78,6 +79,76 @@ Preset cifar(std::string name, int64_t width, int64_t depth, int64_t heads, int6
 Preset deit_cifar() {
   Preset preset = cifar("deit_small_cifar", 256, 12, 4, 4);
   preset.config.as<ViTConfig>()->distilled = true;
+  return preset;
+}
+
+// timm's; it drops paths unless told otherwise.
+Preset swin(const char* size, int64_t width, std::vector<int64_t> depths, int64_t window,
+            int64_t image, std::vector<std::string> aliases, const std::string& tag) {
+  SwinConfig cfg{.image_h = image,
+                 .image_w = image,
+                 .width = width,
+                 .depths = std::move(depths),
+                 .heads = {},
+                 .window_h = window,
+                 .window_w = window,
+                 .drop_path = 0.1f};
+  for (int64_t i = 0; i < cfg.stages(); ++i) cfg.heads.push_back(cfg.stage_width(i) / 32);
+  const std::string name = fmt::format("swin_{}_patch4_window{}_{}", size, window, image);
+  return {.name = name,
+          .family = "swin",
+          .config = std::move(cfg),
+          .aliases = std::move(aliases),
+          .mean = {0.485f, 0.456f, 0.406f},
+          .std = {0.229f, 0.224f, 0.225f},
+          .public_weights = fmt::format("timm/{}.{}", name, tag)};
+}
+
+// 16 x 16, 8 x 8 and 4 x 4 tokens in windows of 4 x 4.
+Preset swin_cifar() {
+  return {.name = "swin_tiny_cifar",
+          .family = "swin",
+          .config = SwinConfig{.image_h = 32,
+                               .image_w = 32,
+                               .patch_h = 2,
+                               .patch_w = 2,
+                               .depths = {2, 6, 2},
+                               .heads = {3, 6, 12},
+                               .window_h = 4,
+                               .window_w = 4,
+                               .classes = 10,
+                               .drop_path = 0.1f},
+          .aliases = {},
+          .mean = kCifarMean,
+          .std = kCifarStd};
+}
+
+Preset resnet(std::string name, std::array<int64_t, 4> depths, bool bottleneck,
+              std::vector<std::string> aliases, std::string weights) {
+  return {.name = std::move(name),
+          .family = "resnet",
+          .config = ResNetConfig{.depths = depths, .bottleneck = bottleneck},
+          .aliases = std::move(aliases),
+          .mean = {0.485f, 0.456f, 0.406f},
+          .std = {0.229f, 0.224f, 0.225f},
+          .public_weights = std::move(weights)};
+}
+
+Preset resnet18_cifar() {
+  return {.name = "resnet18_cifar",
+          .family = "resnet",
+          .config = ResNetConfig{.image_h = 32, .image_w = 32, .classes = 10, .small_stem = true},
+          .aliases = {},
+          .mean = kCifarMean,
+          .std = kCifarStd};
+}
+
+// Without a class token, regularised as it is trained from scratch: recipes/cifar10-vit.toml.
+Preset cifar_mean() {
+  Preset preset = cifar("vit_c10_patch4_32", 256, 12, 4, 4);
+  ViTConfig& cfg = *preset.config.as<ViTConfig>();
+  cfg.class_token = false, cfg.mean_pool = true;
+  cfg.layer_scale = cfg.drop_path = 0.1f;
   return preset;
 }
 
@@ -216,6 +287,17 @@ std::vector<Preset> make_presets() {
       deit(kSmall, 224, true),
       deit(kBase, 224, true),
       deit(kBase, 384, true),
+      swin("tiny", 96, {2, 2, 6, 2}, 7, 224, {"swin_t", "microsoft/swin-tiny-patch4-window7-224"},
+           "ms_in1k"),
+      swin("small", 96, {2, 2, 18, 2}, 7, 224,
+           {"swin_s", "microsoft/swin-small-patch4-window7-224"}, "ms_in1k"),
+      swin("base", 128, {2, 2, 18, 2}, 7, 224, {"swin_b", "microsoft/swin-base-patch4-window7-224"},
+           "ms_in22k_ft_in1k"),
+      swin("base", 128, {2, 2, 18, 2}, 12, 384, {"microsoft/swin-base-patch4-window12-384"},
+           "ms_in22k_ft_in1k"),
+      swin("large", 192, {2, 2, 18, 2}, 7, 224, {"microsoft/swin-large-patch4-window7-224"},
+           "ms_in22k_ft_in1k"),
+      swin_cifar(),
       minvit(),
       mnist(),
       fashion(),
@@ -223,10 +305,16 @@ std::vector<Preset> make_presets() {
       cifar("vit_tiny_cifar", 192, 9, 12, 2),
       cifar("vit_small_cifar", 256, 12, 4, 4),
       deit_cifar(),
+      cifar_mean(),
       notes(),
       lesson(kBase, 16),
       lesson(kLarge, 16),
       lesson(kHuge, 14),
+      resnet("resnet18", {2, 2, 2, 2}, false, {"microsoft/resnet-18"}, "timm/resnet18.tv_in1k"),
+      resnet("resnet34", {3, 4, 6, 3}, false, {"microsoft/resnet-34"}, "timm/resnet34.tv_in1k"),
+      resnet("resnet50", {3, 4, 6, 3}, true, {"microsoft/resnet-50"}, "timm/resnet50.tv_in1k"),
+      resnet("resnet101", {3, 4, 23, 3}, true, {"microsoft/resnet-101"}, "timm/resnet101.tv_in1k"),
+      resnet18_cifar(),
   };
 }
 

@@ -11,7 +11,7 @@ namespace vitrum {
 
 struct Preset {
   std::string name;
-  std::string family;  // "vit"
+  std::string family;  // as family_of()
   ModelConfig config;
   std::vector<std::string> aliases;
   std::vector<float> mean, std;  // of the pixels in [0, 1]

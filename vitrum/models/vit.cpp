@@ -34,14 +34,14 @@ Value self_attention(Scope s, Value x, const ViTConfig& cfg) {  // (B, T, C) -> 
   x = linear(s / "qkv", x, 3 * cfg.width, qkv);
   x = attention(s / "core", x, cfg.heads, cfg.drop_attn);
   x = linear(s / "proj", x, cfg.width, proj);
-  return dropout(s / "drop", x, cfg.drop_proj);
+  return module_output(s, dropout(s / "drop", x, cfg.drop_proj));
 }
 
 Value mlp(Scope s, Value x, const ViTConfig& cfg) {
   x = linear(s / "fc1", x, cfg.mlp_width, dense(cfg, s / "fc1", cfg.width, cfg.mlp_bias));
   x = dropout(s / "drop1", activation(x, cfg.act), cfg.drop_act);
   x = linear(s / "fc2", x, cfg.width, dense(cfg, s / "fc2", cfg.mlp_width, cfg.mlp_bias));
-  return dropout(s / "drop2", x, cfg.drop_mlp);
+  return module_output(s, dropout(s / "drop2", x, cfg.drop_mlp));
 }
 
 // What a residual branch goes through before it is added: LayerScale and stochastic depth.
@@ -93,6 +93,7 @@ Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B
   // A patch embedding is a convolution in every framework, so it starts as one, also in timm.
   x = linear(s / "patch_embed" / "proj", x, cfg.width,
              {.weight_init = Init::fan_in(patch_values), .bias_init = Init::fan_in(patch_values)});
+  module_output(s / "patch_embed", x);
   const TokenInit start = token_init(cfg.init);
   std::vector<Value> prefix;
   if (cfg.class_token)
@@ -119,7 +120,7 @@ Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index) {
     x = norm("norm1", x + branch(s, self_attention(s / "attn", x, cfg), cfg, 1, index));
     x = norm("norm2", x + branch(s, mlp(s / "mlp", x, cfg), cfg, 2, index));
   }
-  return x;
+  return module_output(s, x);
 }
 
 ViTFeatures vit_features(Scope s, Value image, const ViTConfig& cfg) {

@@ -37,11 +37,25 @@ void add_scaled(double* to, double factor, const double* from, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
 }
 
-// q_t . k_u / sqrt(D) for every u
-Values scores(const Head& at, const Values& qkv, int64_t t) {
+// What is added to the scores; both may be empty.
+struct Offsets {
+  Values bias, mask;  // (H, T, T) and (W, T, T)
+
+  Offsets(const TensorView& bias, const TensorView& mask) : bias(read(bias)), mask(read(mask)) {}
+  double at(const Head& at, int64_t t, int64_t u) const {
+    const int64_t square = at.tokens * at.tokens, place = t * at.tokens + u;
+    const int64_t masks = static_cast<int64_t>(mask.size()) / square;
+    return (bias.empty() ? 0 : bias[at.head * square + place]) +
+           (masks == 0 ? 0 : mask[at.image % masks * square + place]);
+  }
+};
+
+// q_t . k_u / sqrt(D) and what is added to it, for every u
+Values scores(const Head& at, const Values& qkv, const Offsets& offsets, int64_t t) {
   Values s(static_cast<size_t>(at.tokens));
   const double scale = 1 / std::sqrt(static_cast<double>(at.size));
-  for (int64_t u = 0; u < at.tokens; ++u) s[u] = scale * dot(&qkv[at.q(t)], &qkv[at.k(u)], at.size);
+  for (int64_t u = 0; u < at.tokens; ++u)
+    s[u] = scale * dot(&qkv[at.q(t)], &qkv[at.k(u)], at.size) + offsets.at(at, t, u);
   return s;
 }
 
@@ -57,12 +71,13 @@ double log_sum_exp(const Values& s) {
 void run(const Attention& op, const Operands& io) {
   const Values qkv = read(io.in[0]);
   const DropMask mask(at(io.in, 1), op.drop, op.site);
+  const Offsets offsets(at(io.in, 2), at(io.in, 3));
   const Shape& shape = io.in[0].shape;
   Values y(qkv.size() / 3), lse(static_cast<size_t>(shape[0] * op.heads * shape[1]));
   for_each_head(shape, op.heads, [&](const Head& at) {
     const int64_t per_row = draws_per_row(at.tokens);
     for (int64_t t = 0; t < at.tokens; ++t) {
-      const Values s = scores(at, qkv, t);
+      const Values s = scores(at, qkv, offsets, t);
       const double norm = lse[at.row(t)] = log_sum_exp(s);
       for (int64_t u = 0; u < at.tokens; ++u)
         add_scaled(&y[at.y(t)], std::exp(s[u] - norm) * mask.at(per_row, at.row(t), u),
@@ -73,18 +88,44 @@ void run(const Attention& op, const Operands& io) {
   write(at(io.out, 1), lse);
 }
 
+void run(const AttentionProbs& op, const Operands& io) {
+  const Values qkv = read(io.in[0]);
+  const Offsets offsets({}, {});
+  Values p(static_cast<size_t>(io.out[0].shape.numel()));
+  for_each_head(io.in[0].shape, op.heads, [&](const Head& at) {
+    for (int64_t t = 0; t < at.tokens; ++t) {
+      const Values s = scores(at, qkv, offsets, t);
+      const double norm = log_sum_exp(s);
+      for (int64_t u = 0; u < at.tokens; ++u) p[at.row(t) * at.tokens + u] = std::exp(s[u] - norm);
+    }
+  });
+  write(io.out[0], p);
+}
+
+void run(const AttentionProbsGrad& op, const Operands& io) {
+  const Values dy = read(io.in[0]), qkv = read(io.in[1]);
+  Values d(static_cast<size_t>(io.out[0].shape.numel()));
+  for_each_head(io.in[1].shape, op.heads, [&](const Head& at) {
+    for (int64_t t = 0; t < at.tokens; ++t)
+      for (int64_t u = 0; u < at.tokens; ++u)
+        d[at.row(t) * at.tokens + u] = dot(&dy[at.y(t)], &qkv[at.v(u)], at.size);
+  });
+  write(io.out[0], d);
+}
+
 // With weights p = exp(s - lse), their dropout factors m and g_u = m_u (dy_t . v_u):
 // dv_u += p_u m_u dy_t, and ds_u = p_u (g_u - sum_j p_j g_j).
 void run(const AttentionBwd& op, const Operands& io) {
   const Values dy = read(io.in[0]), qkv = read(io.in[1]), lse = read(io.in[3]);
   const DropMask mask(at(io.in, 4), op.drop, op.site);
-  Values d(qkv.size());
+  const Offsets offsets(at(io.in, 5), at(io.in, 6));
+  Values d(qkv.size()), dbias(offsets.bias.size());
   for_each_head(io.in[1].shape, op.heads, [&](const Head& at) {
     const double scale = 1 / std::sqrt(static_cast<double>(at.size));
     const int64_t per_row = draws_per_row(at.tokens);
     Values p(static_cast<size_t>(at.tokens)), g(p);
     for (int64_t t = 0; t < at.tokens; ++t) {
-      const Values s = scores(at, qkv, t);
+      const Values s = scores(at, qkv, offsets, t);
       for (int64_t u = 0; u < at.tokens; ++u) {
         const double factor = mask.at(per_row, at.row(t), u);
         p[u] = std::exp(s[u] - lse[at.row(t)]);
@@ -93,13 +134,15 @@ void run(const AttentionBwd& op, const Operands& io) {
       }
       const double mean = dot(p.data(), g.data(), at.tokens);
       for (int64_t u = 0; u < at.tokens; ++u) {
-        const double ds = scale * p[u] * (g[u] - mean);
-        add_scaled(&d[at.q(t)], ds, &qkv[at.k(u)], at.size);
-        add_scaled(&d[at.k(u)], ds, &qkv[at.q(t)], at.size);
+        const double ds = p[u] * (g[u] - mean);
+        if (!dbias.empty()) dbias[(at.head * at.tokens + t) * at.tokens + u] += ds;
+        add_scaled(&d[at.q(t)], scale * ds, &qkv[at.k(u)], at.size);
+        add_scaled(&d[at.k(u)], scale * ds, &qkv[at.q(t)], at.size);
       }
     }
   });
   write(io.out[0], d);
+  write(at(io.out, 1), dbias);
 }
 
 }  // namespace vitrum::reference

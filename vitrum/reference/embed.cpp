@@ -73,8 +73,11 @@ void run(const TokensBwd&, const Operands& io) {
     add_to(io.out[p + 2], Values(&dpos[p * c], &dpos[p * c] + c));
 }
 
+// (B, H, W, C) as (B, H W, C)
+static Shape as_tokens(const Shape& s) { return {s[0], s.rows() / s[0], s[-1]}; }
+
 void run(const Pool& op, const Operands& io) {
-  const Shape& s = io.in[0].shape;
+  const Shape s = as_tokens(io.in[0].shape);
   const Values x = read(io.in[0]);
   Values y(static_cast<size_t>(s[0] * s[2]));
   for (int64_t b = 0; b < s[0]; ++b)
@@ -86,7 +89,7 @@ void run(const Pool& op, const Operands& io) {
 
 void run(const PoolBwd& op, const Operands& io) {
   if (!io.out[0]) return;
-  const Shape& s = io.out[0].shape;
+  const Shape s = as_tokens(io.out[0].shape);
   const Values dy = read(io.in[0]);
   Values dx(static_cast<size_t>(s.numel()));
   for (int64_t b = 0; b < s[0]; ++b)

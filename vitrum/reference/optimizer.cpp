@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "vitrum/reference/kernels.h"
 #include "vitrum/reference/values.h"
@@ -13,30 +14,96 @@ void run(const ClipScale& op, const Operands& io) {
   write(io.out[0], {norm, op.max_norm > 0 ? std::min(1.0, op.max_norm / (norm + 1e-6)) : 1.0});
 }
 
+void run(const Copy&, const Operands& io) {
+  std::memcpy(io.out[0].data, io.in[0].data, io.in[0].bytes());
+}
+
+// The elements of a segment, as indices.
+template <class Body>
+static void each(const Segment& s, const Body& body) {
+  for (int64_t i = s.offset; i < s.offset + s.size; ++i) body(static_cast<size_t>(i));
+}
+
+void run(const Perturb& op, const Operands& io) {
+  const double scale = op.rho / (read(io.in[0])[0] + 1e-12);
+  Values g = read(io.out[0]), p = read(io.out[1]), copy = read(at(io.out, 2));
+  for (const Segment& s : op.segments)
+    each(s, [&](size_t i) {
+      p[i] += scale * g[i], g[i] = 0;
+      if (!copy.empty()) copy[i] = p[i];
+    });
+  write(io.out[0], g), write(io.out[1], p), write(at(io.out, 2), copy);
+}
+
 namespace {
 
-// The arenas of one step. Formulas are PyTorch's torch.optim.{SGD, Adam, AdamW}.
+// The arenas of one step. Formulas are PyTorch's torch.optim.{SGD, Adam, AdamW, Muon} and timm's
+// Lion and Lamb.
 struct Step {
   const OptimizerStep& op;
   Values hyper, clip, g, p, m, v;
 
+  double gradient(size_t i) const { return g[i] * (clip.empty() ? 1 : clip[1]); }
+  double lr(const Segment& s) const { return hyper[0] * s.lr_scale; }
+
   void sgd(const Segment& s, size_t i) {
-    double d = g[i] * clip[1] + s.decay * p[i];
-    if (!m.empty()) d = m[i] = op.beta1 * m[i] + d;
-    p[i] -= hyper[0] * s.lr_scale * d;
+    const double d = gradient(i) + s.decay * p[i];
+    double step = d;
+    if (!m.empty()) step = m[i] = op.beta1 * m[i] + d;
+    if (op.nesterov) step = d + op.beta1 * m[i];
+    p[i] -= lr(s) * step;
   }
 
+  void take_in(size_t i, double d) {
+    m[i] = op.beta1 * m[i] + (1 - op.beta1) * d;
+    v[i] = op.beta2 * v[i] + (1 - op.beta2) * d * d;
+  }
+  double adaptive(size_t i) const {
+    return m[i] / hyper[1] / (std::sqrt(v[i]) / std::sqrt(hyper[2]) + op.eps);
+  }
   void adam(const Segment& s, size_t i) {
-    const double beta1 = op.beta1, beta2 = op.beta2, lr = hyper[0] * s.lr_scale;
-    double d = g[i] * clip[1];
-    if (op.kind == OptimizerKind::kAdamW)
-      p[i] *= 1 - lr * s.decay;
-    else
-      d += s.decay * p[i];
-    m[i] = beta1 * m[i] + (1 - beta1) * d;
-    v[i] = beta2 * v[i] + (1 - beta2) * d * d;
-    const double denominator = std::sqrt(v[i]) / std::sqrt(hyper[2]) + op.eps;
-    p[i] -= lr / hyper[1] * m[i] / denominator;
+    take_in(i, gradient(i) + s.decay * p[i]);
+    p[i] -= lr(s) * adaptive(i);
+  }
+  void adamw(const Segment& s, size_t i) {
+    p[i] *= 1 - lr(s) * s.decay;
+    take_in(i, gradient(i));
+    p[i] -= lr(s) * adaptive(i);
+  }
+
+  void lion(const Segment& s, size_t i) {
+    p[i] *= 1 - lr(s) * s.decay;
+    const double c = op.beta1 * m[i] + (1 - op.beta1) * gradient(i);
+    p[i] -= lr(s) * (c > 0 ? 1 : c < 0 ? -1 : 0);
+    m[i] = op.beta2 * m[i] + (1 - op.beta2) * gradient(i);
+  }
+
+  void muon(const Segment& s, size_t i) {
+    p[i] = p[i] * (1 - lr(s) * s.decay) - lr(s) * gradient(i);
+  }
+
+  // Tensors that do not decay are not adapted either, as in timm.
+  void lamb(const Segment& s) {
+    const auto update = [&](size_t i) { return adaptive(i) + s.decay * p[i]; };
+    double weights = 0, updates = 0;
+    each(s, [&](size_t i) {
+      take_in(i, gradient(i));
+      weights += p[i] * p[i], updates += update(i) * update(i);
+    });
+    const bool adapts = s.decay != 0 && weights > 0 && updates > 0;
+    const double trust = adapts ? std::sqrt(weights / updates) : 1;
+    each(s, [&](size_t i) { p[i] -= lr(s) * trust * update(i); });
+  }
+
+  void run(const Segment& s) {
+    switch (op.kind) {
+      case OptimizerKind::kSgd: return each(s, [&](size_t i) { sgd(s, i); });
+      case OptimizerKind::kAdam: return each(s, [&](size_t i) { adam(s, i); });
+      case OptimizerKind::kAdamW: return each(s, [&](size_t i) { adamw(s, i); });
+      case OptimizerKind::kLion: return each(s, [&](size_t i) { lion(s, i); });
+      case OptimizerKind::kLamb: return lamb(s);
+      case OptimizerKind::kMuon: return each(s, [&](size_t i) { muon(s, i); });
+    }
   }
 };
 
@@ -45,17 +112,18 @@ struct Step {
 // Elements that belong to no segment (padding, frozen parameters) stay as they are.
 void run(const OptimizerStep& op, const Operands& io) {
   const std::vector<TensorView>& out = io.out;
-  Step step{op,           read(io.in[0]),   read(io.in[1]),  read(out[0]),
+  Step step{op,           read(io.in[0]),   read(at(io.in, 1)), read(out[0]),
             read(out[1]), read(at(out, 2)), read(at(out, 3))};
   Values ema = read(at(out, 4)), copy = read(at(out, 5));
   const double average = step.hyper[3];
-  for (const Segment& s : op.segments)
-    for (auto i = static_cast<size_t>(s.offset); i < static_cast<size_t>(s.offset + s.size); ++i) {
-      op.kind == OptimizerKind::kSgd ? step.sgd(s, i) : step.adam(s, i);
+  for (const Segment& s : op.segments) {
+    step.run(s);
+    each(s, [&](size_t i) {
       step.g[i] = 0;
       if (!ema.empty()) ema[i] = average * ema[i] + (1 - average) * step.p[i];
       if (!copy.empty()) copy[i] = step.p[i];
-    }
+    });
+  }
   const Values* results[] = {&step.g, &step.p, &step.m, &step.v, &ema, &copy};
   for (size_t i = 0; i < std::size(results); ++i) write(at(out, i), *results[i]);
 }

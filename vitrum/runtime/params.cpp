@@ -24,9 +24,14 @@ ParamStore::ParamStore(const Graph& g, Backend& backend, Source source)
 }
 
 void ParamStore::lay_out() {
-  for (const ParamSpec& spec : specs_) {
-    offsets_.push_back(elements_);
-    elements_ += (spec.shape.numel() + kAlign - 1) / kAlign * kAlign;
+  offsets_.resize(specs_.size());
+  for (const bool learns : {true, false}) {
+    for (size_t i = 0; i < specs_.size(); ++i) {
+      if (specs_[i].trainable != learns) continue;
+      offsets_[i] = elements_;
+      elements_ += (specs_[i].shape.numel() + kAlign - 1) / kAlign * kAlign;
+    }
+    if (learns) learning_ = elements_;
   }
 }
 
@@ -41,7 +46,8 @@ void ParamStore::initialize(uint64_t seed) {
 
 int64_t ParamStore::parameter_count() const {
   int64_t n = 0;
-  for (const ParamSpec& spec : specs_) n += spec.shape.numel();
+  for (const ParamSpec& spec : specs_)
+    if (!spec.buffer) n += spec.shape.numel();
   return n;
 }
 
@@ -54,13 +60,14 @@ int ParamStore::index(const std::string& name) const {
 TensorView ParamStore::arena(Arena which) {
   assert(!source_);
   Buffer& buffer = buffers_[static_cast<size_t>(which)];
-  const TensorView view{buffer.data(), {elements_}, dtype(which)};
-  if (view || elements_ == 0) return view;
-  buffer = backend_.allocate(static_cast<size_t>(elements_) * size_of(dtype(which)));
+  const int64_t n = elements(which);
+  const TensorView view{buffer.data(), {n}, dtype(which)};
+  if (view || n == 0) return view;
+  buffer = backend_.allocate(static_cast<size_t>(n) * size_of(dtype(which)));
   if (which == Arena::kCompute) refresh_compute();
   if (which == Arena::kEma)
     for (size_t i = 0; i < specs_.size(); ++i) write(i, read(i), Arena::kEma);
-  return {buffer.data(), {elements_}, dtype(which)};
+  return {buffer.data(), {n}, dtype(which)};
 }
 
 TensorView ParamStore::view(size_t param, Arena which) {
@@ -70,6 +77,8 @@ TensorView ParamStore::view(size_t param, Arena which) {
     if (!view) view = source_(param, which);
     return view;
   }
+  if (which == Arena::kEma && specs_[param].buffer) which = Arena::kMaster;  // not averaged
+  assert(has_room(param, which));
   const TensorView all = arena(which);
   return {static_cast<std::byte*>(all.data) +
               offsets_[param] * static_cast<int64_t>(size_of(all.dtype)),

@@ -13,8 +13,8 @@
 namespace vitrum {
 
 // Every parameter of a model with what training keeps beside it. Each arena is one allocation in
-// which a parameter has the same element offset, so an optimiser sees flat arrays. Also owns the
-// named state.
+// which a parameter has the same element offset, so an optimiser sees flat arrays. Frozen
+// parameters come last: gradients and moments end before them. Also owns the named state.
 class ParamStore {
  public:
   // Lays out the graph's parameters; the master copy (f32, or f64 for gradient checks) is allocated
@@ -30,9 +30,10 @@ class ParamStore {
   void initialize(uint64_t seed);
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
-  int64_t elements() const { return elements_; }  // of an arena, padding included
+  // Of an arena, padding included.
+  int64_t elements(Arena which) const { return learns_only(which) ? learning_ : elements_; }
   int64_t offset(size_t param) const { return offsets_[param]; }
-  int64_t parameter_count() const;           // padding excluded
+  int64_t parameter_count() const;           // without padding and buffers
   int index(const std::string& name) const;  // -1 when there is none
 
   // Allocates an arena on first use, zeroed (kCompute: filled from the master; kEma: a copy of it).
@@ -40,7 +41,11 @@ class ParamStore {
   bool has(Arena which) const {
     return static_cast<bool>(buffers_[static_cast<size_t>(which)].data());
   }
-  TensorView view(size_t param, Arena which);
+  // Whether this arena, where there is one, holds anything of the parameter.
+  bool has_room(size_t param, Arena which) const {
+    return specs_[param].trainable || !learns_only(which);
+  }
+  TensorView view(size_t param, Arena which);  // a buffer has no average: kEma is its kMaster
   TensorView state(const std::string& name, Shape shape, DType dtype);
   std::map<std::string, TensorView> states() const;
 
@@ -59,6 +64,9 @@ class ParamStore {
   };
 
   void lay_out();
+  static bool learns_only(Arena which) {
+    return which == Arena::kGrad || which == Arena::kMoment1 || which == Arena::kMoment2;
+  }
 
   Backend& backend_;
   DType master_ = DType::kF32;
@@ -66,7 +74,7 @@ class ParamStore {
   std::array<std::vector<TensorView>, 2> found_;  // what it returned: [kMaster or kCompute][param]
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;
-  int64_t elements_ = 0;
+  int64_t elements_ = 0, learning_ = 0;  // all; those of trainable parameters, which come first
   std::array<Buffer, kArenas> buffers_;
   std::map<std::string, State> states_;
 };

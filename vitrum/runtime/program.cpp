@@ -10,8 +10,10 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
                  const CompileOptions& options)
     : store_(store) {
   assign_dtypes(g, options.compute, outputs);
-  drop_dead(g, outputs);
-  plan_ = plan_memory(g, outputs, options.share_memory);
+  std::vector<Value> read(outputs.begin(), outputs.end());
+  read.insert(read.end(), options.taps.begin(), options.taps.end());
+  drop_dead(g, read);
+  plan_ = plan_memory(g, read, options.share_memory);
   arena_ = store.backend().allocate(static_cast<size_t>(plan_.bytes));
   for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id)
     views_.push_back(bind(g, id, options));

@@ -23,6 +23,7 @@ struct CompileOptions {
   DType compute = DType::kF32;     // kF32, kBF16, or kF64 (reference backend only)
   bool share_memory = true;        // false: every temporary has memory of its own (for tests)
   Arena weights = Arena::kMaster;  // kEma evaluates the averaged weights (f32 programs)
+  std::vector<Value> taps = {};    // stay readable too, in the precision they have anyway
   std::vector<Shared> shared = {};
 };
 
@@ -35,6 +36,10 @@ class Program {
           const CompileOptions& options = {});
 
   void run() { sequence_->run(); }
+  // Kernels [first, last) only, for who must look at a result and write an input in between.
+  void run(size_t first, size_t last) {
+    for (size_t i = first; i < last; ++i) sequence_->run_one(i);
+  }
   // Kernel by kernel, and what each did.
   struct Step {
     std::string name;     // of the layer

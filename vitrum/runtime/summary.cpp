@@ -22,6 +22,7 @@ std::string layer_type(const Op& op) {
     static constexpr const char* kNames[] = {"Identity", "GELU", "GELU (tanh)", "ReLU"};
     return kNames[static_cast<size_t>(activation->act)];
   }
+  if (std::holds_alternative<FrozenBatchNorm>(op)) return "BatchNorm";
   return std::string(name_of(op));
 }
 
@@ -43,11 +44,13 @@ std::string module_type(const std::string& name) {
   return type;
 }
 
-// An activation is named after the layer before it ("mlp.fc1.act"); in the tree it stands beside it
-// ("mlp.act").
+// An activation is named after the layer before it ("mlp.fc1.act", or behind a residual sum
+// "bn2.add.act"); in the tree it stands beside it ("mlp.act").
 std::string layer_name(const Node& node) {
   if (!std::holds_alternative<Activation>(node.op)) return node.name;
-  const std::string module = parent(parent(node.name));
+  std::string layer = parent(node.name);
+  if (layer.ends_with(".add")) layer = parent(layer);
+  const std::string module = parent(layer);
   return module.empty() ? "act" : module + ".act";
 }
 
@@ -58,7 +61,9 @@ class Table {
   std::vector<LayerSummary> build() {
     open("", {});
     for (const Node& node : g_.nodes)
-      if (!std::holds_alternative<Add>(node.op)) add(node);  // residual sums belong to no layer
+      // Residual sums belong to no layer, running statistics to the norm that they are of.
+      if (!std::holds_alternative<Add>(node.op) && !std::holds_alternative<RunningStats>(node.op))
+        add(node);
     return std::move(rows_);
   }
 
@@ -103,6 +108,7 @@ class Table {
       const auto param = static_cast<size_t>(value(g_, id).param);
       if (counted_[param]) continue;
       counted_[param] = true;
+      if (g_.params[param].buffer) continue;
       row.parameters += g_.params[param].shape.numel();
       if (g_.params[param].trainable) row.trainable += g_.params[param].shape.numel();
     }
@@ -119,8 +125,17 @@ class Table {
 int64_t multiply_adds(const Graph& g, const Node& node) {
   const Shape& x = value(g, node.in[0]).shape;
   if (std::holds_alternative<Linear>(node.op)) return x.numel() * value(g, node.out[0]).shape[-1];
+  // Every output reads the window of every input channel: (O, C, K, K).
+  if (std::holds_alternative<Conv2d>(node.op))
+    return value(g, node.out[0]).shape.rows() * value(g, node.in[1]).shape.numel();
+  if (std::holds_alternative<Conv2dBwd>(node.op)) {
+    const int64_t wanted = (node.out[0] != kAbsent) + (node.out[1] != kAbsent);
+    return wanted * x.rows() * value(g, node.in[2]).shape.numel();
+  }
   // q k^T and the weighted sum of v: (B, T, 3C) -> 2 * B * T * T * C
   if (std::holds_alternative<Attention>(node.op)) return 2 * x.rows() * x[-2] * (x[-1] / 3);
+  if (std::holds_alternative<AttentionProbs>(node.op)) return x.rows() * x[-2] * (x[-1] / 3);
+  if (std::holds_alternative<AttentionProbsGrad>(node.op)) return x.rows() * x[-2] * x[-1];
   if (std::holds_alternative<LinearBwd>(node.op)) {
     const int64_t wanted = (node.out[0] != kAbsent) + (node.out[1] != kAbsent);
     return wanted * x.numel() * value(g, node.in[1]).shape[-1];
@@ -141,6 +156,7 @@ std::vector<LayerSummary> summarize(const Graph& g) { return Table(g).build(); }
 ParameterCount count_parameters(const Graph& g) {
   ParameterCount count;
   for (const ParamSpec& param : g.params) {
+    if (param.buffer) continue;
     count.all += param.shape.numel();
     if (param.trainable) count.trainable += param.shape.numel();
   }

@@ -34,7 +34,9 @@ std::vector<NamedTensor> tensors_of(ParamStore& store) {
   for (const NamedArena& a : kSaved) {
     if (!store.has(a.arena)) continue;
     for (size_t i = 0; i < store.specs().size(); ++i)
-      all.push_back({fmt::format("{}/{}", a.name, store.specs()[i].name), store.view(i, a.arena)});
+      if (store.has_room(i, a.arena))
+        all.push_back(
+            {fmt::format("{}/{}", a.name, store.specs()[i].name), store.view(i, a.arena)});
   }
   for (const auto& [name, view] : store.states()) all.push_back({"state/" + name, view});
   return all;

@@ -2,12 +2,10 @@
 
 #include <fcntl.h>
 
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <optional>
-#include <string_view>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
@@ -16,34 +14,18 @@
 namespace vitrum {
 namespace {
 
-struct Field {
-  std::string_view name;
-  double EpochMetrics::*member;
-};
-
-// After "epoch" and "step", in this order, in both files.
-constexpr std::array kFields = {Field{"train_loss", &EpochMetrics::train_loss},
-                                Field{"train_loss_sum", &EpochMetrics::train_loss_sum},
-                                Field{"train_acc", &EpochMetrics::train_acc},
-                                Field{"test_loss", &EpochMetrics::test_loss},
-                                Field{"test_acc", &EpochMetrics::test_acc},
-                                Field{"test_top5", &EpochMetrics::test_top5},
-                                Field{"lr", &EpochMetrics::lr},
-                                Field{"images_per_second", &EpochMetrics::images_per_second},
-                                Field{"seconds", &EpochMetrics::seconds}};
-
 std::string csv_path(const std::string& dir) { return dir + "/metrics.csv"; }
 std::string jsonl_path(const std::string& dir) { return dir + "/metrics.jsonl"; }
 
 std::string csv_header() {
   std::string line = "epoch,step";
-  for (const Field& f : kFields) line.append(",").append(f.name);
+  for (const MetricsField& f : kMetricsFields) line.append(",").append(f.name);
   return line + '\n';
 }
 
 std::string csv_line(const EpochMetrics& row) {
   std::string line = fmt::format("{},{}", row.epoch, row.step);
-  for (const Field& f : kFields)
+  for (const MetricsField& f : kMetricsFields)
     line += std::isnan(row.*f.member) ? "," : fmt::format(",{}", row.*f.member);
   return line + '\n';
 }
@@ -65,7 +47,7 @@ bool parse(std::string_view cell, T& number) {
 bool set_cell(EpochMetrics& row, std::string_view column, std::string_view cell) {
   if (column == "epoch") return parse(cell, row.epoch);
   if (column == "step") return parse(cell, row.step);
-  for (const Field& f : kFields)
+  for (const MetricsField& f : kMetricsFields)
     if (f.name == column) return cell.empty() || parse(cell, row.*f.member);
   return true;  // a column somebody added
 }
@@ -101,7 +83,7 @@ void append_line(const std::string& path, std::string_view line) {
 std::string to_json(const EpochMetrics& row) {
   JsonWriter json;
   json.begin_object().field("epoch", row.epoch).field("step", row.step);
-  for (const Field& f : kFields) json.field(f.name, row.*f.member);
+  for (const MetricsField& f : kMetricsFields) json.field(f.name, row.*f.member);
   return json.end_object().str();
 }
 

@@ -1,8 +1,10 @@
 // metrics.csv and metrics.jsonl of a run directory: one row an epoch.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace vitrum {
@@ -19,6 +21,22 @@ struct EpochMetrics {
   double test_loss = kNone, test_acc = kNone, test_top5 = kNone;
   double lr = kNone, images_per_second = kNone, seconds = kNone;
 };
+
+// After "epoch" and "step", in this order, in both files.
+struct MetricsField {
+  std::string_view name;
+  double EpochMetrics::*member;
+};
+inline constexpr std::array kMetricsFields = {
+    MetricsField{"train_loss", &EpochMetrics::train_loss},
+    MetricsField{"train_loss_sum", &EpochMetrics::train_loss_sum},
+    MetricsField{"train_acc", &EpochMetrics::train_acc},
+    MetricsField{"test_loss", &EpochMetrics::test_loss},
+    MetricsField{"test_acc", &EpochMetrics::test_acc},
+    MetricsField{"test_top5", &EpochMetrics::test_top5},
+    MetricsField{"lr", &EpochMetrics::lr},
+    MetricsField{"images_per_second", &EpochMetrics::images_per_second},
+    MetricsField{"seconds", &EpochMetrics::seconds}};
 
 // The row as one JSON object, the same text as in metrics.jsonl (no newline).
 std::string to_json(const EpochMetrics& row);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <sstream>
 #include <type_traits>
 
@@ -31,9 +32,12 @@ template <class R, class Visit>
 void each_key(R& r, Visit&& visit) {
   visit("model", r.model, Range{});
   visit("data", r.data, Range{});
+  visit("weights", r.weights, Range{});
   visit("num_classes", r.num_classes, kCount);
   visit("image_size", r.image_size, Range{1, 1 << 16});
   visit("head_bias", r.head_bias, Range{});
+  visit("head_init", r.head_init, Range{});
+  visit("pos_resample", r.pos_resample, Range{});
   visit("dropout", r.dropout, kBelowOne);
   visit("drop_path", r.drop_path, kBelowOne);
   visit("epochs", r.epochs, kCount);
@@ -42,6 +46,8 @@ void each_key(R& r, Visit&& visit) {
   visit("accumulate", r.accumulate, Range{1, 1 << 20});
   visit("eval_batch_size", r.eval_batch_size, Range{1, 1 << 20});
   visit("holdout", r.holdout, kBelowOne);
+  visit("subset", r.subset, Range{});
+  visit("patience", r.patience, Range{});
   visit("seed", r.seed, Range{});
   visit("optimizer", r.optimizer, Range{});
   visit("lr", r.lr, Range{0, 1e6});
@@ -49,8 +55,18 @@ void each_key(R& r, Visit&& visit) {
   visit("momentum", r.momentum, kBelowOne);
   visit("betas", r.betas, kBelowOne);
   visit("eps", r.eps, kPositive);
+  visit("nesterov", r.nesterov, Range{});
+  visit("adamw_lr", r.adamw_lr, Range{0, 1e6});
+  visit("muon_scale", r.muon_scale, Range{});
+  visit("sam", r.sam, Range{0, 1e6});
   visit("no_decay", r.no_decay, Range{});
   visit("clip_norm", r.clip_norm, Range{});
+  visit("freeze", r.freeze, Range{});
+  visit("head_only", r.head_only, Range{});
+  visit("lr_scale", r.lr_scale, Range{0, 1e6});
+  visit("layer_decay", r.layer_decay, Range{1e-6, 1});
+  visit("lr_scan", r.lr_scan, Range{1e-30, 1e6});
+  visit("lr_scan_epochs", r.lr_scan_epochs, kCount);
   visit("label_smoothing", r.label_smoothing, kBelowOne);
   visit("ema", r.ema, kBelowOne);
   visit("loss", r.loss, Range{});
@@ -70,29 +86,37 @@ void each_key(R& r, Visit&& visit) {
   visit("mean", r.mean, kFraction);
   visit("std", r.std, Range{1e-6, 1e6});
   visit("resize", r.resize, Range{});
+  visit("crop_pct", r.crop_pct, Range{0.1, 1});
   visit("interpolation", r.interpolation, Range{});
   visit("precision", r.precision, Range{});
   visit("recompute", r.recompute, Range{});
   visit("checkpoint_every", r.checkpoint_every, Range{});
   visit("eval_every", r.eval_every, kCount);
   visit("workers", r.workers, Range{0, 1024});
+  visit("lora", r.lora, Range{0, 1 << 16});
+  visit("lora_alpha", r.lora_alpha, kPositive);
+  visit("lora_targets", r.lora_targets, Range{});
+  visit("lora_dropout", r.lora_dropout, kBelowOne);
 }
 
 const Recipe kDefault;
 
 // Keys that recipes of later versions use.
-constexpr std::array<std::string_view, 11> kLater = {
-    "mixup",       "cutmix",    "erase",   "repeat",       "freeze",        "lr_scale",
-    "layer_decay", "head_init", "lr_scan", "pos_resample", "lr_scan_epochs"};
+constexpr std::array<std::string_view, 4> kLater = {"mixup", "cutmix", "erase", "repeat"};
 
 // The spellings of an enumeration, in its order.
-std::vector<std::string> names(OptimizerKind) { return {"sgd", "adam", "adamw"}; }
+std::vector<std::string> names(OptimizerKind) {
+  return {"sgd", "adam", "adamw", "lion", "lamb", "muon"};
+}
+std::vector<std::string> names(MuonScale) { return {"original", "match_rms_adamw"}; }
 std::vector<std::string> names(ScheduleKind) { return {"constant", "cosine", "linear"}; }
 std::vector<std::string> names(ScheduleUnit) { return {"step", "epoch"}; }
 std::vector<std::string> names(Precision) { return {"auto", "f32", "bf16"}; }
 std::vector<std::string> names(Recompute) { return {"none", "cheap", "block"}; }
 std::vector<std::string> names(Augmentation) { return {"none", "flip", "crop", "crop-flip"}; }
 std::vector<std::string> names(ResizeMode) { return {"squash", "center"}; }
+std::vector<std::string> names(HeadInit) { return {"keep", "zero", "normal"}; }
+std::vector<std::string> names(PosResample) { return {"auto", "bilinear", "bicubic"}; }
 std::vector<std::string> names(TaskLoss) { return {"cross_entropy", "bce"}; }
 std::vector<std::string> names(Distillation) { return {"hard", "soft"}; }
 
@@ -146,9 +170,49 @@ void read(double& to, const Source& from) {
     from.expected(from.numbers("a number"));
   to = *x;
 }
+// One may stand without brackets.
+void read(std::vector<std::string>& to, const Source& from) {
+  to.clear();
+  if (from.node.is_string()) return read(to.emplace_back(), from);
+  const auto* array = from.node.as_array();
+  if (!array) from.expected("a pattern in quotes, or several in brackets");
+  for (const toml::node& item : *array)
+    read(to.emplace_back(), {from.place, from.key, item, from.range});
+}
+std::optional<LrScale> parse_scale(const std::string& entry) {  // "PATTERN=X"
+  const size_t equals = entry.rfind('=');
+  if (equals == entry.npos || equals == 0) return {};
+  LrScale scale{entry.substr(0, equals)};
+  const char* end = entry.data() + entry.size();
+  const auto [stop, error] = std::from_chars(entry.data() + equals + 1, end, scale.factor);
+  if (error != std::errc() || stop != end) return {};
+  return scale;
+}
+// One such text, several in brackets, or a table of patterns and factors.
+void read(std::vector<LrScale>& to, const Source& from) {
+  to.clear();
+  if (const auto* table = from.node.as_table()) {
+    for (const auto& [pattern, factor] : *table) {
+      to.push_back({std::string(pattern.str())});
+      read(to.back().factor, {from.place, from.key, factor, from.range});
+    }
+    return;
+  }
+  if (!from.node.is_string() && !from.node.is_array())
+    from.expected("\"PATTERN=X\", several of them in brackets, or a table");
+  std::vector<std::string> entries;
+  read(entries, from);
+  for (const std::string& entry : entries) {
+    const auto scale = parse_scale(entry);
+    if (!scale || !(scale->factor >= from.range.min && scale->factor <= from.range.max))
+      fail_usage("{}: {} = {}: expected PATTERN=X, X being {}", from.place, from.key,
+                 json_string(entry), from.numbers("a number"));
+    to.push_back(*scale);
+  }
+}
 void read(std::vector<double>& to, const Source& from) {
   const auto* array = from.node.as_array();
-  if (!array) from.expected("numbers in brackets");
+  if (!array) from.expected("numbers in brackets, as [0.1, 0.2]");
   to.clear();
   for (const toml::node& item : *array)
     read(to.emplace_back(), {from.place, from.key, item, from.range});
@@ -177,6 +241,16 @@ std::string literal(double x) { return fmt::format("{}", x); }
 std::string literal(const std::vector<double>& x) {
   return fmt::format("[{}]", fmt::join(x, ", "));
 }
+std::string literal(const std::vector<std::string>& x) {
+  std::vector<std::string> quoted;
+  for (const std::string& text : x) quoted.push_back(json_string(text));
+  return fmt::format("[{}]", fmt::join(quoted, ", "));
+}
+std::string literal(const std::vector<LrScale>& x) {
+  std::vector<std::string> entries;
+  for (const LrScale& s : x) entries.push_back(fmt::format("{}={}", s.pattern, s.factor));
+  return literal(entries);
+}
 template <class T>
 requires std::is_enum_v<T> std::string literal(T x) {
   return json_string(names(x)[static_cast<size_t>(x)]);
@@ -194,10 +268,20 @@ std::string literal(const std::optional<T>& x) {
   fail_usage("{}: unknown key '{}'{}", place, key, did_you_mean(key, keys));
 }
 
+// How --set and options may spell a key's value without TOML's quotes and brackets.
+enum class Plain : uint8_t { kToml, kText, kTexts, kNumbers };
 template <class T>
-constexpr bool kIsText = std::is_same_v<T, std::string> || std::is_enum_v<T>;
+constexpr Plain kPlain = std::is_enum_v<T> ? Plain::kText : Plain::kToml;
+template <>
+constexpr Plain kPlain<std::string> = Plain::kText;
+template <>
+constexpr Plain kPlain<std::vector<std::string>> = Plain::kTexts;
+template <>
+constexpr Plain kPlain<std::vector<LrScale>> = Plain::kTexts;
+template <>
+constexpr Plain kPlain<std::vector<double>> = Plain::kNumbers;
 template <class T>
-constexpr bool kIsText<std::optional<T>> = kIsText<T>;
+constexpr Plain kPlain<std::optional<T>> = kPlain<T>;
 
 void read_key(Recipe& recipe, const std::string& key, const toml::node& node,
               const std::string& place) {
@@ -210,12 +294,12 @@ void read_key(Recipe& recipe, const std::string& key, const toml::node& node,
   if (!found) fail_unknown(place, key);
 }
 
-bool is_text(const std::string& key) {
-  bool text = false;
+Plain plain_form(const std::string& key) {
+  Plain form = Plain::kToml;
   each_key(kDefault, [&](std::string_view name, const auto& member, Range) {
-    if (name == key) text = kIsText<std::remove_cvref_t<decltype(member)>>;
+    if (name == key) form = kPlain<std::remove_cvref_t<decltype(member)>>;
   });
-  return text;
+  return form;
 }
 
 std::string trimmed(std::string_view text) {
@@ -223,22 +307,61 @@ std::string trimmed(std::string_view text) {
   return first == text.npos ? "" : std::string(text.substr(first, last - first + 1));
 }
 
+toml::array comma_separated(const std::string& text) {
+  toml::array items;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    items.push_back(trimmed(std::string_view(text).substr(at, comma - at)));
+    at = comma + 1;
+  }
+  return items;
+}
+
 }  // namespace
 
 void check_recipe(const Recipe& r) {
-  if (r.model.empty()) fail_usage("no model: give --model NAME, or a recipe that names one");
+  if (r.model.empty() && r.weights.empty())
+    fail_usage("no model: give --model NAME, or a recipe that names one");
   if (r.data.empty()) fail_usage("no data: give --data DATA, or a recipe that names it");
-  if (r.betas.size() != 2) fail_usage("betas: expected two numbers, as [0.9, 0.999]");
+  if (r.betas && r.betas->size() != 2) fail_usage("betas: expected two numbers, as [0.9, 0.999]");
   if (r.mean && r.std && r.mean->size() != r.std->size())
     fail_usage("mean has {} numbers and std {}; expected as many of both", r.mean->size(),
                r.std->size());
   if (!r.teacher && (r.teacher_arch || r.teacher_logits))
     fail_usage("{} is given and no teacher", r.teacher_arch ? "teacher_arch" : "teacher_logits");
-  if (r.min_lr > r.lr) fail_usage("min_lr {} is above lr {}", r.min_lr, r.lr);
+  const Hyper hyper = r.hyper();
+  if (hyper.nesterov && hyper.momentum == 0)
+    fail_usage("nesterov needs a momentum; set momentum, or nesterov = false");
+  if (r.adamw_lr && r.optimizer != OptimizerKind::kMuon)
+    fail_usage("adamw_lr is for optimizer = \"muon\"; other optimisers have one rate, lr");
+  if (r.adamw_lr && r.lr == 0)
+    fail_usage("lr is 0, and adamw_lr {} follows its schedule; give both a rate", *r.adamw_lr);
+  if (r.lora > 0 && r.head_only)
+    fail_usage("lora trains adapters below the head, head_only nothing there; leave one out");
+  if (r.lora > 0 && r.lora_targets.empty())
+    fail_usage("lora_targets is empty; name layers to adapt, as [\"qkv\", \"proj\"]");
+  if (r.min_lr > r.lr && r.lr_scan.empty()) fail_usage("min_lr {} is above lr {}", r.min_lr, r.lr);
+  for (auto x = r.lr_scan.begin(); x != r.lr_scan.end(); ++x)
+    if (std::find(r.lr_scan.begin(), x, *x) != x) fail_usage("lr_scan: {} is there twice", *x);
 }
 
 double Recipe::decay() const {
-  return weight_decay.value_or(optimizer == OptimizerKind::kAdamW ? 0.05 : 0);
+  const bool coupled = optimizer == OptimizerKind::kSgd || optimizer == OptimizerKind::kAdam;
+  return weight_decay.value_or(coupled ? 0 : 0.05);
+}
+
+// As their papers and timm have them: LAMB clips and has a larger eps, Lion a shorter memory.
+Hyper Recipe::hyper() const {
+  const bool lion = optimizer == OptimizerKind::kLion, lamb = optimizer == OptimizerKind::kLamb,
+             muon = optimizer == OptimizerKind::kMuon;
+  const std::vector<double> b = betas.value_or(std::vector<double>{0.9, lion ? 0.99 : 0.999});
+  return {.beta1 = b[0],
+          .beta2 = b[1],
+          .momentum = momentum.value_or(muon ? 0.95 : 0.9),
+          .eps = eps.value_or(lamb ? 1e-6 : 1e-8),
+          .decay = decay(),
+          .clip_norm = clip_norm.value_or(lamb ? 1 : 0),
+          .nesterov = nesterov.value_or(muon)};
 }
 
 void load_recipe(Recipe& recipe, const std::string& path) {
@@ -262,13 +385,16 @@ void load_recipe(Recipe& recipe, const std::string& path) {
 void set_key(Recipe& recipe, const std::string& key, const std::string& value,
              const std::string& where) {
   const std::string text = trimmed(value);
-  const bool quoted = text.starts_with('"') || text.starts_with('\'');
+  const bool plain = text.empty() || std::string_view("\"'[{").find(text[0]) == std::string::npos;
+  const Plain form = plain ? plain_form(key) : Plain::kToml;
   toml::table table;
   try {
-    if (is_text(key) && !quoted)
+    if (form == Plain::kText)
       table.insert("value", text);
+    else if (form == Plain::kTexts)
+      table.insert("value", comma_separated(text));
     else
-      table = toml::parse("value = " + text);
+      table = toml::parse(form == Plain::kNumbers ? "value = [" + text + "]" : "value = " + text);
   } catch (const toml::parse_error&) {
     table.insert_or_assign("value", text);  // the type check below says what was expected
   }

@@ -18,13 +18,34 @@ enum class Augmentation : uint8_t { kNone, kFlip, kCrop, kCropFlip };
 enum class ResizeMode : uint8_t { kSquash, kCenter };
 enum class TaskLoss : uint8_t { kCrossEntropy, kBce };
 enum class Distillation : uint8_t { kHard, kSoft };
+// How large Muon's steps are for a matrix (rows, columns): sqrt(max(1, rows / columns)), or 0.2
+// sqrt(max(rows, columns)), with which AdamW's rate and decay fit.
+enum class MuonScale : uint8_t { kOriginal, kMatchRmsAdamW };
+enum class HeadInit : uint8_t;     // weights/model_dir.h
+enum class PosResample : uint8_t;  // the same
+
+// Parameters whose names match learn at `factor` times the run's rate.
+struct LrScale {
+  std::string pattern;
+  double factor = 1;
+  bool operator==(const LrScale&) const = default;
+};
+
+// The optimiser's numbers, its own defaults filled in.
+struct Hyper {
+  double beta1, beta2, momentum, eps, decay, clip_norm;
+  bool nesterov;
+};
 
 // Members are named as their keys. What is not set is left to the model (dropout, mean, resize,
 // ...) or to the data (num_classes).
 struct Recipe {
   std::string model, data;
+  std::string weights;  // model directory or weight file to start from; "": from scratch
   std::optional<int64_t> num_classes, image_size;
   std::optional<bool> head_bias;
+  HeadInit head_init{};        // kKeep
+  PosResample pos_resample{};  // kAuto
   std::optional<double> dropout, drop_path;
 
   int64_t epochs = 10;
@@ -33,16 +54,28 @@ struct Recipe {
   int64_t accumulate = 1;  // batches in one optimiser step
   std::optional<int64_t> eval_batch_size;
   double holdout = 0;  // fraction of the training images to evaluate on instead of the test images
+  int64_t subset = 0;  // at most so many training and test images; 0: all
+  int64_t patience = 0;  // epochs without a better test accuracy before the run ends; 0: no limit
   int64_t seed = 0;
 
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   double lr = 1e-3;
   std::optional<double> weight_decay;
-  double momentum = 0.9;  // of SGD
-  std::vector<double> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  bool no_decay = true;  // biases, norms, tokens and positions do not decay
-  double clip_norm = 0;  // 0: no clipping
+  std::optional<double> momentum;  // of SGD and Muon
+  std::optional<bool> nesterov;    // likewise
+  std::optional<std::vector<double>> betas;
+  std::optional<double> eps;
+  std::optional<double> adamw_lr;  // Muon: of everything but the matrices in the blocks
+  MuonScale muon_scale = MuonScale::kOriginal;
+  double sam = 0;                   // how far sharpness-aware minimisation looks; 0: not at all
+  bool no_decay = true;             // biases, norms, tokens and positions do not decay
+  std::optional<double> clip_norm;  // 0: no clipping
+  std::vector<std::string> freeze;  // patterns of parameter names: see param_rules.h
+  bool head_only = false;           // everything before the head is frozen, and does not drop
+  std::vector<LrScale> lr_scale;
+  double layer_decay = 1;       // the rate's factor from one layer to the one below it
+  std::vector<double> lr_scan;  // rates to try on a hold-out before the run: see lr_scan.h
+  int64_t lr_scan_epochs = 1;
   double label_smoothing = 0;
   double ema = 0;  // decay of the averaged weights; 0: none are kept
 
@@ -64,6 +97,7 @@ struct Recipe {
   std::optional<int64_t> crop_padding;           // pixels
   std::optional<std::vector<double>> mean, std;  // of pixels in [0, 1]; empty: pixels as they are
   std::optional<ResizeMode> resize;
+  std::optional<double> crop_pct;
   std::optional<std::string> interpolation;
 
   Precision precision = Precision::kAuto;
@@ -72,8 +106,14 @@ struct Recipe {
   int64_t eval_every = 1;        // epochs
   int64_t workers = 0;           // threads that prepare images; 0: as the data needs
 
-  // 0.05 for AdamW, whose decay does not touch the gradient; nothing for the others.
+  int64_t lora = 0;                  // rank of the adapters; 0: every parameter is trained itself
+  std::optional<double> lora_alpha;  // as `lora`: the adapter's output counts once
+  std::vector<std::string> lora_targets = {"qkv", "proj"};
+  double lora_dropout = 0;
+
+  // 0.05 where decay does not touch the gradient, nothing for SGD and Adam.
   double decay() const;
+  Hyper hyper() const;
   bool operator==(const Recipe&) const = default;
 };
 

@@ -13,7 +13,8 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
-#include "vitrum/train/svg.h"
+#include "vitrum/train/draw.h"
+#include "vitrum/train/predictions.h"
 
 namespace vitrum {
 namespace fs = std::filesystem;
@@ -85,6 +86,14 @@ Recipe recipe_of_run(const std::string& run) {
   return recipe;
 }
 
+bool is_training(const std::string& run) {
+  const int fd = open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(fd);
+  return held;
+}
+
 RunLock::RunLock(const std::string& run)
     : fd_(open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (fd_ < 0) fail_input("cannot open the directory '{}': {}", run, std::strerror(errno));
@@ -110,9 +119,11 @@ void RunLog::epoch(const EpochMetrics& row, const Evaluation* evaluation,
   for (const EpochTag& t : kEpochTags)
     if (!std::isnan(row.*t.member)) events_.scalar(t.tag, row.epoch, row.*t.member);
   flush();
-  write_file_atomic(run_ + "/curves.svg", curves_svg(metrics_.rows()));
-  if (evaluation)
-    write_file_atomic(run_ + "/confusion.svg", confusion_svg(evaluation->confusion, classes));
+  write_file_atomic(run_ + "/curves.svg", to_svg(draw_curves(metrics_.rows())));
+  if (!evaluation) return;
+  write_file_atomic(run_ + "/confusion.svg",
+                    to_svg(draw_confusion(evaluation->confusion, classes)));
+  save_predictions(run_, evaluation->samples);
 }
 
 }  // namespace vitrum

@@ -18,6 +18,9 @@ std::string make_run_dir(const std::string& out, const std::string& name);
 std::string config_path(const std::string& run);
 Recipe recipe_of_run(const std::string& run);  // fails where `run` is not a run directory
 
+// Whether a process holds the run's lock.
+bool is_training(const std::string& run);
+
 // Keeps a second process out of a run while one works on it. The system drops the lock with the
 // process.
 class RunLock {

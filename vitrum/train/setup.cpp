@@ -1,29 +1,42 @@
 #include "vitrum/train/setup.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
+#include <vector>
 
 #include "vitrum/core/error.h"
 #include "vitrum/data/resize.h"
 #include "vitrum/models/model.h"
+#include "vitrum/train/lora.h"
 
 namespace vitrum {
 namespace {
 
-// Where a model drops already, it drops with the new probability; one that drops nowhere starts to,
-// at the places of the ViT paper.
+// Where a family can drop; what a model that drops nowhere starts with comes first: the places of
+// the ViT paper, and timm's of a Swin.
+struct DropPlaces {
+  std::vector<float*> all;
+  size_t usual;
+};
+DropPlaces drop_places(ViTConfig& c) {
+  return {{&c.drop_pos, &c.drop_act, &c.drop_mlp, &c.drop_attn, &c.drop_proj}, 3};
+}
+DropPlaces drop_places(SwinConfig& c) {
+  return {{&c.drop_proj, &c.drop_act, &c.drop_mlp, &c.drop_attn}, 3};
+}
+DropPlaces drop_places(auto&) { return {{}, 0}; }
+
+// Where a model drops already, it drops with the new probability.
 void set_dropout(ModelSpec& model, double dropout) {
-  ViTConfig* vit = model.config.as<ViTConfig>();
-  if (!vit) fail_usage("dropout: {} has no dropout; leave the key out", model.architecture);
-  ViTConfig& c = *vit;
-  const auto p = static_cast<float>(dropout);
-  const std::array places = {&c.drop_pos, &c.drop_attn, &c.drop_proj, &c.drop_act, &c.drop_mlp};
-  if (std::all_of(places.begin(), places.end(), [](const float* x) { return *x == 0; }))
-    c.drop_pos = c.drop_act = c.drop_mlp = p;
+  DropPlaces places = model.config.visit([](auto& c) { return drop_places(c); });
+  if (places.all.empty())
+    fail_usage("dropout: {} has no dropout; leave the key out", model.architecture);
+  const auto drops = [](const float* place) { return *place > 0; };
+  if (std::none_of(places.all.begin(), places.all.end(), drops))
+    places.all.resize(places.usual);
   else
-    for (float* place : places)
-      if (*place > 0) *place = p;
+    std::erase_if(places.all, [&](const float* place) { return !drops(place); });
+  for (float* place : places.all) *place = static_cast<float>(dropout);
 }
 
 std::vector<float> per_channel(const std::vector<double>& values, int64_t channels,
@@ -43,7 +56,33 @@ void set_preprocessing(ModelSpec& model, const Recipe& recipe) {
   if (p.mean.empty() != p.std.empty())
     fail_usage("only one of mean and std is given; {} needs both or none", model.architecture);
   if (recipe.interpolation) p.interpolation = name_of(parse_filter(*recipe.interpolation));
+  if (recipe.crop_pct) p.crop_pct = *recipe.crop_pct, p.resize = 0;
   if (recipe.resize) p.crop_mode = *recipe.resize == ResizeMode::kSquash ? "squash" : "center";
+}
+
+// A directory says itself what its weights are of; of a file, the recipe's model does.
+ModelSpec starting_model(const Recipe& recipe) {
+  const std::string& weights = recipe.weights;
+  if (weights.empty()) return resolve_model(recipe.model);
+  if (!has_weights(weights))
+    fail_input(
+        "weights '{}': no such file or directory; `vitrum download ID` fetches a model from the "
+        "hub",
+        weights);
+  if (!is_model_dir(weights) && recipe.model.empty())
+    fail_usage("weights '{}' do not say what model they are of; add its name as --model", weights);
+  if (!is_model_dir(weights)) return resolve_model(weights, recipe.model);
+  const ModelSpec stored = resolve_model(weights);
+  if (recipe.model.empty()) return stored;
+  ModelSpec model = resolve_model(recipe.model);
+  if (!stored.config.same_family(model.config) ||
+      feature_width(stored.config) != feature_width(model.config))
+    fail_input("weights '{}' are of {}, not of {}; leave out the model, or give weights of it",
+               weights, stored.architecture, model.architecture);
+  const int64_t height = model.preprocess.height, width = model.preprocess.width;
+  model.preprocess = stored.preprocess;
+  set_image_size(model, height, width);
+  return model;
 }
 
 void set_head(ModelSpec& model, const Recipe& recipe, const Dataset& data) {
@@ -61,18 +100,23 @@ void set_head(ModelSpec& model, const Recipe& recipe, const Dataset& data) {
 }  // namespace
 
 TrainData::TrainData(const Recipe& recipe) : splits_(open_data(recipe.data)) {
-  if (recipe.holdout > 0)
+  if (recipe.holdout > 0 && recipe.lr_scan.empty())  // else it is the scan's
     std::tie(kept_, held_) =
         split_holdout(*splits_.train, recipe.holdout, static_cast<uint64_t>(recipe.seed));
+  if (recipe.subset > 0) {
+    some_train_ = take_images(all_train(), recipe.subset, static_cast<uint64_t>(recipe.seed));
+    some_test_ = take_images(all_test(), recipe.subset, static_cast<uint64_t>(recipe.seed));
+  }
 }
 
 ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
-  ModelSpec model = resolve_model(recipe.model);
+  ModelSpec model = starting_model(recipe);
   if (recipe.image_size) set_image_size(model, *recipe.image_size, *recipe.image_size);
   if (recipe.dropout) set_dropout(model, *recipe.dropout);
   if (recipe.drop_path) model.config.set_drop_path(static_cast<float>(*recipe.drop_path));
   set_preprocessing(model, recipe);
   set_head(model, recipe, data);
+  model.lora = lora_of(recipe);
   validate(model.config);
   return model;
 }

@@ -12,21 +12,27 @@
 
 namespace vitrum {
 
-// The two sides of a run. With a holdout, `test` is what was taken from the training images.
+// The two sides of a run. With a holdout, `test` is what was taken from the training images; with a
+// subset, both are cut down to it.
 class TrainData {
  public:
   explicit TrainData(const Recipe& recipe);
 
-  const Dataset& train() const { return kept_ ? *kept_ : *splits_.train; }
-  const Dataset& test() const { return held_ ? *held_ : *splits_.test; }
+  const Dataset& train() const { return some_train_ ? *some_train_ : all_train(); }
+  const Dataset& test() const { return some_test_ ? *some_test_ : all_test(); }
 
  private:
+  const Dataset& all_train() const { return kept_ ? *kept_ : *splits_.train; }
+  const Dataset& all_test() const { return held_ ? *held_ : *splits_.test; }
+
   DataSplits splits_;
-  std::unique_ptr<Dataset> kept_, held_;  // views of splits_.train
+  std::unique_ptr<Dataset> kept_, held_;             // views of splits_.train
+  std::unique_ptr<Dataset> some_train_, some_test_;  // views of what is above
 };
 
-// The model with the recipe's size, classes, dropout and preprocessing; it fits the data or fails
-// saying why not.
+// The recipe's model, or that of its weights, with the recipe's size, classes, dropout and
+// preprocessing; it fits the data or fails saying why not. Preprocessing that the recipe leaves
+// open is the weights'.
 ModelSpec model_for(const Recipe& recipe, const Dataset& data);
 Augment augment_for(const Recipe& recipe, const ModelSpec& model);
 

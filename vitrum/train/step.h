@@ -11,6 +11,7 @@
 #include "vitrum/runtime/program.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/train/teacher.h"
+#include "vitrum/train/update.h"
 #include "vitrum/weights/model_dir.h"
 
 namespace vitrum {
@@ -27,12 +28,18 @@ struct StepResult {
 
 class TrainStep {
  public:
-  // Parameters start as the recipe's seed says.
-  TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend);
+  // Parameters start as the recipe's weights, or its seed, say. kFeatures trains the head alone, on
+  // batches whose pixels are the bytes of features.
+  TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
+            From from = From::kPixels);
 
   // Adds the gradient of one batch. `images` is how many the whole optimiser step sees,
   // `micro_step` how many batches came before in the run.
   void backward(const Batch& batch, int64_t images, int64_t micro_step);
+
+  // SAM: the gradients of the batches since update() make the weights worse, and are cleared. The
+  // same batches follow again; what they find is taken from the weights as they were.
+  void perturb();
 
   // Clips, moves the weights, averages them and clears the gradients; `step` counts from 0.
   void update(double lr, int64_t step);
@@ -58,27 +65,25 @@ class TrainStep {
   const Teacher* teacher() const { return teacher_.get(); }
 
   ParamStore& store() { return store_; }
+  const LoadReport& loaded() const { return loaded_; }  // empty where the model starts from scratch
   const Plan& plan() const { return backward_.plan(); }
 
  private:
   struct ForwardValues {
     Value image, logits, target, weight, teacher, loss, totals, rng;
   };
-  struct UpdateValues {
-    Value hyper, clip;
-  };
-  ForwardValues record(const ModelSpec& model, const Recipe& recipe);
+  ForwardValues record(const ModelSpec& model, const Recipe& recipe, From from);
+  ParamStore filled(const ModelSpec& model, const Recipe& recipe, Backend& backend);
   Program compile_backward(const Recipe& recipe, DType compute);
-  UpdateValues record_update(const Recipe& recipe, DType compute);
 
   uint64_t seed_;
-  double beta1_, beta2_, ema_;
-  Graph forward_graph_{Mode::kTraining}, update_graph_;
+  Graph forward_graph_;
+  LoadReport loaded_;
   ForwardValues values_;
   ParamStore store_;
   Program backward_;
-  UpdateValues hyper_;
-  Program update_;
+  Update update_;
+  bool perturbed_ = false;
   std::unique_ptr<Teacher> teacher_;
   std::vector<float> weights_;
   std::deque<float> reading_;  // for each step its batches' shares of the loss, then its norm

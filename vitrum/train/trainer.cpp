@@ -12,6 +12,7 @@
 #include "vitrum/core/parallel.h"
 #include "vitrum/core/progress.h"
 #include "vitrum/train/environment.h"
+#include "vitrum/train/lora.h"
 
 namespace vitrum {
 namespace {
@@ -31,19 +32,6 @@ Recipe resolved(Recipe recipe, const Backend& backend) {
   return recipe;
 }
 
-LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
-                           int threads) {
-  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
-  const bool decodes = data.image_size().height == 0;
-  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
-  return {.batch_size = recipe.batch_size,
-          .shuffle = true,
-          .seed = static_cast<uint64_t>(recipe.seed),
-          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
-          .preprocess = preprocess_of(model),
-          .augment = augment_for(recipe, model)};
-}
-
 LoaderConfig test_config(LoaderConfig config, const Recipe& recipe) {
   config.batch_size = recipe.eval_batch_size.value_or(recipe.batch_size);
   config.shuffle = false, config.augment = {};
@@ -55,8 +43,9 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // A resumed run may become longer, or look at itself more often; anything else would make it
 // another run.
 void refuse_other_recipe(const Recipe& recipe, const std::string& run) {
-  constexpr std::array<std::string_view, 6> kFree = {
-      "epochs", "max_steps", "eval_batch_size", "checkpoint_every", "eval_every", "workers"};
+  constexpr std::array<std::string_view, 7> kFree = {
+      "epochs",     "max_steps", "eval_batch_size", "checkpoint_every",
+      "eval_every", "workers",   "patience"};
   for (const std::string& key : changed_keys(recipe_of_run(run), recipe))
     if (std::find(kFree.begin(), kFree.end(), key) == kFree.end())
       fail_usage("'{}' was started with another {}; a resumed run cannot change it", run, key);
@@ -72,21 +61,43 @@ bool all_finite(ParamStore& store) {
 
 }  // namespace
 
+std::optional<Trainer::Features> Trainer::features_for(const Recipe& recipe, const ModelSpec& model,
+                                                       const TrainData& data) {
+  if (!vitrum::keeps_features(recipe, model, data)) return {};
+  const int64_t width = feature_width(model.config);
+  return Features{{data.train(), width}, {data.test(), width}};
+}
+
+LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
+                           int threads) {
+  // Images in memory cost next to nothing; files are decoded, on as many threads as there are.
+  const bool decodes = data.image_size().height == 0;
+  const int usual = decodes ? (threads > 0 ? threads : available_cores()) : 1;
+  return {.batch_size = recipe.batch_size,
+          .shuffle = true,
+          .seed = static_cast<uint64_t>(recipe.seed),
+          .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
+          .preprocess = preprocess_of(model),
+          .augment = augment_for(recipe, model)};
+}
+
 Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
     : options_(options),
       backend_(make_backend(options.device)),
       recipe_(resolved(recipe, *backend_)),
       data_(recipe_),
       model_(model_for(recipe_, data_.train())),
-      train_loader_(data_.train(),
-                    loader_config(recipe_, model_, data_.train(), options.device.threads)),
-      test_loader_(data_.test(),
-                   test_config(loader_config(recipe_, model_, data_.test(), options.device.threads),
-                               recipe_)),
+      features_(features_for(recipe_, model_, data_)),
+      train_loader_(features_ ? features_->train : data_.train(),
+                    fed(loader_config(recipe_, model_, data_.train(), options.device.threads))),
+      test_loader_(
+          features_ ? features_->test : data_.test(),
+          fed(test_config(loader_config(recipe_, model_, data_.test(), options.device.threads),
+                          recipe_))),
       schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.accumulate))),
-      step_(model_, recipe_, compute_for(recipe_), *backend_),
+      step_(model_, recipe_, compute(), *backend_, source()),
       evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
-                 compute_for(recipe_), ema() ? Arena::kEma : Arena::kMaster) {
+                 compute(), ema() ? Arena::kEma : Arena::kMaster, source()) {
   if (recipe_.teacher) set_teacher();
   run_ = options.resume ? options.out : make_run_dir(options.out, options.name);
   lock_ = std::make_unique<RunLock>(run_);
@@ -125,6 +136,37 @@ void Trainer::resume() {
         checkpoint_path(run_), at_.step, at_.epochs + 1, steps_per_epoch());
 }
 
+LoaderConfig Trainer::fed(LoaderConfig config) const {
+  if (features_) config.preprocess = feature_preprocess(feature_width(model_.config));
+  return config;
+}
+
+// Where a signal stops it, so does the run.
+void Trainer::fill_features(const InterruptGuard& interrupt) {
+  ModelProgram program(model_, step_.store(), evaluator_.batch(),
+                       {.compute = compute_for(recipe_)});
+  for (FeatureDataset* part : {&features_->train, &features_->test}) {
+    const Dataset& images = part == &features_->train ? data_.train() : data_.test();
+    const LoaderConfig config =
+        test_config(loader_config(recipe_, model_, images, options_.device.threads), recipe_);
+    Progress progress("features", ceil_div(images.size(), config.batch_size), options_.quiet);
+    const bool complete = part->fill(*options_.features, config, program, [&](int64_t done) {
+      progress.update(done);
+      return interrupt.signal() == 0;
+    });
+    progress.clear();
+    if (!complete) return;
+  }
+}
+
+// Evaluated epochs only: the last one is then among them.
+bool Trainer::finished() const {
+  const bool patient = recipe_.patience == 0 || at_.best_epoch == 0 ||
+                       at_.epochs % recipe_.eval_every != 0 ||
+                       at_.epochs - at_.best_epoch < recipe_.patience;
+  return at_.epochs >= total_epochs() || !patient;
+}
+
 int64_t Trainer::total_epochs() const { return ceil_div(schedule_.total_steps, steps_per_epoch()); }
 int64_t Trainer::epoch_end() const {
   return std::min((at_.epochs + 1) * steps_per_epoch(), schedule_.total_steps);
@@ -132,12 +174,12 @@ int64_t Trainer::epoch_end() const {
 
 TrainResult Trainer::run(const TrainHooks& hooks) {
   const InterruptGuard interrupt;
-  while (at_.epochs < total_epochs() && interrupt.signal() == 0)
+  if (features_ && !finished()) fill_features(interrupt);
+  while (!finished() && interrupt.signal() == 0)
     if (!train_epoch(interrupt, hooks) || !close_epoch(interrupt, hooks))
       save(), save_model("last");
   const auto& rows = log_->rows();
-  const bool finished = at_.epochs >= total_epochs();
-  return {.signal = finished ? 0 : interrupt.signal(),
+  return {.signal = finished() ? 0 : interrupt.signal(),
           .last = rows.empty() ? EpochMetrics{} : rows.back(),
           .best_accuracy = at_.best_accuracy,
           .best_epoch = at_.best_epoch};
@@ -171,8 +213,20 @@ void Trainer::train_step() {
   const int64_t per_step = recipe_.accumulate * recipe_.batch_size;
   const int64_t seen = (at_.step - at_.epochs * steps_per_epoch()) * per_step;
   const int64_t images = std::min(per_step, data_.train().size() - seen);
-  for (int64_t k = 0; k < recipe_.accumulate && train_loader_.next(batch_); ++k)
-    step_.backward(batch_, images, at_.step * recipe_.accumulate + k);
+  const bool twice = recipe_.sam > 0;  // then the batches are kept
+  batches_.resize(twice ? static_cast<size_t>(recipe_.accumulate) : 1);
+  const auto batch = [&](int64_t k) -> Batch& {
+    return batches_[static_cast<size_t>(twice ? k : 0)];
+  };
+  const auto backward = [&](int64_t k) {
+    step_.backward(batch(k), images, at_.step * recipe_.accumulate + k);
+  };
+  int64_t count = 0;
+  for (; count < recipe_.accumulate && train_loader_.next(batch(count)); ++count) backward(count);
+  if (twice) {
+    step_.perturb();
+    for (int64_t k = 0; k < count; ++k) backward(k);
+  }
   const double lr = lr_at(schedule_, at_.step);
   step_.update(lr, at_.step);
   given_.push_back({++at_.step, images, lr});
@@ -258,7 +312,12 @@ EpochMetrics Trainer::metrics(const Evaluation* evaluation) {
 }
 
 void Trainer::save_model(const char* name) {
-  save_model_dir(run_ + "/" + name, model_, step_.store(), ema() ? Arena::kEma : Arena::kMaster);
+  const std::string dir = run_ + "/" + name;
+  const Arena which = ema() ? Arena::kEma : Arena::kMaster;
+  if (model_.lora.rank > 0)
+    save_adapted_model(dir, model_, step_.store(), which);
+  else
+    save_model_dir(dir, model_, step_.store(), which);
 }
 
 void Trainer::save() {

@@ -9,6 +9,7 @@
 #include "vitrum/infer/evaluator.h"
 #include "vitrum/runtime/backends.h"
 #include "vitrum/train/checkpoint.h"
+#include "vitrum/train/feature_cache.h"
 #include "vitrum/train/interrupt.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/train/run_dir.h"
@@ -23,6 +24,7 @@ struct RunOptions {
   bool resume = false;  // go on with what `out` holds
   DeviceOptions device;
   bool quiet = false;  // no progress
+  std::shared_ptr<FeatureCache> features = std::make_shared<FeatureCache>();
 };
 
 struct TrainResult {
@@ -36,6 +38,11 @@ struct TrainHooks {
   std::function<void(const EpochMetrics&, bool best)> epoch;  // once it is on disk
   std::function<void(int64_t step, double loss)> step;  // after each optimiser step, counted from 1
 };
+
+// How training images reach the model: order, preprocessing, augmentation. `threads` as in
+// DeviceOptions.
+LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
+                           int threads);
 
 class Trainer {
  public:
@@ -57,10 +64,17 @@ class Trainer {
   int64_t activation_bytes() const {
     return step_.plan().bytes + (teacher() ? teacher()->activation_bytes() : 0);
   }
+  const LoadReport& loaded() const { return step_.loaded(); }
+  bool keeps_features() const { return features_.has_value(); }
+  bool finished() const;
 
  private:
   void resume();
   void set_teacher();
+  LoaderConfig fed(LoaderConfig config) const;  // with features in place of the images
+  DType compute() const { return features_ ? DType::kF32 : compute_for(recipe_); }
+  From source() const { return features_ ? From::kFeatures : From::kPixels; }
+  void fill_features(const InterruptGuard& interrupt);
   // Both return false where a signal stopped them.
   bool train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
   bool close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
@@ -81,11 +95,20 @@ class Trainer {
     double lr;
   };
 
+  // In place of the images, where only the head learns.
+  struct Features {
+    FeatureDataset train, test;
+  };
+
+  static std::optional<Features> features_for(const Recipe& recipe, const ModelSpec& model,
+                                              const TrainData& data);
+
   RunOptions options_;
   std::unique_ptr<Backend> backend_;
   Recipe recipe_;
   TrainData data_;
   ModelSpec model_;
+  std::optional<Features> features_;
   Loader train_loader_, test_loader_;
   Schedule schedule_;
   TrainStep step_;
@@ -94,7 +117,7 @@ class Trainer {
   std::unique_ptr<RunLock> lock_;
   TrainPosition at_;
   std::unique_ptr<RunLog> log_;
-  Batch batch_;
+  std::vector<Batch> batches_;
   std::vector<Given> given_;
   double last_loss_ = 0;
 };

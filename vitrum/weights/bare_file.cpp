@@ -49,6 +49,24 @@ void as_published(const Dialect& dialect, ViTConfig& c, Preprocessing& p) {
     p.crop_pct = 0.9;
 }
 
+// torchvision resizes its Swin-T, -S and -B to 232, 246 and 238 pixels.
+void as_published(const Dialect& dialect, SwinConfig& c, Preprocessing& p) {
+  c.eps = dialect.eps, c.act = dialect.act;
+  c.pad_first = dialect.name == "torchvision" || dialect.name == "hf";
+  const bool usual = c.image_h == 224 && c.image_w == 224;
+  if (dialect.name == "hf")
+    p.crop_mode = "squash";
+  else if (dialect.name == "torchvision" && usual)
+    center_crop(p, "bicubic", c.width > 96 ? 238 : c.depths[c.depths.size() / 2] > 6 ? 246 : 232);
+  else if (usual)
+    p.crop_pct = 0.9;
+}
+
+// torchvision's files, whose names timm's share.
+void as_published(const Dialect&, ResNetConfig& c, Preprocessing& p) {
+  if (c.image_h == 224) center_crop(p, "bilinear", 256);
+}
+
 }  // namespace
 
 ModelSpec bare_file_spec(ModelSpec spec, const Checkpoint& file) {

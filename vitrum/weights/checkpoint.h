@@ -20,8 +20,8 @@ class Checkpoint {
   const std::string& path() const { return file_->path(); }
   const Dialect& dialect() const { return *naming_.dialect; }
 
-  // Classes, channels and, where the patch grid is square, the image size as the tensors have them:
-  // what `config` cannot know about a bare file.
+  // Classes, channels and, where they are square, the patch grid or windows as the tensors have
+  // them: what `config` cannot know about a bare file.
   ModelConfig stored_sizes(ModelConfig config) const;
 
   // Fails with all differences at once unless the file holds exactly these parameters, once each.
@@ -39,6 +39,10 @@ class Checkpoint {
  private:
   void require_family(const ModelConfig& config) const;
   ViTConfig sizes_of(ViTConfig config) const;
+  SwinConfig sizes_of(SwinConfig config) const;
+  ResNetConfig sizes_of(ResNetConfig config) const;
+  // The dimensions of a one-tensor parameter, in our order, where it has `rank` of them.
+  std::vector<int64_t> dims_of(const char* name, int rank, const ModelConfig& config) const;
 
   std::unique_ptr<TensorSource> file_;
   Naming naming_;

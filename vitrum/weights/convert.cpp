@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <concepts>
 #include <deque>
 #include <filesystem>
 
@@ -54,9 +55,30 @@ void require_plain(const Dialect& dialect, const ViTConfig& c) {
   require(square || dialect.name != "torchvision", "for images that are not square");
 }
 
+void require_plain(const Dialect& dialect, const SwinConfig& c) {
+  if (dialect.name == "timm") return;
+  const auto require = [&](bool has, const char* what) {
+    if (!has) fail_input("{} has no Swin {}", dialect.title, what);
+  };
+  require(c.head_bias || c.classes == 0, "with a head without bias");
+  require(!shrinks(c), "whose windows are smaller in later stages");
+  require(c.qkv_bias || dialect.name == "hf", "without biases of queries, keys and values");
+  require(c.window_h == c.window_w || dialect.name == "torchvision",
+          "with windows that are not square");
+}
+
+void require_plain(const Dialect& dialect, const ResNetConfig& c) {
+  if (dialect.name == "timm") return;
+  const auto require = [&](bool has, const char* what) {
+    if (!has) fail_input("{} has no ResNet {}", dialect.title, what);
+  };
+  require(!c.small_stem, "with a stem for small images");
+  require(c.head_bias || c.classes == 0, "with a head without bias");
+}
+
 // A bare file cannot say what to compute with; a directory of timm's says it to us only.
-std::vector<std::string> computed_otherwise(const Dialect& dialect, const ViTConfig& c,
-                                            bool says_so) {
+template <class Config>
+std::vector<std::string> computed_otherwise(const Dialect& dialect, const Config& c, bool says_so) {
   std::vector<std::string> notes;
   if (c.eps != dialect.eps && !says_so)
     notes.push_back(fmt::format("{} computes LayerNorm with eps {}, the model with {}",
@@ -65,17 +87,28 @@ std::vector<std::string> computed_otherwise(const Dialect& dialect, const ViTCon
     notes.push_back(fmt::format("{} computes {}, the model {}", dialect.title,
                                 kActNames[static_cast<size_t>(dialect.act)],
                                 kActNames[static_cast<size_t>(c.act)]));
+  if constexpr (std::same_as<Config, SwinConfig>) {
+    const bool pads_first = dialect.name == "torchvision" || dialect.name == "hf";
+    if (fills_up(c) && c.pad_first != pads_first)
+      notes.push_back(fmt::format("{} fills up windows {} they are shifted, the model does not",
+                                  dialect.title, pads_first ? "before" : "after"));
+  }
   return notes;
 }
 
+std::vector<std::string> computed_otherwise(const Dialect& dialect, const ResNetConfig& c, bool) {
+  if (c.eps == dialect.eps) return {};
+  return {fmt::format("{} computes batch norm with eps {}, the model with {}", dialect.title,
+                      dialect.eps, c.eps)};
+}
+
+// transformers' classifiers hold their base model by its name.
 Naming naming_for(const Dialect& dialect, const ModelConfig& config) {
   const auto* vit = config.as<ViTConfig>();
-  const bool base_model = dialect.name == "hf" && vit && config.classes() > 0;
-  return {&dialect, false,
-          !base_model      ? ""
-          : vit->distilled ? "deit."
-                           : "vit.",
-          vit && vit->two_heads()};
+  Naming naming{&dialect, false, {}, vit && vit->two_heads()};
+  if (dialect.name == "hf" && config.classes() > 0)
+    naming.prefix = fmt::format("{}.", vit && vit->distilled ? "deit" : dialect.family);
+  return naming;
 }
 
 class Converter {
@@ -171,7 +204,8 @@ Converted convert_model(const std::string& source, const std::string& arch,
   const Naming naming = naming_for(dialect, spec.config);
   Converter converter(file, spec.config, naming);
   for (const ParamSpec& param : params) converter.add(param);
-  const std::span<const NamedTensor> tensors = converter.tensors();
+  std::vector<NamedTensor> tensors = converter.tensors();
+  if (format != Format::kPth) add_counters(tensors);  // loading a .pth does without them
   switch (format) {
     case Format::kDirectory: write_directory(target, dialect.name, spec, tensors); break;
     case Format::kSafetensors: write_safetensors(target, tensors, {{"format", "pt"}}); break;

@@ -10,16 +10,26 @@
 namespace vitrum {
 namespace {
 
-// "blocks.12.norm1.bias" -> "blocks.{i}.norm1.bias" and "12".
+// "layers.2.blocks.12.norm1.bias" -> "layers.{s}.blocks.{i}.norm1.bias", "2" and "12". The stage is
+// behind "layers", the block the first other number.
 struct OurName {
-  std::string pattern, block;
+  std::string pattern, stage, block;
 };
 OurName our_name(std::string_view name) {
-  constexpr std::string_view kBlocks = "blocks.";
-  if (!name.starts_with(kBlocks)) return {std::string(name), {}};
-  const size_t end = std::min(name.find('.', kBlocks.size()), name.size());
-  return {fmt::format("blocks.{{i}}{}", name.substr(end)),
-          std::string(name.substr(kBlocks.size(), end - kBlocks.size()))};
+  OurName ours;
+  std::string_view before;
+  for (size_t from = 0, to = 0; from <= name.size(); from = to + 1) {
+    to = std::min(name.find('.', from), name.size());
+    const std::string_view part = name.substr(from, to - from);
+    const bool number = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
+    const bool stage = number && before == "layers", block = number && !stage && ours.block.empty();
+    if (stage) ours.stage = part;
+    if (block) ours.block = part;
+    if (from > 0) ours.pattern += '.';
+    ours.pattern += stage ? "{s}" : block ? "{i}" : part;
+    before = part;
+  }
+  return ours;
 }
 
 // What of `pattern` follows the rule's name; none where the rule is about something else.
@@ -33,6 +43,17 @@ std::optional<std::string_view> rest(const NameRule& rule, std::string_view patt
 std::string replaced(std::string text, std::string_view what, std::string_view by) {
   const size_t at = text.find(what);
   return at == text.npos ? text : text.replace(at, what.size(), by);
+}
+
+std::string numbered(std::string text, const OurName& ours) {
+  text = replaced(std::move(text), "{i}", ours.block);
+  if (ours.stage.empty() || ours.stage.size() > 3) return text;
+  const int stage = std::stoi(ours.stage);
+  const std::pair<const char*, int> forms[] = {
+      {"{s}", stage}, {"{s-1}", stage - 1}, {"{2s}", 2 * stage}, {"{2s+1}", 2 * stage + 1}};
+  for (const auto& [form, number] : forms)
+    text = replaced(std::move(text), form, std::to_string(number));
+  return text;
 }
 
 // "a.{x,y,z}.b" -> a.x.b, a.y.b, a.z.b
@@ -50,7 +71,7 @@ std::vector<std::string> expanded(const std::string& name) {
 
 // The prefix less the base model's own part: "module.vit." -> "module.".
 std::string_view outer(std::string_view prefix) {
-  for (const std::string_view base : {"vit.", "deit."})
+  for (const std::string_view base : {"vit.", "deit.", "swin.", "resnet."})
     if (prefix.ends_with(base)) return prefix.substr(0, prefix.size() - base.size());
   return prefix;
 }
@@ -72,7 +93,7 @@ std::optional<Match> match(const Naming& naming, std::string_view name) {
     const bool other = naming.other_spelling && !rule.other.empty();
     const std::string theirs =
         with_prefix(naming, fmt::format("{}{}", other ? rule.other : rule.theirs, *tail));
-    return Match{expanded(replaced(theirs, "{i}", ours.block)), rule.layout};
+    return Match{expanded(numbered(theirs, ours)), rule.layout};
   }
   return std::nullopt;
 }
@@ -119,8 +140,9 @@ std::string first_names(const TensorSource& file) {
 }
 
 bool starts_with_any(std::string_view name, std::span<const std::string_view> starts) {
-  return std::any_of(starts.begin(), starts.end(),
-                     [&](std::string_view s) { return name.starts_with(s); });
+  return std::any_of(starts.begin(), starts.end(), [&](std::string_view s) {
+    return s.starts_with('*') ? name.ends_with(s.substr(1)) : name.starts_with(s);
+  });
 }
 
 LayoutSizes sizes_of(const ViTConfig& c) {
@@ -131,6 +153,11 @@ LayoutSizes sizes_of(const ViTConfig& c) {
           .head_dim = c.width / c.heads,
           .channel_last = c.patch_order == PatchOrder::kChannelLast};
 }
+
+LayoutSizes sizes_of(const SwinConfig& c) {
+  return {.patch_h = c.patch_h, .patch_w = c.patch_w, .channels = c.channels};
+}
+LayoutSizes sizes_of(const ResNetConfig&) { return {}; }  // stored as it is everywhere
 
 }  // namespace
 
@@ -181,6 +208,8 @@ Naming detect_naming(const TensorSource& file) {
 }
 
 Extra extra_tensor(const Naming& naming, std::string_view name) {
+  // How often a batch norm was updated: PyTorch counts it and, with a momentum, never reads it.
+  if (name.ends_with(".num_batches_tracked")) return Extra::kIgnored;
   if (!name.starts_with(naming.prefix)) return Extra::kUnknown;
   name.remove_prefix(naming.prefix.size());
   if (starts_with_any(name, naming.dialect->ignored)) return Extra::kIgnored;

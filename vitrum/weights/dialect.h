@@ -32,8 +32,9 @@ struct LayoutSizes {
 LayoutSizes layout_sizes(const ModelConfig& config);
 
 // `ours` is a parameter, or the part before a dot of several, which then end alike in the file. {i}
-// is the block; {a,b,c} stands for three tensors, each a third of our rows; a leading ^ means
-// outside the base model: "vit.layernorm", but "classifier".
+// is the block and {s} the stage, of which {s-1}, {2s} and {2s+1} may be told; {a,b,c} stands for
+// three tensors, each a third of our rows; a leading ^ means outside the base model:
+// "vit.layernorm", but "classifier".
 struct NameRule {
   std::string_view ours, theirs;
   std::string_view other = {};  // the second spelling, where one is in use
@@ -45,7 +46,8 @@ struct Dialect {
   std::string_view family;  // as family_of()
   std::string_view name, title;
   std::span<const NameRule> rules;
-  std::span<const std::string_view> ignored;      // what such names start with is not needed
+  // What such names start with (*.x: end with) is not needed.
+  std::span<const std::string_view> ignored;
   std::span<const std::string_view> before_head;  // and this not without the head
   // Our names of parameters that tell this dialect and its spellings from others; every model of
   // the family has the first.

@@ -87,6 +87,79 @@ constexpr NameRule kGoogle[] = {
 #undef ATTENTION
 #undef BLOCK
 
+// Microsoft's own files merge patches at the end of a stage, timm at the start of the next.
+constexpr NameRule kMicrosoftSwin[] = {
+    {"patch_embed.proj.weight", "patch_embed.proj.weight", {}, kConv},
+    {"layers.{s}.downsample", "layers.{s-1}.downsample"},
+    {"head.fc", "head"},
+    {"", ""},
+};
+
+#define BLOCK "layers.{s}.blocks.{i}."
+#define THEIRS "encoder.layers.{s}.blocks.{i}."
+constexpr NameRule kHuggingFaceSwin[] = {
+    {"patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight", {}, kConv},
+    {"patch_embed.proj", "embeddings.patch_embeddings.projection"},
+    {"patch_embed.norm", "embeddings.norm"},
+    {"layers.{s}.downsample", "encoder.layers.{s-1}.downsample"},
+    {BLOCK "norm1", THEIRS "layernorm_before"},
+    {BLOCK "attn.relative_position_bias_table",
+     THEIRS "attention.self.relative_position_bias_table",
+     THEIRS "attention.relative_position_bias.relative_position_bias_table"},
+    {BLOCK "attn.qkv", THEIRS "attention.self.{query,key,value}", THEIRS "attention.{q,k,v}_proj"},
+    {BLOCK "attn.proj", THEIRS "attention.output.dense", THEIRS "attention.o_proj"},
+    {BLOCK "norm2", THEIRS "layernorm_after"},
+    {BLOCK "mlp.fc1", THEIRS "intermediate.dense", THEIRS "mlp.fc1"},
+    {BLOCK "mlp.fc2", THEIRS "output.dense", THEIRS "mlp.fc2"},
+    {"norm", "layernorm"},
+    {"head.fc", "^classifier"},
+};
+#undef THEIRS
+
+constexpr NameRule kTorchvisionSwin[] = {
+    {"patch_embed.proj.weight", "features.0.0.weight", {}, kConv},
+    {"patch_embed.proj", "features.0.0"},
+    {"patch_embed.norm", "features.0.2"},
+    {"layers.{s}.downsample", "features.{2s}"},
+    {BLOCK "mlp.fc1", "features.{2s+1}.{i}.mlp.0"},
+    {BLOCK "mlp.fc2", "features.{2s+1}.{i}.mlp.3"},
+    {"layers.{s}.blocks.{i}", "features.{2s+1}.{i}"},
+    {"norm", "norm"},
+    {"head.fc", "head"},
+};
+#undef BLOCK
+
+// Buffers that follow from the sizes; some versions save them.
+constexpr Names kSwinIgnored[] = {"*.relative_position_index", "*.attn_mask",
+                                  "embeddings.mask_token"};
+
+// torchvision's names, which timm has too.
+constexpr NameRule kResNet[] = {{"", ""}};
+
+#define STAGE(ours, theirs)                                                                    \
+  {"layer" ours ".{i}.conv1", "encoder.stages." theirs ".layers.{i}.layer.0.convolution"},     \
+      {"layer" ours ".{i}.bn1", "encoder.stages." theirs ".layers.{i}.layer.0.normalization"}, \
+      {"layer" ours ".{i}.conv2", "encoder.stages." theirs ".layers.{i}.layer.1.convolution"}, \
+      {"layer" ours ".{i}.bn2", "encoder.stages." theirs ".layers.{i}.layer.1.normalization"}, \
+      {"layer" ours ".{i}.conv3", "encoder.stages." theirs ".layers.{i}.layer.2.convolution"}, \
+      {"layer" ours ".{i}.bn3", "encoder.stages." theirs ".layers.{i}.layer.2.normalization"}, \
+      {"layer" ours ".{i}.downsample.0",                                                       \
+       "encoder.stages." theirs ".layers.{i}.shortcut.convolution"},                           \
+  {                                                                                            \
+    "layer" ours ".{i}.downsample.1",                                                          \
+        "encoder.stages." theirs ".layers.{i}.shortcut.normalization"                          \
+  }
+constexpr NameRule kHuggingFaceResNet[] = {
+    {"conv1", "embedder.embedder.convolution"},
+    {"bn1", "embedder.embedder.normalization"},
+    STAGE("1", "0"),
+    STAGE("2", "1"),
+    STAGE("3", "2"),
+    STAGE("4", "3"),
+    {"fc", "^classifier.1"},
+};
+#undef STAGE
+
 constexpr Names kTimmBefore[] = {"pre_logits."};
 constexpr Names kHuggingFaceIgnored[] = {"pooler.", "embeddings.mask_token",
                                          "embeddings.position_ids"};
@@ -101,6 +174,18 @@ constexpr Names kViTProbes[] = {"patch_embed.proj.weight",
                                 "blocks.0.attn.proj.weight",
                                 "blocks.0.mlp.fc1.weight",
                                 "norm.weight"};
+
+constexpr Names kSwinProbes[] = {"patch_embed.proj.weight",
+                                 "patch_embed.norm.weight",
+                                 "layers.0.blocks.0.norm1.weight",
+                                 "layers.0.blocks.0.attn.qkv.weight",
+                                 "layers.0.blocks.0.attn.relative_position_bias_table",
+                                 "layers.0.blocks.0.mlp.fc1.weight",
+                                 "layers.1.downsample.norm.weight",
+                                 "norm.weight",
+                                 "head.fc.weight"};
+constexpr Names kResNetProbes[] = {"layer1.0.conv1.weight", "layer1.0.bn1.running_mean",
+                                   "layer4.0.downsample.0.weight", "conv1.weight", "bn1.weight"};
 
 constexpr Dialect kDialects[] = {
     {"vit",
@@ -144,6 +229,59 @@ constexpr Dialect kDialects[] = {
      PositionRule::kZoom,
      1e-6f,
      Act::kGeluTanh},
+    // Before timm's: a file without a head that is both by its names is Microsoft's.
+    {"swin",
+     "microsoft",
+     "Microsoft",
+     kMicrosoftSwin,
+     kSwinIgnored,
+     {},
+     kSwinProbes,
+     PositionRule::kBicubic,
+     1e-5f,
+     Act::kGelu},
+    {"swin",
+     "timm",
+     "timm",
+     kTimm,
+     kSwinIgnored,
+     {},
+     kSwinProbes,
+     PositionRule::kGeometric,
+     1e-5f,
+     Act::kGelu},
+    {"swin",
+     "hf",
+     "Hugging Face transformers",
+     kHuggingFaceSwin,
+     kSwinIgnored,
+     {},
+     kSwinProbes,
+     PositionRule::kBicubic,
+     1e-5f,
+     Act::kGelu},
+    {"swin",
+     "torchvision",
+     "torchvision",
+     kTorchvisionSwin,
+     kSwinIgnored,
+     {},
+     kSwinProbes,
+     PositionRule::kBicubic,
+     1e-5f,
+     Act::kGelu},
+    {"resnet", "timm", "timm", kResNet, {}, {}, kResNetProbes, {}, 1e-5f, Act::kRelu},
+    {"resnet",
+     "hf",
+     "Hugging Face transformers",
+     kHuggingFaceResNet,
+     {},
+     {},
+     kResNetProbes,
+     {},
+     1e-5f,
+     Act::kRelu},
+    {"resnet", "torchvision", "torchvision", kResNet, {}, {}, kResNetProbes, {}, 1e-5f, Act::kRelu},
 };
 
 }  // namespace

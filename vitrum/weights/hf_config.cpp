@@ -71,6 +71,8 @@ void read_classes(const JsonKeys& keys, ModelSpec& spec) {
 
 void read_model(const JsonKeys& keys, ViTConfig& c) {
   keys.require(kOnly);
+  c.distilled = keys.text("model_type", {}) == "deit";
+  c.dist_head = !c.distilled || is_class(keys, kTwoHeads);
   c.width = keys.integer("hidden_size", 768, kWidths);
   c.depth = keys.integer("num_hidden_layers", 12, kDepths);
   c.heads = keys.integer("num_attention_heads", 12, kWidths);
@@ -86,6 +88,50 @@ void read_model(const JsonKeys& keys, ViTConfig& c) {
   const auto rate = [&](const char* key) { return static_cast<float>(keys.number(key, 0, 0, 1)); };
   c.drop_attn = rate("attention_probs_dropout_prob");
   c.drop_pos = c.drop_proj = c.drop_mlp = rate("hidden_dropout_prob");
+}
+
+void read_model(const JsonKeys& keys, SwinConfig& c) {
+  const std::array<JsonKeys::Fixed, 1> only = {{{"use_absolute_embeddings", "false"}}};
+  keys.require(only);
+  c.width = keys.integer("embed_dim", 96, kWidths);
+  if (keys.has("depths")) c.depths = keys.integers("depths", kDepths);
+  if (keys.has("num_heads")) c.heads = keys.integers("num_heads", kWidths);
+  c.window_h = c.window_w = keys.integer("window_size", 7, kSides);
+  c.mlp_ratio = keys.number("mlp_ratio", 4, 0, 64);
+  c.act = read_act(keys);
+  c.eps = static_cast<float>(keys.number("layer_norm_eps", 1e-5, 0, 1));
+  std::tie(c.image_h, c.image_w) = keys.pair("image_size", {224, 224}, kSides);
+  std::tie(c.patch_h, c.patch_w) = keys.pair("patch_size", {4, 4}, kSides);
+  c.channels = keys.integer("num_channels", 3, kSides);
+  c.qkv_bias = keys.boolean("qkv_bias", true);
+  c.pad_first = true;
+  const auto rate = [&](const char* key, double usual) {
+    return static_cast<float>(keys.number(key, usual, 0, 1));
+  };
+  c.drop_attn = rate("attention_probs_dropout_prob", 0);
+  c.drop_proj = c.drop_mlp = rate("hidden_dropout_prob", 0);
+  c.drop_path = rate("drop_path_rate", 0.1);
+}
+
+void read_model(const JsonKeys& keys, ResNetConfig& c) {
+  constexpr std::array<std::string_view, 2> kTypes = {"basic", "bottleneck"};
+  const std::array<JsonKeys::Fixed, 3> only = {{{"hidden_act", "\"relu\""},
+                                                {"downsample_in_first_stage", "false"},
+                                                {"downsample_in_bottleneck", "false"}}};
+  keys.require(only);
+  c.bottleneck = keys.choice("layer_type", 1, kTypes) == 1;
+  c.channels = keys.integer("num_channels", 3, kSides);
+  c.width = keys.integer("embedding_size", 64, {1, 1 << 12});
+  const std::vector<int64_t> depths = keys.integers("depths", {1, kDepths.high}),
+                             sizes = keys.integers("hidden_sizes", kWidths);
+  c.depths = {3, 4, 6, 3};
+  if (!depths.empty() && depths.size() != 4)
+    fail_input("{}: depths must be 4 numbers", keys.where());
+  std::copy(depths.begin(), depths.end(), c.depths.begin());
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (sizes.size() != 4 || sizes[i] != c.expansion() * c.width << i)
+      fail_input("{}: hidden_sizes must be {} and doubles of it", keys.where(),
+                 c.expansion() * c.width);
 }
 
 struct Size {
@@ -131,14 +177,6 @@ void read_normalization(const JsonKeys& keys, int64_t channels, Preprocessing& p
   set_normalization(p, std::move(mean), std::move(std), channels, keys.where());
 }
 
-// What the published DeiTs have: 256 pixels for a crop of 224, 438 for 384.
-std::string deit_preprocessor(const ViTConfig& c) {
-  return fmt::format(
-      R"({{"do_center_crop": true, "size": {}, "crop_size": {{"height": {}, "width": {}}},
-          "resample": 3, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}})",
-      std::max(c.image_h, c.image_w) * 256 / 224, c.image_h, c.image_w);
-}
-
 // These resize the shorter edge where `size` is one number; the ViT's own makes it a square.
 bool keeps_aspect(const JsonKeys& keys) {
   const std::string type =
@@ -172,6 +210,71 @@ void read_preprocessor(const JsonKeys& keys, const ModelConfig& config, Preproce
   read_normalization(keys, config.channels(), p);
 }
 
+template <class Config>
+ModelSpec parse_as(const JsonKeys& keys, const ConfigText& preprocessor) {
+  ModelSpec spec;
+  Config c;
+  read_model(keys, c);
+  spec.config = c;
+  read_classes(keys, spec);
+  check_config(spec.config, keys.where());
+  const std::string preset = preset_name(c);
+  spec.architecture = preset.empty() ? family_of(spec.config) : preset;
+  spec.preprocess.assumed = preprocessor.text == "{}";
+  read_preprocessor(JsonKeys(preprocessor.text, preprocessor.path), spec.config, spec.preprocess);
+  return spec;
+}
+
+// What the published DeiTs have: 256 pixels for a crop of 224, 438 for 384.
+std::string deit_preprocessor(const JsonKeys& keys) {
+  const auto [height, width] = keys.pair("image_size", {224, 224}, kSides);
+  return fmt::format(
+      R"({{"do_center_crop": true, "size": {}, "crop_size": {{"height": {}, "width": {}}},
+          "resample": 3, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}})",
+      std::max(height, width) * 256 / 224, height, width);
+}
+
+ModelSpec parse_deit(const JsonKeys& keys, const ConfigText& preprocessor) {
+  if (preprocessor.text != "{}") return parse_as<ViTConfig>(keys, preprocessor);
+  ModelSpec spec = parse_as<ViTConfig>(keys, {deit_preprocessor(keys), preprocessor.path});
+  spec.preprocess.assumed = true;
+  return spec;
+}
+
+// ConvNeXt's processor, which transformers has for ResNets: below 384 pixels a crop from an image
+// larger by crop_pct, else a squash. Others say what they crop to, and with that the image's size.
+void read_resnet_preprocessor(const JsonKeys& keys, ModelSpec& spec) {
+  constexpr int64_t kNoCrop = 384;
+  const Size size = read_size(keys, "size", {224, 224, true}, true);
+  const bool crops = keys.boolean("do_center_crop", false);
+  const Size image = crops ? read_size(keys, "crop_size", size, false) : size;
+  set_image_size(spec, image.height, image.width);
+  if (crops) return read_preprocessor(keys, spec.config, spec.preprocess);
+  Preprocessing& p = spec.preprocess;
+  p.interpolation = kFilters[static_cast<size_t>(keys.integer("resample", 2, {0, 5}))];
+  p.crop_mode = image.height < kNoCrop ? "center" : "squash";
+  if (image.height < kNoCrop) {
+    p.crop_pct = keys.number("crop_pct", 224.0 / 256, 0.01, 1);
+    p.resize = static_cast<int64_t>(static_cast<double>(image.height) / p.crop_pct);
+    p.crop_floor = true;
+  }
+  read_normalization(keys, spec.config.channels(), p);
+}
+
+ModelSpec parse_resnet(const JsonKeys& keys, const ConfigText& preprocessor) {
+  ModelSpec spec;
+  ResNetConfig resnet;
+  read_model(keys, resnet);
+  spec.config = resnet;
+  read_classes(keys, spec);
+  read_resnet_preprocessor(JsonKeys(preprocessor.text, preprocessor.path), spec);
+  check_config(spec.config, keys.where());
+  const std::string preset = preset_name(resnet);
+  spec.architecture = preset.empty() ? "resnet" : preset;
+  spec.preprocess.assumed = preprocessor.text == "{}";
+  return spec;
+}
+
 }  // namespace
 
 bool is_hf_config(const std::string& text, const std::string& path) {
@@ -182,23 +285,12 @@ bool is_hf_config(const std::string& text, const std::string& path) {
 ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocessor) {
   const JsonKeys keys(config.text, config.path);
   const std::string type = keys.text("model_type", {});
-  if (type != "vit" && type != "deit")
-    fail_input("{}: model_type '{}' is not supported; expected 'vit' or 'deit'", config.path, type);
-  ModelSpec spec;
-  ViTConfig vit;
-  read_model(keys, vit);
-  vit.distilled = type == "deit", vit.dist_head = !vit.distilled || is_class(keys, kTwoHeads);
-  spec.config = vit;
-  read_classes(keys, spec);
-  check_config(spec.config, config.path);
-  const std::string preset = preset_name(vit);
-  spec.architecture = preset.empty() ? "vit" : preset;
-  spec.preprocess.assumed = preprocessor.text == "{}";
-  const std::string& stated = preprocessor.text;
-  read_preprocessor(JsonKeys(vit.distilled && stated == "{}" ? deit_preprocessor(vit) : stated,
-                             preprocessor.path),
-                    spec.config, spec.preprocess);
-  return spec;
+  if (type == "vit") return parse_as<ViTConfig>(keys, preprocessor);
+  if (type == "deit") return parse_deit(keys, preprocessor);
+  if (type == "swin") return parse_as<SwinConfig>(keys, preprocessor);
+  if (type == "resnet") return parse_resnet(keys, preprocessor);
+  fail_input("{}: model_type '{}' is not supported; expected 'vit', 'deit', 'swin' or 'resnet'",
+             config.path, type);
 }
 
 }  // namespace vitrum

@@ -74,6 +74,47 @@ Json hf_config(const ViTConfig& c, const std::string& dtype) {
           {"qkv_bias", c.qkv_bias}};
 }
 
+Json hf_config(const SwinConfig& c, const std::string& dtype) {
+  return {{"architectures", {c.classes > 0 ? "SwinForImageClassification" : "SwinModel"}},
+          {"attention_probs_dropout_prob", tidy(c.drop_attn)},
+          {"depths", c.depths},
+          {"drop_path_rate", tidy(c.drop_path)},
+          {"dtype", dtype},
+          {"embed_dim", c.width},
+          {"encoder_stride", 32},
+          {"hidden_act", act_name(c.act)},
+          {"hidden_dropout_prob", tidy(c.drop_mlp)},
+          {"hidden_size", c.features()},
+          {"image_size", side(c.image_h, c.image_w)},
+          {"initializer_range", 0.02},
+          {"layer_norm_eps", tidy(c.eps)},
+          {"mlp_ratio", c.mlp_ratio},
+          {"model_type", "swin"},
+          {"num_channels", c.channels},
+          {"num_heads", c.heads},
+          {"num_layers", c.stages()},
+          {"patch_size", side(c.patch_h, c.patch_w)},
+          {"qkv_bias", c.qkv_bias},
+          {"use_absolute_embeddings", false},
+          {"window_size", c.window_h}};
+}
+
+Json hf_config(const ResNetConfig& c, const std::string& dtype) {
+  Json sizes = Json::array();
+  for (int64_t i = 0; i < 4; ++i) sizes.push_back(c.expansion() * c.width << i);
+  return {{"architectures", {c.classes > 0 ? "ResNetForImageClassification" : "ResNetModel"}},
+          {"depths", c.depths},
+          {"downsample_in_bottleneck", false},
+          {"downsample_in_first_stage", false},
+          {"dtype", dtype},
+          {"embedding_size", c.width},
+          {"hidden_act", "relu"},
+          {"hidden_sizes", sizes},
+          {"layer_type", c.bottleneck ? "bottleneck" : "basic"},
+          {"model_type", "resnet"},
+          {"num_channels", c.channels}};
+}
+
 }  // namespace
 
 std::string hf_config_text(const ModelSpec& spec, const std::string& dtype) {

@@ -1,8 +1,10 @@
 // config.json of a model directory, to and from text. Internal to weights/.
 #pragma once
 #include <array>
+#include <concepts>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "vitrum/weights/json_keys.h"
 #include "vitrum/weights/model_dir.h"
@@ -35,6 +37,8 @@ void check_config(const ModelConfig& config, const std::string& path);
 double tidy(float x);
 // The preset with these sizes, or "" where there is none.
 std::string preset_name(const ViTConfig& config);
+std::string preset_name(const SwinConfig& config);
+std::string preset_name(const ResNetConfig& config);
 // mean and std as the model uses them, one a channel; fails naming `where` on numbers that do not
 // fit.
 void set_normalization(Preprocessing& p, std::vector<float> mean, std::vector<float> std,
@@ -70,6 +74,35 @@ void visit_fields(Config& c, const Visit& visit) {
   visit("drop_attn", c.drop_attn, 0), visit("drop_proj", c.drop_proj, 0),
       visit("drop_act", c.drop_act, 0);
   visit("drop_mlp", c.drop_mlp, 0), visit("drop_path", c.drop_path, 0);
+}
+
+template <class Config, class Visit>
+requires std::same_as<std::remove_const_t<Config>, SwinConfig>
+void visit_fields(Config& c, const Visit& visit) {
+  visit("image_h", c.image_h, kSides), visit("image_w", c.image_w, kSides);
+  visit("patch_h", c.patch_h, kSides), visit("patch_w", c.patch_w, kSides);
+  visit("channels", c.channels, kSides), visit("width", c.width, kWidths);
+  visit("depths", c.depths, kDepths), visit("heads", c.heads, kWidths);
+  visit("window_h", c.window_h, kSides), visit("window_w", c.window_w, kSides);
+  visit("mlp_ratio", c.mlp_ratio, 0), visit("classes", c.classes, kClasses);
+  visit("eps", c.eps, 0), visit("act", c.act, kActNames), visit("qkv_bias", c.qkv_bias, 0);
+  visit("head_bias", c.head_bias, 0), visit("pad_first", c.pad_first, 0);
+  visit("drop_attn", c.drop_attn, 0), visit("drop_proj", c.drop_proj, 0),
+      visit("drop_act", c.drop_act, 0);
+  visit("drop_mlp", c.drop_mlp, 0), visit("drop_path", c.drop_path, 0);
+}
+
+template <class Config, class Visit>
+requires std::same_as<std::remove_const_t<Config>, ResNetConfig>
+void visit_fields(Config& c, const Visit& visit) {
+  constexpr Range kBlocks{1, 1024};
+  visit("image_h", c.image_h, kSides), visit("image_w", c.image_w, kSides);
+  visit("channels", c.channels, kSides), visit("classes", c.classes, kClasses);
+  visit("depth1", c.depths[0], kBlocks), visit("depth2", c.depths[1], kBlocks);
+  visit("depth3", c.depths[2], kBlocks), visit("depth4", c.depths[3], kBlocks);
+  visit("width", c.width, Range{1, 1 << 12}), visit("bottleneck", c.bottleneck, 0);
+  visit("small_stem", c.small_stem, 0), visit("head_bias", c.head_bias, 0);
+  visit("eps", c.eps, 0), visit("momentum", c.momentum, 0), visit("drop_path", c.drop_path, 0);
 }
 
 }  // namespace vitrum

@@ -29,6 +29,19 @@ std::string timm_name(const ModelSpec& spec, const ViTConfig& c) {
   return fits("_patch") ? spec.architecture : "vit_base_patch16_224";
 }
 
+std::string timm_name(const ModelSpec& spec, const SwinConfig& c) {
+  if (c.eps != 1e-5f || c.act != Act::kGelu || !c.head_bias || (c.pad_first && fills_up(c)))
+    return "vitrum_swin";
+  return spec.architecture.find("_patch") != std::string::npos ? spec.architecture
+                                                               : "swin_tiny_patch4_window7_224";
+}
+
+std::string timm_name(const ModelSpec&, const ResNetConfig& c) {
+  const std::string name = preset_name(c);
+  const bool same = c.eps == 1e-5f && c.head_bias && !c.small_stem;
+  return name.empty() || !same ? "vitrum_resnet" : name;
+}
+
 Json side(int64_t h, int64_t w) { return h == w ? Json(h) : Json{h, w}; }
 
 // timm truncates embed_dim * mlp_ratio.
@@ -61,7 +74,43 @@ Json model_args(const ViTConfig& c) {
   return args;
 }
 
+Json model_args(const SwinConfig& c) {
+  Json args = {{"img_size", side(c.image_h, c.image_w)},
+               {"patch_size", side(c.patch_h, c.patch_w)},
+               {"in_chans", c.channels},
+               {"num_classes", c.classes},
+               {"global_pool", "avg"},
+               {"embed_dim", c.width},
+               {"depths", c.depths},
+               {"num_heads", c.heads},
+               {"window_size", side(c.window_h, c.window_w)},
+               {"mlp_ratio", c.mlp_ratio},
+               {"qkv_bias", c.qkv_bias},
+               {"drop_path_rate", tidy(c.drop_path)}};
+  if (c.drop_attn > 0) args["attn_drop_rate"] = tidy(c.drop_attn);
+  if (c.drop_proj > 0 && c.drop_proj == c.drop_act && c.drop_act == c.drop_mlp)
+    args["proj_drop_rate"] = tidy(c.drop_proj);
+  return args;
+}
+
+const char* pool_name(const SwinConfig&) { return "avg"; }
+
+Json model_args(const ResNetConfig& c) {
+  Json args = {{"in_chans", c.channels}, {"num_classes", c.classes}};
+  if (c.drop_path > 0) args["drop_path_rate"] = tidy(c.drop_path);
+  return args;
+}
+
+const char* pool_name(const ResNetConfig&) { return "avg"; }
 const char* pool_name(const ViTConfig& c) { return c.mean_pool ? "avg" : "token"; }
+
+// What timm replaces for other channels and classes.
+struct Ends {
+  const char *first, *last;
+};
+Ends ends_of(const ViTConfig&) { return {"patch_embed.proj", "head"}; }
+Ends ends_of(const SwinConfig&) { return {"patch_embed.proj", "head.fc"}; }
+Ends ends_of(const ResNetConfig&) { return {"conv1", "fc"}; }
 
 // One number a channel, as timm wants it.
 Json per_channel(const std::vector<float>& list, int64_t channels, double fallback) {
@@ -74,8 +123,9 @@ Json per_channel(const std::vector<float>& list, int64_t channels, double fallba
 Json pretrained_cfg(const ModelSpec& spec) {
   const ModelConfig& c = spec.config;
   const Preprocessing& p = spec.preprocess;
+  const Ends ends = c.visit([](const auto& config) { return ends_of(config); });
   Json cfg = {{"input_size", {c.channels(), c.image_h(), c.image_w()}},
-              {"fixed_input_size", true},
+              {"fixed_input_size", !c.as<ResNetConfig>()},
               {"interpolation", p.interpolation},
               {"crop_pct", p.crop_pct},
               {"crop_mode", p.crop_mode},
@@ -83,8 +133,8 @@ Json pretrained_cfg(const ModelSpec& spec) {
               {"std", per_channel(p.std, c.channels(), 1)},
               {"num_classes", c.classes()},
               {"pool_size", nullptr},
-              {"first_conv", "patch_embed.proj"},
-              {"classifier", "head"}};
+              {"first_conv", ends.first},
+              {"classifier", ends.last}};
   if (const auto* vit = c.as<ViTConfig>(); vit && vit->two_heads())
     cfg["classifier"] = {"head", "head_dist"};
   if (!spec.labels.empty()) cfg["label_names"] = spec.labels;
@@ -99,6 +149,8 @@ Json pretrained_cfg(const ModelSpec& spec) {
 Json field_value(int64_t x, Range) { return x; }
 Json field_value(bool x, int) { return x; }
 Json field_value(float x, int) { return tidy(x); }
+Json field_value(double x, int) { return x; }
+Json field_value(const std::vector<int64_t>& x, Range) { return x; }
 template <class Enum, size_t N>
 Json field_value(Enum x, const std::array<std::string_view, N>& names) {
   return names[static_cast<size_t>(x)];

@@ -11,6 +11,7 @@
 #include "vitrum/weights/checkpoint.h"
 #include "vitrum/weights/model_config.h"
 #include "vitrum/weights/safetensors.h"
+#include "vitrum/weights/write_tensors.h"
 
 namespace vitrum {
 namespace {
@@ -120,6 +121,7 @@ void save_model_dir(const fs::path& dir, const ModelSpec& spec, ParamStore& stor
     values.push_back(store.read(i, which));
     tensors.push_back({stored.name, {values.back().data(), stored.shape, DType::kF32}});
   }
+  add_counters(tensors);
   write_safetensors((dir / kWeightsFile).string(), tensors, {{"format", "pt"}});
   write_file_atomic((dir / kConfigFile).string(), model_config_text(spec));
 }

@@ -35,6 +35,7 @@ struct ModelSpec {
   std::vector<std::string> labels;     // one a class, or none
   std::vector<std::string> class_ids;  // what labels describe (WordNet ids), where both are known
   bool fixed_classes = false;  // the number of classes is part of the model (vit_mnist: 100)
+  LoraSpec lora = {};          // adapters it is trained with; no file has them in
   bool operator==(const ModelSpec&) const = default;
 };
 
@@ -80,6 +81,9 @@ struct LoadReport {
   std::string dialect;               // "timm", "hf", "torchvision" or "npz"
   std::vector<std::string> adapted;  // what was changed to fit, for people
 };
+
+// Start values of a parameter of a new head; kKeep is as kNormal.
+std::vector<float> new_head(const ParamSpec& param, HeadInit init, uint64_t seed);
 
 // Fills every parameter exactly once from a model directory or weight file in any dialect (f32,
 // bf16 or f16), or fails with all differences. Where `spec` asks for another number of classes,

@@ -18,14 +18,16 @@ enum class Format { kSafetensors, kIndex, kZip, kPickle, kUnknown };
 // last four are zero, and no text has zeros.
 Format format_of(std::string_view bytes) {
   if (bytes.starts_with("PK\3\4") || bytes.starts_with("PK\5\6")) return Format::kZip;
+  const std::string_view length = bytes.substr(0, 8);
+  const bool short_length = bytes.size() >= 8 && length.ends_with(std::string_view("\0\0\0\0", 4));
+  // Before the pickle: a header of 640 bytes begins as one.
+  if (short_length && bytes.size() > 8 && bytes[8] == '{') return Format::kSafetensors;
   if (bytes.size() > 1 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5)
     return Format::kPickle;
-  const std::string_view length = bytes.substr(0, 8);
   const size_t first = length.find_first_not_of(" \n\r\t");
   if (first < length.size() && length[first] == '{' && length.find('\0') == length.npos)
     return Format::kIndex;
-  if (bytes.size() >= 8 && length.ends_with(std::string_view("\0\0\0\0", 4)))
-    return Format::kSafetensors;
+  if (short_length) return Format::kSafetensors;
   if (bytes.size() > 8 && bytes[8] == '{') return Format::kSafetensors;
   return Format::kUnknown;
 }

@@ -50,11 +50,42 @@ Taps antialiased(double centre, int64_t in, double scale) {
   return taps;
 }
 
+// Distances 0, 1, 1 + q, 1 + q + q^2, .. of the inputs on both sides of the middle, such that they
+// end where the outputs, at whole distances, do; linear in between. From BEiT.
+std::vector<Taps> geometric(int64_t in, int64_t out) {
+  const int64_t half = in / 2;
+  double low = 1.01, high = 1.5, q = low;
+  while (high - low > 1e-6) {
+    q = (low + high) / 2;
+    const double reach = (1 - std::pow(q, static_cast<double>(half))) / (1 - q);
+    (reach > static_cast<double>(out / 2) ? high : low) = q;
+  }
+  std::vector<double> at(static_cast<size_t>(in), 0.0);
+  double distance = 0;
+  for (int64_t i = 1; i <= half; ++i) {
+    distance += std::pow(q, static_cast<double>(i - 1));
+    at[static_cast<size_t>(half + i)] = distance, at[static_cast<size_t>(half - i)] = -distance;
+  }
+  std::vector<Taps> all;
+  for (int64_t i = 0; i < out; ++i) {
+    const double x = std::clamp(static_cast<double>(i - out / 2), at.front(), at.back());
+    const auto right = std::max<int64_t>(1, std::lower_bound(at.begin(), at.end(), x) - at.begin());
+    if (in == 1) {
+      all.push_back({0, {1.0}});
+      continue;
+    }
+    const double a = at[static_cast<size_t>(right - 1)], b = at[static_cast<size_t>(right)];
+    all.push_back({right - 1, {(b - x) / (b - a), (x - a) / (b - a)}});
+  }
+  return all;
+}
+
 std::vector<Taps> axis(int64_t in, int64_t out, PositionRule rule) {
   const double scale = static_cast<double>(in) / static_cast<double>(out);
   const double corner_scale =
       out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
   const auto smooth = [](double x) { return cubic(x, -0.75); };
+  if (rule == PositionRule::kGeometric) return geometric(in, out);
   std::vector<Taps> all;
   for (int64_t i = 0; i < out; ++i) {
     const double centre = (static_cast<double>(i) + 0.5) * scale,
@@ -68,6 +99,7 @@ std::vector<Taps> axis(int64_t in, int64_t out, PositionRule rule) {
       case PositionRule::kBilinear:
         all.push_back(interpolate(std::max(centre - 0.5, 0.0), in, 1, triangle));
         break;
+      case PositionRule::kGeometric: break;
       case PositionRule::kZoom: all.push_back(interpolate(aligned, in, 1, triangle)); break;
     }
   }

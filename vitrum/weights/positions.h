@@ -12,6 +12,7 @@ enum class PositionRule : uint8_t {
   kBicubic,              // transformers, DeiT: align_corners=False, a = -0.75
   kBicubicAlignCorners,  // torchvision
   kBilinear,             // align_corners=False
+  kGeometric,            // timm's bias tables: see positions.cpp
   kZoom,                 // Google's scipy.ndimage.zoom of order 1: corners stay in place
 };
 

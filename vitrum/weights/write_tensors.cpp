@@ -87,6 +87,17 @@ class PickleText {
 
 }  // namespace
 
+void add_counters(std::vector<NamedTensor>& tensors) {
+  static int64_t zero = 0;
+  constexpr std::string_view kMean = "running_mean";
+  for (size_t i = 0, n = tensors.size(); i < n; ++i) {
+    std::string name = tensors[i].name;
+    if (!name.ends_with(kMean)) continue;
+    name.replace(name.size() - kMean.size(), kMean.size(), "num_batches_tracked");
+    tensors.push_back({std::move(name), {&zero, {}, DType::kI64}});
+  }
+}
+
 void write_pth(const std::string& path, std::span<const NamedTensor> tensors) {
   PickleText pickle;
   for (size_t i = 0; i < tensors.size(); ++i) pickle.tensor(tensors[i], i);

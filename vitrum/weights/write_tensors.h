@@ -2,10 +2,15 @@
 #pragma once
 #include <span>
 #include <string>
+#include <vector>
 
 #include "vitrum/weights/safetensors.h"
 
 namespace vitrum {
+
+// PyTorch's batch norms count their updates beside the running statistics. Nothing reads the count,
+// but transformers misses it aloud: zeros.
+void add_counters(std::vector<NamedTensor>& tensors);
 
 // What torch.load(weights_only=True) gives back as a dictionary of tensors; floats only.
 void write_pth(const std::string& path, std::span<const NamedTensor> tensors);

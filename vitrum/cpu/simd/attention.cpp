@@ -86,6 +86,28 @@ void softmax_bwd(float* s, float* dp, int64_t tokens, int64_t stride, float scal
   }
 }
 
+void add_bias(float* s, int64_t tokens, int64_t stride, float scale, const float* bias,
+              const float* mask) {
+  for (int64_t t = 0; t < tokens; ++t, s += stride, bias += tokens) {
+    for_lanes(0, tokens, [&](int64_t j, auto n) {
+      const Vf offset = mask ? load(bias + j, n) + load(mask + j, n) : load(bias + j, n);
+      store(s + j, fma(load(s + j, n), splat(scale), offset), n);
+    });
+    if (mask) mask += tokens;
+  }
+}
+
+void add_bias_bwd(float* dp, int64_t tokens, int64_t stride, float scale, float* dbias) {
+  for (int64_t t = 0; t < tokens; ++t, dp += stride) {
+    for_lanes(0, tokens, [&](int64_t j, auto n) {
+      const Vf d = load(dp + j, n);
+      if (dbias) store(dbias + j, load(dbias + j, n) + d, n);
+      store(dp + j, d * splat(scale), n);
+    });
+    if (dbias) dbias += tokens;
+  }
+}
+
 // ---- sixteen heads side by side ----
 // A head's (tokens, kD) values, value d of token t in 16 lanes at [(t * kD + d) * 16].
 template <int kD>
@@ -299,6 +321,8 @@ constinit const AttentionKernels kAttention = {.gather = gather,
                                                .scatter = scatter,
                                                .softmax = softmax,
                                                .softmax_bwd = softmax_bwd,
+                                               .add_bias = add_bias,
+                                               .add_bias_bwd = add_bias_bwd,
                                                .lanes_forward = lanes_forward,
                                                .lanes_backward = lanes_backward};
 

@@ -32,6 +32,13 @@ struct AttentionKernels {
                       int64_t row, const DropSite* drop, const float* lse, const float* y,
                       const float* dy, int64_t head, float* factors);
 
+  // scores * scale + bias + mask in place; bias and mask (tokens, tokens), the mask may be null.
+  void (*add_bias)(float* scores, int64_t tokens, int64_t stride, float scale, const float* bias,
+                   const float* mask);
+  // From the gradient of the biased scores to that of the plain ones: dp * scale in place, after dp
+  // was added to dbias (tokens, tokens), which may be null.
+  void (*add_bias_bwd)(float* dp, int64_t tokens, int64_t stride, float scale, float* dbias);
+
   // Sixteen heads from head number 16 * group of B * H. scratch: lane_scratch(tokens) floats.
   void (*lanes_forward)(const LaneAttentionArgs&, int64_t group, float* scratch);
   void (*lanes_backward)(const LaneAttentionArgs&, int64_t group, float* scratch);

@@ -111,7 +111,8 @@ struct LossKernels {
 // ---- optimizer ----
 struct OptimizerArgs {
   OptimizerKind kind;
-  float beta1, rest1, beta2, rest2, eps;                // rest = 1 - beta
+  float beta1, rest1, beta2, rest2, eps;  // rest = 1 - beta
+  bool nesterov;
   float lr, correction1, correction2, ema_decay, clip;  // read at launch
   float *gradient, *param, *first, *second, *ema;       // first, second, ema: may be null
   uint16_t* compute;                                    // bf16 copy, may be null
@@ -119,11 +120,21 @@ struct OptimizerArgs {
 struct OptimizerKernels {
   double (*sum_squares)(const float* x, int64_t n);
   void (*step)(const OptimizerArgs&, float lr_scale, float decay, int64_t first, int64_t last);
+  // What LAMB does before step(): the moments take in the gradient. Returns the sum of squares of
+  // the update that step() will make for lr 1.
+  double (*lamb_moments)(const OptimizerArgs&, float decay, int64_t first, int64_t last);
+  // Muon: the momentum takes in clip * gradient, and the gradient becomes the momentum (or its
+  // Nesterov form). Returns the sum of its squares.
+  double (*momentum)(const OptimizerArgs&, int64_t first, int64_t last);
+  // SAM: param += scale * gradient, which is then cleared.
+  void (*perturb)(const OptimizerArgs&, float scale, int64_t first, int64_t last);
 };
 
 struct GemmKernels;       // simd/gemm.h
 struct LinearKernels;     // simd/linear.h
 struct AttentionKernels;  // simd/attention.h
+struct ConvKernels;       // simd/conv.h
+struct BatchNormKernels;  // simd/conv.h
 
 struct SimdKernels {
   const NormKernels* norm;
@@ -134,6 +145,8 @@ struct SimdKernels {
   const GemmKernels* gemm;
   const LinearKernels* linear;
   const AttentionKernels* attention;
+  const ConvKernels* conv;
+  const BatchNormKernels* batch_norm;
 };
 extern const SimdKernels kSimdAvx2, kSimdAvx512;
 
@@ -147,6 +160,8 @@ extern const OptimizerKernels kOptimizer;
 extern const GemmKernels kGemm;
 extern const LinearKernels kLinear;
 extern const AttentionKernels kAttention;
+extern const ConvKernels kConv;
+extern const BatchNormKernels kBatchNorm;
 }  // namespace VITRUM_ISA
 #endif
 

@@ -15,6 +15,8 @@ constinit const SimdKernels kSimdAvx2
        .optimizer = &VITRUM_ISA::kOptimizer,
        .gemm = &VITRUM_ISA::kGemm,
        .linear = &VITRUM_ISA::kLinear,
-       .attention = &VITRUM_ISA::kAttention};
+       .attention = &VITRUM_ISA::kAttention,
+       .conv = &VITRUM_ISA::kConv,
+       .batch_norm = &VITRUM_ISA::kBatchNorm};
 
 }  // namespace vitrum::cpu

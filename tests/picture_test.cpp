@@ -1,17 +1,24 @@
-#include "vitrum/train/svg.h"
+#include "vitrum/train/picture.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "vitrum/train/svg_text.h"
+#include "vitrum/train/draw.h"
+#include "vitrum/train/ticks.h"
 
 namespace vitrum {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
+
+std::string curves_svg(const std::vector<EpochMetrics>& rows) { return to_svg(draw_curves(rows)); }
+std::string confusion_svg(const std::vector<std::vector<int64_t>>& counts,
+                          const std::vector<std::string>& names) {
+  return to_svg(draw_confusion(counts, names));
+}
 
 size_t count(const std::string& text, const std::string& part) {
   size_t n = 0;
@@ -55,17 +62,17 @@ std::vector<EpochMetrics> rows_of(int n, double loss = 1, double accuracy = 0.5)
   return rows;
 }
 
-TEST(Svg, CurvesShowWhatWasMeasured) {
+TEST(Picture, CurvesShowWhatWasMeasured) {
   const std::string svg = curves_svg(rows_of(4));
   expect_well_formed(svg);
   for (const char* part : {"Loss", "Accuracy", "Learning rate", "prefers-color-scheme:dark",
-                           "train 0.2500", "test 91.25", "lr 0.001"})
+                           "train 0.2500", "test 91.25", ">0.001<"})
     EXPECT_THAT(svg, HasSubstr(part));
   EXPECT_EQ(count(svg, "<polyline"), 4u);          // there is no test loss
   EXPECT_EQ(count(svg, "class=\"d1\""), 2u + 1u);  // two measured points and the legend
 }
 
-TEST(Svg, CurvesOfAnything) {
+TEST(Picture, CurvesOfAnything) {
   for (const int n : {0, 1, 2, 41, 1000})
     for (const double loss :
          {0.0, 1.0, -3.0, 1e-12, 1e17, 1e300, HUGE_VAL, -HUGE_VAL, std::nan("")}) {
@@ -80,7 +87,7 @@ TEST(Svg, CurvesOfAnything) {
   expect_well_formed(curves_svg(rows));
 }
 
-TEST(Svg, ConfusionShowsCountsAndNames) {
+TEST(Picture, ConfusionShowsCountsAndNames) {
   const std::string svg =
       confusion_svg({{95, 5}, {1, 99}}, {"T-shirt & <top>", "a name far too long"});
   expect_well_formed(svg);
@@ -91,7 +98,7 @@ TEST(Svg, ConfusionShowsCountsAndNames) {
   EXPECT_THAT(svg, Not(HasSubstr("<top")));
 }
 
-TEST(Svg, ConfusionOfAnySize) {
+TEST(Picture, ConfusionOfAnySize) {
   for (const size_t n : {0u, 1u, 2u, 20u, 21u, 60u, 300u}) {
     std::vector<std::vector<int64_t>> counts(n, std::vector<int64_t>(n));
     for (size_t i = 0; i < n; ++i) counts[i][i] = 12'345'678;
@@ -102,13 +109,13 @@ TEST(Svg, ConfusionOfAnySize) {
   }
 }
 
-TEST(Svg, EscapesWhatXmlCannotHold) {
+TEST(Picture, EscapesWhatXmlCannotHold) {
   EXPECT_EQ(xml_escape("a<b>&\"'\x01\xff"), "a&lt;b&gt;&amp;&quot;&#39;?\xEF\xBF\xBD");
   EXPECT_EQ(xml_escape("\xEF\xBF\xBF"), "?");
   EXPECT_EQ(xml_escape("é日"), "é日");
 }
 
-TEST(Svg, Ticks) {
+TEST(Picture, Ticks) {
   EXPECT_EQ(nice_ticks(0, 100, 5).at, (std::vector<double>{0, 20, 40, 60, 80, 100}));
   EXPECT_EQ(nice_ticks(1, 4, 5, true).at, (std::vector<double>{1, 2, 3, 4}));
   const Ticks ticks = nice_ticks(0.013, 0.0871, 5);

@@ -4,12 +4,10 @@
 #include <array>
 #include <cassert>
 #include <cmath>
-#include <iterator>
 #include <numeric>
 
 #include "vitrum/core/utf8.h"
-#include "vitrum/train/svg.h"
-#include "vitrum/train/svg_text.h"
+#include "vitrum/train/draw.h"
 
 namespace vitrum {
 namespace {
@@ -45,33 +43,30 @@ int shade_of(double share) {
 }
 double opacity_of(int shade) { return static_cast<double>(shade) / kShades; }
 
-template <class... Args>
-void put(std::string& svg, fmt::format_string<Args...> format, Args&&... args) {
-  fmt::format_to(std::back_inserter(svg), format, std::forward<Args>(args)...);
-}
-
-// One path a shade, so that a thousand classes still make a small file.
-void draw_cells(std::string& svg, const Heatmap& map) {
-  std::array<std::string, kShades + 1> paths;
+void draw_cells(Picture& picture, const Heatmap& map) {
+  std::array<CellsShape, kShades + 1> shades;
   for (size_t r = 0; r < map.classes(); ++r)
     for (size_t c = 0; c < map.classes(); ++c)
-      if (const int shade = shade_of(map.share(r, c)); shade > 0)
-        put(paths[static_cast<size_t>(shade)], "M{} {}h1v1h-1z", c, r);
-  put(svg, "<g transform=\"translate({} {}) scale({:.6g})\">\n", map.left, kTop, map.cell);
-  for (int shade = 1; shade <= kShades; ++shade)
-    if (const auto& path = paths[static_cast<size_t>(shade)]; !path.empty())
-      put(svg, "<path class=\"cell\" fill-opacity=\"{:.3g}\" d=\"{}\"/>\n", opacity_of(shade),
-          path);
-  svg += "</g>\n";
+      shades[static_cast<size_t>(shade_of(map.share(r, c)))].at.emplace_back(c, r);
+  for (int shade = 1; shade <= kShades; ++shade) {
+    CellsShape& cells = shades[static_cast<size_t>(shade)];
+    if (cells.at.empty()) continue;
+    cells.origin = {map.left, kTop}, cells.width = cells.height = map.cell;
+    cells.opacity = opacity_of(shade);
+    picture.shapes.push_back(std::move(cells));
+  }
 }
 
-void draw_frame(std::string& svg, const Heatmap& map) {
+void draw_frame(Picture& picture, const Heatmap& map) {
+  const double right = map.left + map.side(), bottom = kTop + map.side();
   if (map.classes() <= kNumbersUpTo)
-    for (size_t i = 1; i < map.classes(); ++i)
-      put(svg, "<path class=\"grid\" d=\"M{:.1f} {}v{:.1f}M{} {:.1f}h{:.1f}\"/>", map.x(i), kTop,
-          map.side(), map.left, map.y(i), map.side());
-  put(svg, "<rect class=\"frame\" x=\"{}\" y=\"{}\" width=\"{:.1f}\" height=\"{:.1f}\"/>\n",
-      map.left, kTop, map.side(), map.side());
+    for (size_t i = 1; i < map.classes(); ++i) {
+      picture.shapes.push_back(LineShape{{{map.x(i), kTop}, {map.x(i), bottom}}, Ink::kGrid});
+      picture.shapes.push_back(LineShape{{{map.left, map.y(i)}, {right, map.y(i)}}, Ink::kGrid});
+    }
+  picture.shapes.push_back(LineShape{
+      {{map.left, kTop}, {right, kTop}, {right, bottom}, {map.left, bottom}, {map.left, kTop}},
+      Ink::kFrame});
 }
 
 std::string short_count(int64_t n) {
@@ -79,66 +74,66 @@ std::string short_count(int64_t n) {
   return n < 10'000'000 ? fmt::format("{}k", n / 1000) : fmt::format("{}M", n / 1'000'000);
 }
 
-void draw_numbers(std::string& svg, const Heatmap& map) {
+void draw_numbers(Picture& picture, const Heatmap& map) {
   const double size = std::clamp(map.cell * 0.32, 8.0, 13.0);
-  put(svg, "<g text-anchor=\"middle\" style=\"font-size:{:.1f}px\">\n", size);
   for (size_t r = 0; r < map.classes(); ++r)
     for (size_t c = 0; c < map.classes(); ++c)
       if (map.counts[r][c] > 0)
-        put(svg,
-            "<text class=\"{}\" style=\"font-size:inherit\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
-            opacity_of(shade_of(map.share(r, c))) > 0.5 ? "high" : "low", map.x(c) + map.cell / 2,
-            map.y(r) + map.cell / 2 + size * 0.36, short_count(map.counts[r][c]));
-  svg += "</g>\n";
+        picture.shapes.push_back(
+            TextShape{{map.x(c) + map.cell / 2, map.y(r) + map.cell / 2 + size * 0.36},
+                      short_count(map.counts[r][c]),
+                      size,
+                      opacity_of(shade_of(map.share(r, c))) > 0.5 ? Ink::kHigh : Ink::kLow,
+                      Anchor::kMiddle});
 }
 
-void draw_names(std::string& svg, const Heatmap& map) {
-  const int angle = map.upright() ? -90 : -45;
+void draw_names(Picture& picture, const Heatmap& map) {
   for (size_t i = 0; i < map.names.size(); ++i) {
-    const std::string name = xml_escape(map.names[i]);
     const double half = map.cell / 2 + map.font * 0.35;
-    put(svg,
-        "<text style=\"font-size:{:.1f}px\" x=\"{:.1f}\" y=\"{:.1f}\" "
-        "text-anchor=\"end\">{}</text>\n",
-        map.font, map.left - 8, map.y(i) + half, name);
-    put(svg,
-        "<text style=\"font-size:{:.1f}px\" text-anchor=\"end\" transform=\"translate({:.1f} "
-        "{:.1f}) rotate({})\">",
-        map.font, map.x(i) + half, kTop + map.side() + (map.upright() ? 8 : 12), angle);
-    svg += name + "</text>\n";
+    picture.shapes.push_back(TextShape{
+        {map.left - 8, map.y(i) + half}, map.names[i], map.font, Ink::kText, Anchor::kEnd});
+    picture.shapes.push_back(
+        TextShape{{map.x(i) + half, kTop + map.side() + (map.upright() ? 8 : 12)},
+                  map.names[i],
+                  map.font,
+                  Ink::kText,
+                  Anchor::kEnd,
+                  map.upright() ? -90.0 : -45.0});
   }
 }
 
 // "9012 of 10000 correct (90.12 %)" and what the axes are.
-void draw_titles(std::string& svg, const Heatmap& map) {
+void draw_titles(Picture& picture, const Heatmap& map) {
   double correct = 0;
   for (size_t i = 0; i < map.classes(); ++i) correct += static_cast<double>(map.counts[i][i]);
   const double total = std::accumulate(map.row_total.begin(), map.row_total.end(), 0.0);
   const double percent = total > 0 ? 100 * correct / total : 0;
   const double middle = map.side() / 2;
-  put(svg, "<text class=\"head\" x=\"{}\" y=\"28\">Confusion</text>", map.left);
-  put(svg, "<text x=\"{}\" y=\"48\">{:.0f} of {:.0f} correct ({:.2f} %)</text>\n", map.left,
-      correct, total, percent);
-  put(svg, "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">predicted</text>",
-      map.left + middle, kTop + map.side() + map.bottom - 12);
-  put(svg,
-      "<text transform=\"translate(20 {:.1f}) rotate(-90)\" text-anchor=\"middle\">true</text>\n",
-      kTop + middle);
+  auto& shapes = picture.shapes;
+  shapes.push_back(TextShape{{map.left, 28}, "Confusion", 14, Ink::kHead});
+  shapes.push_back(TextShape{
+      {map.left, 48}, fmt::format("{:.0f} of {:.0f} correct ({:.2f} %)", correct, total, percent)});
+  shapes.push_back(TextShape{{map.left + middle, kTop + map.side() + map.bottom - 12},
+                             "predicted",
+                             12,
+                             Ink::kText,
+                             Anchor::kMiddle});
+  shapes.push_back(TextShape{{20, kTop + middle}, "true", 12, Ink::kText, Anchor::kMiddle, -90});
 }
 
 // A bar of the shades beside the map: share of the true class.
-void draw_key(std::string& svg, const Heatmap& map) {
+void draw_key(Picture& picture, const Heatmap& map) {
   constexpr int kStep = 5, kKeyHeight = kStep * kShades;  // whole pixels: no seams
   const double x = std::ceil(map.left + map.side()) + 18;
   for (int i = 0; i < kShades; ++i)
-    put(svg,
-        "<rect class=\"cell\" fill-opacity=\"{:.3g}\" x=\"{}\" y=\"{}\" width=\"12\" height=\"{}\" "
-        "shape-rendering=\"crispEdges\"/>\n",
-        opacity_of(shade_of((i + 0.5) / kShades)), x, kTop + (kShades - 1 - i) * kStep, kStep);
+    picture.shapes.push_back(CellsShape{{x, static_cast<double>(kTop + (kShades - 1 - i) * kStep)},
+                                        12,
+                                        kStep,
+                                        opacity_of(shade_of((i + 0.5) / kShades)),
+                                        {{0, 0}}});
   for (const int percent : {0, 50, 100})
-    put(svg, "<text class=\"small\" x=\"{:.1f}\" y=\"{:.1f}\">{} %</text>", x + 18,
-        kTop + kKeyHeight * (1 - percent / 100.0) + 4, percent);
-  svg += '\n';
+    picture.shapes.push_back(TextShape{
+        {x + 18, kTop + kKeyHeight * (1 - percent / 100.0) + 4}, fmt::format("{} %", percent), 11});
 }
 
 // Pixels that `names` take at most, in a font of `size` pixels.
@@ -170,19 +165,20 @@ Heatmap layout(const Counts& counts, const std::vector<std::string>& class_names
 
 }  // namespace
 
-std::string confusion_svg(const Counts& counts, const std::vector<std::string>& class_names) {
+Picture draw_confusion(const Counts& counts, const std::vector<std::string>& class_names) {
   const Heatmap map = layout(counts, class_names);
   // Wide enough for the line of totals, high enough for the key.
-  const auto width = static_cast<int>(map.left + std::max(std::ceil(map.side()), 160.0)) + kRight;
-  const auto height = static_cast<int>(kTop + std::max(std::ceil(map.side()), 130.0) + map.bottom);
-  std::string svg = svg_begin(width, height, "Confusion matrix");
-  draw_cells(svg, map);
-  draw_frame(svg, map);
-  if (counts.size() <= kNumbersUpTo) draw_numbers(svg, map);
-  draw_names(svg, map);
-  draw_titles(svg, map);
-  if (!counts.empty()) draw_key(svg, map);
-  return svg + "</svg>\n";
+  Picture picture{
+      .width = static_cast<int>(map.left + std::max(std::ceil(map.side()), 160.0)) + kRight,
+      .height = static_cast<int>(kTop + std::max(std::ceil(map.side()), 130.0) + map.bottom),
+      .title = "Confusion matrix"};
+  draw_cells(picture, map);
+  draw_frame(picture, map);
+  if (counts.size() <= kNumbersUpTo) draw_numbers(picture, map);
+  draw_names(picture, map);
+  draw_titles(picture, map);
+  if (!counts.empty()) draw_key(picture, map);
+  return picture;
 }
 
 }  // namespace vitrum

@@ -1,15 +1,8 @@
-// What the pictures of a run share: escaping, the style sheet, ticks.
 #pragma once
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace vitrum {
-
-std::string xml_escape(std::string_view text);
-
-// Opening tag, style (both themes) and background of a picture of this size in pixels.
-std::string svg_begin(int width, int height, std::string_view title);
 
 struct Ticks {
   std::vector<double> at;

@@ -1,0 +1,72 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "vitrum/cli/verbs.h"
+#include "vitrum/core/error.h"
+#include "vitrum/core/files.h"
+#include "vitrum/core/json_text.h"
+#include "vitrum/report/html.h"
+#include "vitrum/report/live_report.h"
+#include "vitrum/report/plots.h"
+
+namespace vitrum {
+namespace {
+
+struct Options {
+  std::vector<std::string> runs;
+  std::string output;
+};
+
+// Runs of the same name are told apart by their paths.
+void distinguish(std::vector<ReportRun>& runs) {
+  const auto same = [&](const std::string& name) {
+    return std::count_if(runs.begin(), runs.end(), [&](const auto& r) { return r.name == name; });
+  };
+  std::vector<std::string> names;
+  for (const ReportRun& run : runs) names.push_back(same(run.name) > 1 ? run.path : run.name);
+  for (size_t i = 0; i < runs.size(); ++i) runs[i].name = names[i];
+}
+
+int run(const Options& o, const CommonOptions& common) {
+  std::vector<ReportRun> runs;
+  for (const std::string& path : o.runs) runs.push_back(read_run(path));
+  for (ReportRun& run : runs) {
+    add_pictures(run);
+    for (const std::string& note : run.notes) info(common, run.name + ": " + note);
+  }
+  distinguish(runs);
+  const std::string output = !o.output.empty()  ? o.output
+                             : runs.size() == 1 ? report_path(o.runs[0])
+                                                : "report.html";
+  if (const auto folder = std::filesystem::path(output).parent_path(); !folder.empty())
+    ensure_directory(folder.string());
+  const std::vector<std::string> plots = write_plots(runs, output);
+  write_file_atomic(output, report_html(runs, plots));
+  JsonWriter json;
+  json.begin_object().field("output", output).key("plots").begin_array();
+  for (const std::string& plot : plots) json.value(plot);
+  print_out(common.json ? json.end_array().end_object().str() + "\n" : output + "\n");
+  return 0;
+}
+
+}  // namespace
+
+Verb report_verb() {
+  auto o = std::make_shared<Options>();
+  return {.name = "report",
+          .summary = "one HTML page of a run, or of several compared: curves, mistakes, recipe",
+          .examples = {"report runs/mnist-vit-1", "report runs/a runs/b --output compare.html"},
+          .options = {{.name = "RUN",
+                       .target = &o->runs,
+                       .help = "run directory; several are compared",
+                       .required = true},
+                      {"--output", &o->output,
+                       "the page (default: RUN/report.html, of several report.html); its plots "
+                       "come beside it as SVG and PNG",
+                       "FILE"}},
+          .run = [o](const CommonOptions& common) { return run(*o, common); }};
+}
+
+}  // namespace vitrum

@@ -1,0 +1,402 @@
+// Convolution as products with the windows of an image. Windows are never all laid out: a task
+// unfolds a few columns of its rows into scratch, where the product finds them in the cache.
+#include <cstring>
+
+#include "vitrum/cpu/batch_norm.h"
+#include "vitrum/cpu/gemm.h"
+#include "vitrum/cpu/simd/linear.h"
+
+namespace vitrum::cpu {
+namespace {
+
+constexpr size_t kFloat = sizeof(float);
+constexpr int64_t kSlice = 576;  // columns unfolded at a time: with 192 rows 432 KiB
+constexpr int64_t kGroup = 4;    // panels of the right operand that share them
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The right operand: for tap t and channel d row t * depth + d, its columns strides of the weights
+// (O, C, K, K).
+struct ConvWeights {
+  TensorView w;
+  int64_t depth, columns;               // forward C, O; of dx O, C
+  int64_t depth_stride, column_stride;  // in elements of w
+  std::vector<int64_t> taps;            // of K * K, in the order of a window's pixels
+
+  PackedB packed() const { return {static_cast<int64_t>(taps.size()) * depth, columns}; }
+  int64_t area() const { return w.shape[2] * w.shape[3]; }
+  // Channels whose taps lie one after the other are packed together.
+  int64_t together() const {
+    return depth_stride == area() ? std::max<int64_t>(1, 144 / area()) : 1;
+  }
+  size_t scratch_bytes() const {
+    return static_cast<size_t>(together() * area() * kPanel) * kFloat;
+  }
+
+  void pack(CpuBackend& cpu, float* to) const {
+    const PackedB shape = packed();
+    cpu.pool().run(shape.panels(), [&](int64_t p, int thread) {
+      pack_panel(cpu, p * kPanel, to + p * kPanel * shape.depth,
+                 reinterpret_cast<float*>(cpu.thread_scratch(thread)));
+    });
+  }
+
+ private:
+  void pack_panel(CpuBackend& cpu, int64_t column, float* to, float* scratch) const {
+    const auto element = static_cast<int64_t>(size_of(w.dtype));
+    for (int64_t d = 0, n; d < depth; d += n) {
+      n = std::min(together(), depth - d);
+      const auto* from = static_cast<const std::byte*>(w.data) +
+                         (column * column_stride + d * depth_stride) * element;
+      cpu.simd().gemm->pack_panel(from, w.dtype == DType::kBF16, column_stride,
+                                  /*transposed=*/true, n * area(),
+                                  std::min(kPanel, columns - column), scratch, kPanel);
+      for (int64_t i = 0; i < n; ++i)
+        for (size_t t = 0; t < taps.size(); ++t)
+          std::memcpy(to + (static_cast<int64_t>(t) * depth + d + i) * kPanel,
+                      scratch + (i * area() + taps[t]) * kPanel, kPanel * kFloat);
+    }
+  }
+};
+
+// Where the rows of a product go: window (i, j) to pixel (i * step + top, j * step + left).
+struct Target {
+  TensorView y;  // (B, H, W, columns)
+  int64_t step = 1, top = 0, left = 0;
+};
+
+// target = windows x weights, and a batch norm behind it where there is one.
+class WindowProduct {
+ public:
+  WindowProduct(CpuBackend& cpu, const Windows& windows, ConvWeights weights, const Target& target)
+      : cpu_(cpu),
+        windows_(windows),
+        weights_(std::move(weights)),
+        target_(target),
+        packed_(weights_.packed()),
+        in_place_(windows.rows == 1 && windows.columns == 1 && windows.step == 1 &&
+                  windows.top == 0 && windows.left == 0 && windows.down == windows.height &&
+                  windows.across == windows.width && windows.x.dtype == DType::kF32),
+        direct_(target.step == 1 && target.y.dtype == DType::kF32),
+        groups_{packed_.panels(), kGroup},
+        rows_{target.y.shape[0] * windows.down * windows.across, 1} {
+    rows_.size = rows_per_task(rows_.total, groups_.count());
+    cpu.reserve_shared(packed_.bytes());
+    const auto block = static_cast<size_t>(rows_.size * (kSlice + kGroup * kPanel)) * kFloat;
+    cpu.reserve_per_thread(std::max(block, weights_.scratch_bytes()));
+  }
+
+  void run(const ChannelNormArgs* norm = nullptr) {
+    auto* packed = reinterpret_cast<float*>(cpu_.shared_scratch());
+    weights_.pack(cpu_, packed);
+    const int64_t groups = groups_.count();
+    cpu_.pool().run(rows_.count() * groups, [&](int64_t task, int thread) {
+      block(packed, norm, task / groups, task % groups, thread);
+    });
+  }
+
+ private:
+  // As for linear layers: of up to 192 rows, fewer where that makes few tasks.
+  static int64_t rows_per_task(int64_t rows, int64_t groups) {
+    constexpr int64_t kTasks = 16, kLeast = 48;
+    const int64_t parts = std::max({divide_up(rows, kRowBlock), int64_t{1},
+                                    std::min(divide_up(kTasks, groups), rows / kLeast)});
+    return std::min(kRowBlock, divide_up(divide_up(rows, parts), kStrip) * kStrip);
+  }
+
+  void block(const float* packed, const ChannelNormArgs* norm, int64_t row_block, int64_t group,
+             int thread) {
+    const int64_t row = rows_.first(row_block), rows = rows_.last(row_block) - row;
+    const int64_t n = packed_.columns, column = groups_.first(group) * kPanel,
+                  columns = std::min(n, groups_.last(group) * kPanel) - column;
+    auto* scratch = reinterpret_cast<float*>(cpu_.thread_scratch(thread));
+    float* c = direct_ ? target_.y.f32() + row * n + column : scratch + rows_.size * kSlice;
+    const int64_t ldc = direct_ ? n : kGroup * kPanel;
+    if (packed_.depth == 0)  // pixels that no window sees
+      for (int64_t r = 0; r < rows; ++r) std::fill_n(c + r * ldc, columns, 0.f);
+    const int64_t slice = in_place_ ? packed_.depth : kSlice;
+    for (int64_t k = 0; k < packed_.depth; k += slice)
+      multiply(packed, row, rows, group, k, std::min(slice, packed_.depth - k), scratch, c, ldc);
+    store(norm, c, ldc, row, rows, column, columns);
+  }
+
+  void multiply(const float* packed, int64_t row, int64_t rows, int64_t group, int64_t k,
+                int64_t depth, float* scratch, float* c, int64_t ldc) {
+    const float* a = scratch;
+    if (in_place_)
+      a = static_cast<const float*>(windows_.x.data) + row * packed_.depth;
+    else
+      cpu_.simd().conv->unfold(windows_, row, rows, k, k + depth, scratch, depth);
+    for (int64_t p = groups_.first(group); p < groups_.last(group); ++p)
+      cpu_.simd().gemm->panel(a, depth, packed_.panel(packed, p) + k * kPanel, kPanel,
+                              c + (p - groups_.first(group)) * kPanel, ldc, rows, depth,
+                              std::min(kPanel, packed_.columns - p * kPanel), k > 0);
+  }
+
+  void store(const ChannelNormArgs* norm, const float* c, int64_t ldc, int64_t row, int64_t rows,
+             int64_t column, int64_t columns) {
+    if (norm) return cpu_.simd().batch_norm->apply_block(*norm, c, ldc, row, rows, column, columns);
+    if (direct_) return;
+    const LinearEpilogueArgs plain{floats(target_.y), {},      nullptr,
+                                   Act::kNone,        nullptr, packed_.columns};
+    if (target_.step == 1)
+      return cpu_.simd().linear->epilogue(plain, c, ldc, row, rows, column, columns, nullptr);
+    for (int64_t r = 0; r < rows; ++r)
+      cpu_.simd().linear->epilogue(plain, c + r * ldc, ldc, target_pixel(row + r), 1, column,
+                                   columns, nullptr);
+  }
+
+  int64_t target_pixel(int64_t window) const {
+    const int64_t j = window % windows_.across, i = window / windows_.across % windows_.down,
+                  b = window / windows_.across / windows_.down;
+    return (b * target_.y.shape[1] + i * target_.step + target_.top) * target_.y.shape[2] +
+           j * target_.step + target_.left;
+  }
+
+  CpuBackend& cpu_;
+  Windows windows_;
+  ConvWeights weights_;
+  Target target_;
+  PackedB packed_;
+  bool in_place_;  // the windows are the rows of x
+  bool direct_;    // the product is computed where it ends
+  Chunks groups_, rows_;
+};
+
+// All windows of a convolution from x (B, H, W, C) to y (B, H', W', ..).
+Windows windows_of(const TensorView& x, const Shape& y, int64_t kernel, int64_t stride,
+                   int64_t padding) {
+  return {.x = floats(x),
+          .height = x.shape[1],
+          .width = x.shape[2],
+          .channels = x.shape[3],
+          .down = y[1],
+          .across = y[2],
+          .step = stride,
+          .top = -padding,
+          .left = -padding,
+          .rows = kernel,
+          .columns = kernel};
+}
+
+class ConvKernel final : public Kernel {
+ public:
+  ConvKernel(CpuBackend& cpu, const Conv2d& op, const Operands& io)
+      : op_(op),
+        io_(io),
+        product_(cpu,
+                 windows_of(io.in[0], io.out[0].shape, io.in[1].shape[2], op.stride, op.padding),
+                 forward_weights(io.in[1]), {io.out[0]}),
+        affine_(operand(io.in, 2) ? io.in[1].shape[0] : 0) {}
+
+  void launch() override {
+    if (affine_.scale.empty()) return product_.run();
+    affine_.set(io_.in[2].f32(), io_.in[3].f32(), io_.in[4].f32(), io_.in[5].f32(), op_.eps);
+    const ChannelNormArgs norm{.y = floats(io_.out[0]),
+                               .skip = floats(operand(io_.in, 6)),
+                               .scale = affine_.scale.data(),
+                               .shift = affine_.shift.data(),
+                               .act = op_.act,
+                               .width = io_.in[1].shape[0]};
+    product_.run(&norm);
+  }
+
+ private:
+  static ConvWeights forward_weights(const TensorView& w) {
+    const int64_t area = w.shape[2] * w.shape[3];
+    ConvWeights weights{w, w.shape[1], w.shape[0], area, w.shape[1] * area, {}};
+    for (int64_t t = 0; t < area; ++t) weights.taps.push_back(t);
+    return weights;
+  }
+
+  Conv2d op_;
+  Operands io_;
+  WindowProduct product_;
+  ChannelAffine affine_;
+};
+
+// The pixels of dx that lie at the same place between two windows see the same taps: each of the
+// stride^2 places is a convolution of dy with those, backwards.
+std::vector<WindowProduct> input_gradients(CpuBackend& cpu, const Conv2dBwd& op,
+                                           const TensorView& dy, const TensorView& w,
+                                           const TensorView& dx) {
+  const int64_t kernel = w.shape[2], s = op.stride;
+  // Of one axis: the taps in the order of the pixels of dy that they read, and the first of these.
+  struct Axis {
+    std::vector<int64_t> taps;
+    int64_t first = 0;
+  };
+  const auto axis = [&](int64_t place) {
+    Axis a;
+    for (int64_t k = kernel - 1; k >= 0; --k) {
+      if ((place + op.padding - k) % s != 0) continue;
+      if (a.taps.empty()) a.first = (place + op.padding - k) / s;
+      a.taps.push_back(k);
+    }
+    return a;
+  };
+  std::vector<WindowProduct> products;
+  for (int64_t top = 0; top < std::min(s, dx.shape[1]); ++top)
+    for (int64_t left = 0; left < std::min(s, dx.shape[2]); ++left) {
+      const Axis y = axis(top), x = axis(left);
+      ConvWeights weights{w, w.shape[0], w.shape[1], w.shape[1] * kernel * kernel, kernel * kernel,
+                          {}};
+      for (const int64_t ky : y.taps)
+        for (const int64_t kx : x.taps) weights.taps.push_back(ky * kernel + kx);
+      const Windows windows{.x = floats(dy),
+                            .height = dy.shape[1],
+                            .width = dy.shape[2],
+                            .channels = dy.shape[3],
+                            .down = divide_up(dx.shape[1] - top, s),
+                            .across = divide_up(dx.shape[2] - left, s),
+                            .step = 1,
+                            .top = y.first,
+                            .left = x.first,
+                            .rows = static_cast<int64_t>(y.taps.size()),
+                            .columns = static_cast<int64_t>(x.taps.size())};
+      products.emplace_back(cpu, windows, std::move(weights), Target{dx, s, top, left});
+    }
+  return products;
+}
+
+// dw (O, C, K, K) += dy^T windows. A task owns a few panels of columns (K, K, C) for one part of
+// the rows; the parts are added up at the end, one after the other.
+class WeightGradient {
+ public:
+  WeightGradient(CpuBackend& cpu, const Windows& windows, const TensorView& dy,
+                 const TensorView& dw)
+      : cpu_(cpu),
+        windows_(windows),
+        dy_(dy),
+        dw_(dw),
+        out_(dy.shape[-1]),
+        depth_(windows.rows * windows.columns * windows.channels),
+        groups_{divide_up(depth_, kPanel), 3},
+        rows_per_chunk_(out_ >= 256 ? 160 : 320) {
+    const int64_t rows = dy.shape.rows(), wanted = std::min(divide_up(16, groups_.count()),
+                                                            divide_up(rows, rows_per_chunk_));
+    parts_ = {rows, divide_up(divide_up(rows, wanted), rows_per_chunk_) * rows_per_chunk_};
+    cpu.reserve_shared(static_cast<size_t>(parts_.count() * out_ * depth_) * kFloat);
+    widened_at_ = rows_per_chunk_ * (out_ + kStrip + kPanel);
+    const int64_t widened = dy.dtype == DType::kBF16 ? rows_per_chunk_ * out_ : 0;
+    cpu.reserve_per_thread(static_cast<size_t>(widened_at_ + widened + 16) * kFloat);
+  }
+
+  void run() {
+    auto* sums = reinterpret_cast<float*>(cpu_.shared_scratch());
+    const int64_t groups = groups_.count();
+    cpu_.pool().run(parts_.count() * groups, [&](int64_t task, int thread) {
+      const int64_t part = task / groups;
+      const Chunks chunks{parts_.last(part) - parts_.first(part), rows_per_chunk_};
+      for (int64_t c = 0; c < chunks.count(); ++c)
+        chunk(parts_.first(part) + chunks.first(c), chunks.last(c) - chunks.first(c), task % groups,
+              sums + part * out_ * depth_, c > 0, thread);
+    });
+    for_chunks(cpu_, {out_, std::max<int64_t>(1, 16384 / depth_)},
+               [&](int64_t first, int64_t last, int64_t, int) {
+                 for (int64_t o = first; o < last; ++o) add_up(sums, o);
+               });
+  }
+
+ private:
+  void chunk(int64_t row, int64_t rows, int64_t group, float* sums, bool more, int thread) {
+    auto* strips = reinterpret_cast<float*>(cpu_.thread_scratch(thread));
+    float *panel = strips + rows_per_chunk_ * (out_ + kStrip), *widened = strips + widened_at_;
+    const float* d = widened;
+    if (dy_.dtype == DType::kF32)
+      d = dy_.f32() + row * out_;
+    else
+      cpu_.simd().gemm->widen(dy_.bf16() + row * out_, rows * out_, widened);
+    cpu_.simd().gemm->pack_strips(d, out_, rows, out_, strips);
+    for (int64_t p = groups_.first(group); p < groups_.last(group); ++p) {
+      const int64_t column = p * kPanel, width = std::min(kPanel, depth_ - column);
+      if (width < kPanel) std::fill_n(panel, rows * kPanel, 0.f);
+      cpu_.simd().conv->unfold(windows_, row, rows, column, column + width, panel, kPanel);
+      cpu_.simd().gemm->strips(strips, panel, kPanel, sums + column, depth_, out_, rows, width,
+                               more);
+    }
+  }
+
+  // (K, K, C) of one output -> (C, K, K)
+  void add_up(const float* sums, int64_t o) {
+    const int64_t channels = windows_.channels, area = depth_ / channels;
+    float* to = dw_.f32() + o * depth_;
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t t = 0; t < area; ++t) {
+        float sum = 0;
+        for (int64_t part = 0; part < parts_.count(); ++part)
+          sum += sums[(part * out_ + o) * depth_ + t * channels + c];
+        to[c * area + t] += sum;
+      }
+  }
+
+  CpuBackend& cpu_;
+  Windows windows_;
+  TensorView dy_, dw_;
+  int64_t out_, depth_;
+  Chunks groups_, parts_;  // of panels; of rows
+  int64_t rows_per_chunk_, widened_at_ = 0;
+};
+
+class ConvBwdKernel final : public Kernel {
+ public:
+  ConvBwdKernel(CpuBackend& cpu, const Conv2dBwd& op, const Operands& io) {
+    const TensorView dy = io.in[0], x = io.in[1], w = io.in[2], dw = operand(io.out, 1);
+    if (io.out[0]) to_dx_ = input_gradients(cpu, op, dy, w, io.out[0]);
+    if (dw)
+      to_dw_.emplace_back(cpu, windows_of(x, dy.shape, w.shape[2], op.stride, op.padding), dy, dw);
+  }
+  void launch() override {
+    for (WindowProduct& product : to_dx_) product.run();
+    for (WeightGradient& gradient : to_dw_) gradient.run();
+  }
+
+ private:
+  std::vector<WindowProduct> to_dx_;
+  std::vector<WeightGradient> to_dw_;  // one, or none
+};
+
+TensorView as_matrix(TensorView w) {
+  if (w) w.shape = {w.shape[0], w.shape[1]};
+  return w;
+}
+
+}  // namespace
+
+KernelPtr lower(CpuBackend& cpu, const Conv2d& op, const Operands& io) {
+  return std::make_unique<ConvKernel>(cpu, op, io);
+}
+
+KernelPtr lower(CpuBackend& cpu, const Conv2dBwd& op, const Operands& io) {
+  const bool pixel_by_pixel = io.in[2].shape[2] == 1 && op.stride == 1 && op.padding == 0;
+  if (!pixel_by_pixel) return std::make_unique<ConvBwdKernel>(cpu, op, io);
+  return lower(cpu, LinearBwd{},
+               {{io.in[0], io.in[1], as_matrix(io.in[2]), {}, {}},
+                {io.out[0], as_matrix(operand(io.out, 1)), {}}});
+}
+
+KernelPtr lower(CpuBackend& cpu, const MaxPool& op, const Operands& io) {
+  const Windows windows = windows_of(io.in[0], io.out[0].shape, op.kernel, op.stride, op.padding);
+  const Chunks chunks =
+      chunk_rows(io.out[0].shape.rows(), op.kernel * op.kernel * windows.channels);
+  return make_kernel([&cpu, windows, chunks, y = floats(io.out[0])] {
+    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+      cpu.simd().conv->max_pool(windows, y, first, last);
+    });
+  });
+}
+
+KernelPtr lower(CpuBackend& cpu, const MaxPoolBwd& op, const Operands& io) {
+  const Windows windows = windows_of(io.in[1], io.in[0].shape, op.kernel, op.stride, op.padding);
+  const int64_t line = windows.width * windows.channels;
+  const Chunks chunks = chunk_rows(io.in[1].shape[0] * windows.height, op.kernel * line);
+  cpu.reserve_per_thread(static_cast<size_t>(line + 16) * kFloat);
+  return make_kernel([&cpu, windows, chunks, dy = floats(io.in[0]), dx = floats(io.out[0])] {
+    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int thread) {
+      cpu.simd().conv->max_pool_bwd(windows, dy, dx, first, last,
+                                    reinterpret_cast<float*>(cpu.thread_scratch(thread)));
+    });
+  });
+}
+
+}  // namespace vitrum::cpu

@@ -1,0 +1,92 @@
+// Tokens in windows: their order, and the bias by distance inside a window.
+#include "vitrum/cpu/backend.h"
+
+namespace vitrum::cpu {
+namespace {
+
+// A head's (T, T) pairs row by row: use(pairs of query t and the keys of line y, row of the table
+// for the first of them). From key to key the table's row goes down by one.
+template <class Use>
+void for_lines(int64_t window_h, int64_t window_w, const Use& use) {
+  const int64_t tokens = window_h * window_w;
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t y = 0; y < window_h; ++y)
+      use(t * tokens + y * window_w,
+          (t / window_w - y + window_h - 1) * (2 * window_w - 1) + t % window_w + window_w - 1);
+}
+
+// Tokens that stay neighbours: `count` from `from` on (none where it is -1) go to `to`.
+struct Run {
+  int64_t to, from, count;
+};
+std::vector<Run> runs_of(const std::vector<int32_t>& from) {
+  std::vector<Run> runs;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const Run* last = runs.empty() ? nullptr : &runs.back();
+    const bool goes_on =
+        last && (last->from < 0 ? from[i] < 0 : from[i] == last->from + last->count);
+    if (goes_on)
+      ++runs.back().count;
+    else
+      runs.push_back({static_cast<int64_t>(i), from[i], 1});
+  }
+  return runs;
+}
+
+}  // namespace
+
+KernelPtr lower(CpuBackend& cpu, const RelativeBias& op, const Operands& io) {
+  const int64_t heads = io.out[0].shape[0], square = io.out[0].shape[1] * io.out[0].shape[2];
+  return make_kernel(
+      [&cpu, op, heads, square, table = f32_only(io.in[0]), bias = f32_only(io.out[0])] {
+        cpu.pool().run(heads, [&](int64_t head, int) {
+          for_lines(op.window_h, op.window_w, [&](int64_t pair, int64_t row) {
+            for (int64_t x = 0; x < op.window_w; ++x)
+              bias[head * square + pair + x] = table[(row - x) * heads + head];
+          });
+        });
+      });
+}
+
+// A head's sums are made in scratch, in the order of the pairs.
+KernelPtr lower(CpuBackend& cpu, const RelativeBiasBwd& op, const Operands& io) {
+  if (!io.out[0]) return make_kernel([] {});
+  const int64_t heads = io.in[0].shape[0], square = io.in[0].shape[1] * io.in[0].shape[2],
+                rows = io.out[0].shape[0];
+  cpu.reserve_per_thread(static_cast<size_t>(rows) * sizeof(float));
+  return make_kernel(
+      [&cpu, op, heads, square, rows, dy = f32_only(io.in[0]), dtable = f32_only(io.out[0])] {
+        cpu.pool().run(heads, [&](int64_t head, int thread) {
+          auto* sums = reinterpret_cast<float*>(cpu.thread_scratch(thread));
+          std::fill_n(sums, rows, 0.f);
+          for_lines(op.window_h, op.window_w, [&](int64_t pair, int64_t row) {
+            for (int64_t x = 0; x < op.window_w; ++x) sums[row - x] += dy[head * square + pair + x];
+          });
+          for (int64_t row = 0; row < rows; ++row) dtable[row * heads + head] += sums[row];
+        });
+      });
+}
+
+KernelPtr lower(CpuBackend& cpu, const GatherTokens& op, const Operands& io) {
+  const int64_t images = io.in[0].shape.numel() / (op.tokens * op.width),
+                tokens = static_cast<int64_t>(op.from.size());
+  std::vector<Run> runs = runs_of(op.from);
+  const auto count = static_cast<int64_t>(runs.size());
+  const Chunks chunks = chunk_rows(images * count, tokens * op.width / std::max<int64_t>(1, count));
+  return make_kernel([&cpu, chunks, count, tokens, width = op.width, given = op.tokens,
+                      runs = std::move(runs), x = floats(io.in[0]), y = floats(io.out[0])] {
+    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+      for (int64_t i = first; i < last; ++i) {
+        const Run& run = runs[static_cast<size_t>(i % count)];
+        const int64_t image = i / count, to = (image * tokens + run.to) * width;
+        if (run.from < 0)
+          cpu.simd().elementwise->scale(y, y, 0, to, to + run.count * width);
+        else
+          cpu.simd().embed->add_row(x, (image * given + run.from) * width, nullptr, y, to,
+                                    run.count * width);
+      }
+    });
+  });
+}
+
+}  // namespace vitrum::cpu

@@ -1,0 +1,128 @@
+#include "vitrum/explain/attention_program.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "vitrum/core/error.h"
+
+namespace vitrum {
+namespace {
+
+template <class T>
+const Node* find(const Graph& g) {
+  const auto at = std::find_if(g.nodes.begin(), g.nodes.end(),
+                               [](const Node& n) { return std::holds_alternative<T>(n.op); });
+  return at == g.nodes.end() ? nullptr : &*at;
+}
+
+// Where the tokens lie, as the graph says: cut by Patchify, preceded by Tokens' prefix, and read by
+// Pool.
+TokenGrid grid_of(const Graph& g) {
+  const Node *patchify = find<Patchify>(g), *tokens = find<Tokens>(g);
+  const auto& cut = std::get<Patchify>(patchify->op);
+  const Shape& image = g.values[static_cast<size_t>(patchify->in[0])].shape;
+  TokenGrid grid{.rows = image[2] / cut.patch_h, .columns = image[3] / cut.patch_w};
+  if (tokens) grid.prefix = static_cast<int64_t>(tokens->in.size()) - 2;
+  for (const Node& node : g.nodes)
+    if (const auto* pool = std::get_if<Pool>(&node.op); pool && pool->first < grid.prefix)
+      grid.readout.push_back(pool->first);
+  return grid;
+}
+
+}  // namespace
+
+AttentionProgram::AttentionProgram(const ModelSpec& model, ParamStore& store,
+                                   const AttentionOptions& options)
+    : model_(trace(graph_, model, 1)),
+      sites_(record(options)),
+      program_(compile(store, options)),
+      logits_(static_cast<size_t>(model_.logits.dim(-1))) {
+  const auto reads_seed = [&](const Node& n) {
+    return seed_ && std::find(n.in.begin(), n.in.end(), seed_.id()) != n.in.end();
+  };
+  forward_ = static_cast<size_t>(
+      std::find_if(graph_.nodes.begin(), graph_.nodes.end(), reads_seed) - graph_.nodes.begin());
+}
+
+std::vector<AttentionProgram::Site> AttentionProgram::record(const AttentionOptions& options) {
+  const std::vector<AttentionSite> found = attention_sites(graph_);
+  if (found.empty()) fail_usage("the model has no attention to look at");
+  std::vector<int64_t> wanted = options.layers;
+  if (wanted.empty()) {
+    wanted.resize(found.size());
+    std::iota(wanted.begin(), wanted.end(), int64_t{0});
+  }
+  const TokenGrid grid = grid_of(graph_);
+  std::vector<Site> sites;
+  for (const int64_t layer : wanted) {
+    if (layer < 0 || layer >= static_cast<int64_t>(found.size()))
+      fail_usage("layer {} does not exist; the model has layers 0 to {}", layer, found.size() - 1);
+    Site site{found[static_cast<size_t>(layer)], {}, {}, {}};
+    const std::vector<std::string> name = {site.name + ".probs"};
+    site.weights = tap(graph_, name)[0];
+    site.form = {.name = site.name,
+                 .number = layer,
+                 .grid = grid,
+                 .heads = site.heads,
+                 .size = site.qkv.dim(1)};
+    site.form.place.resize(static_cast<size_t>(site.form.size));
+    std::iota(site.form.place.begin(), site.form.place.end(), int64_t{0});
+    sites.push_back(std::move(site));
+  }
+  return sites;
+}
+
+Program AttentionProgram::compile(ParamStore& store, const AttentionOptions& options) {
+  fuse(graph_);
+  CompileOptions compiled{.compute = options.compute};
+  for (const Site& site : sites_) compiled.taps.push_back(site.weights);
+  if (options.gradient) {
+    seed_ = graph_.input("seed", model_.logits.shape(), DType::kF32, /*exact=*/true);
+    std::vector<Value> outputs;
+    for (const Site& site : sites_) outputs.push_back(site.y);
+    const std::vector<Value> dy = differentiate(graph_, model_.logits, seed_, outputs);
+    for (size_t i = 0; i < sites_.size(); ++i) {
+      Site& site = sites_[i];
+      site.gradient =
+          graph_.emit(site.name + ".probs.grad", AttentionProbsGrad{.heads = site.heads},
+                      {dy[i], site.qkv}, {site.weights.shape()});
+      graph_.info(site.gradient).exact = true;
+      compiled.taps.push_back(site.gradient);
+    }
+  }
+  return Program(graph_, std::vector{model_.features, model_.logits}, store, compiled);
+}
+
+void AttentionProgram::run(const uint8_t* pixels) {
+  program_.upload(model_.image, pixels);
+  program_.run(0, forward_);
+  program_.download(logits_.data(), model_.logits);
+}
+
+void AttentionProgram::run_backward(int64_t target) {
+  std::vector<float> seed(logits_.size(), 0.f);
+  seed.at(static_cast<size_t>(target)) = 1;
+  program_.upload(seed_, seed.data());
+  program_.run(forward_, program_.kernels());
+}
+
+std::vector<float> AttentionProgram::read(Value v) const {
+  std::vector<float> values(static_cast<size_t>(v.shape().numel()));
+  program_.download(values.data(), v);
+  return values;
+}
+
+LayerAttention AttentionProgram::layer(size_t i) const {
+  LayerAttention out = sites_[i].form;
+  out.weights = read(sites_[i].weights);
+  if (sites_[i].gradient) out.gradient = read(sites_[i].gradient);
+  return out;
+}
+
+std::vector<LayerAttention> AttentionProgram::all() const {
+  std::vector<LayerAttention> layers;
+  for (size_t i = 0; i < sites_.size(); ++i) layers.push_back(layer(i));
+  return layers;
+}
+
+}  // namespace vitrum

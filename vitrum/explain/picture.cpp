@@ -1,0 +1,220 @@
+#include "vitrum/explain/picture.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "vitrum/data/resize.h"
+
+namespace vitrum {
+namespace {
+
+// ---- smooth interpolation ----
+
+// The four patches round a position on one axis and their weights (Catmull-Rom: patch centres keep
+// their values).
+struct Taps {
+  std::array<int64_t, 4> at;
+  std::array<double, 4> weight;
+};
+
+// `position` in patches, a patch reaching from i to i + 1; past the border the last patch goes on.
+Taps taps_at(double position, int64_t patches) {
+  const double centre = position - 0.5, floor = std::floor(centre), t = centre - floor;
+  const double t2 = t * t, t3 = t2 * t;
+  Taps taps{{},
+            {(-t3 + 2 * t2 - t) / 2, (3 * t3 - 5 * t2 + 2) / 2, (-3 * t3 + 4 * t2 + t) / 2,
+             (t3 - t2) / 2}};
+  for (int64_t i = 0; i < 4; ++i)
+    taps.at[static_cast<size_t>(i)] =
+        std::clamp(static_cast<int64_t>(floor) - 1 + i, int64_t{0}, patches - 1);
+  return taps;
+}
+
+// Values along one row of a picture, already scaled to [0, 1].
+class Interpolator {
+ public:
+  Interpolator(const PatchMap& map, const Range& range, const Area& seen, int width)
+      : map_(map), range_(range), seen_(seen), between_(static_cast<size_t>(map.columns)) {
+    for (int x = 0; x < width; ++x)
+      columns_.push_back(taps_at(
+          (x + 0.5 - seen.left) / seen.width * static_cast<double>(map.columns), map.columns));
+  }
+  void row(int y, std::vector<double>& out) {
+    const Taps rows =
+        taps_at((y + 0.5 - seen_.top) / seen_.height * static_cast<double>(map_.rows), map_.rows);
+    for (size_t c = 0; c < between_.size(); ++c) {
+      between_[c] = 0;
+      for (size_t i = 0; i < 4; ++i)
+        between_[c] +=
+            rows.weight[i] * map_.values[static_cast<size_t>(rows.at[i] * map_.columns) + c];
+    }
+    const double span = range_.high > range_.low ? range_.high - range_.low : 1;
+    for (size_t x = 0; x < columns_.size(); ++x) {
+      double v = 0;
+      for (size_t i = 0; i < 4; ++i)
+        v += columns_[x].weight[i] * between_[static_cast<size_t>(columns_[x].at[i])];
+      out[x] = std::clamp((v - range_.low) / span, 0.0, 1.0);
+    }
+  }
+
+ private:
+  const PatchMap& map_;
+  Range range_;
+  Area seen_;
+  std::vector<Taps> columns_;
+  std::vector<double> between_;
+};
+
+// ---- colours ----
+
+const std::array<Rgb, 256>& colour_table() {
+  static const std::array<Rgb, 256> table = [] {
+    std::array<Rgb, 256> t;
+    for (size_t i = 0; i < t.size(); ++i) t[i] = colour_of(static_cast<double>(i) / 255);
+    return t;
+  }();
+  return table;
+}
+
+struct Pixel {
+  double r, g, b;
+};
+double luma(const Pixel& p) { return 0.299 * p.r + 0.587 * p.g + 0.114 * p.b; }
+uint8_t to_byte(double x) { return static_cast<uint8_t>(std::clamp(x, 0.0, 255.0) + 0.5); }
+
+constexpr double kDimmed = 0.4;  // brightness outside of what the model saw
+
+// The photo, half of its colour gone, under a colour that takes over the photo's light and dark:
+// the more of it, the higher the value.
+Pixel blended(const Pixel& photo, double value) {
+  const double grey = luma(photo), light = 0.45 + 0.65 * grey / 255, strength = 0.2 + 0.55 * value;
+  const Rgb colour = colour_table()[static_cast<size_t>(value * 255 + 0.5)];
+  const auto mix = [&](double p, uint8_t c) {
+    return (1 - strength) * (0.5 * p + 0.5 * grey) + strength * light * c;
+  };
+  return {mix(photo.r, colour.r), mix(photo.g, colour.g), mix(photo.b, colour.b)};
+}
+
+Image to_rgb(const Image& image) {
+  if (image.channels == 3) return image;
+  Image rgb = blank(image.height, image.width);
+  paste(image, rgb, 0, 0);
+  return rgb;
+}
+
+constexpr int kGap = 4, kMargin = 12;
+constexpr double kTitleSize = 14, kBelowSize = 11, kCaptionSize = 9;
+constexpr int kCaptionRoom = 20;
+
+}  // namespace
+
+ShownPhoto show_photo(const Image& photo, const Preprocess& preprocess, int edge) {
+  const double scale = edge / static_cast<double>(std::max(photo.height, photo.width));
+  const auto scaled = [&](int n) { return std::max(1, static_cast<int>(std::lround(n * scale))); };
+  const int height = scaled(photo.height), width = scaled(photo.width);
+  const auto [resized_h, resized_w] = resize_target(preprocess, photo.height, photo.width);
+  const Window crop = crop_window(preprocess, resized_h, resized_w);
+  const double per_y = height / static_cast<double>(resized_h),
+               per_x = width / static_cast<double>(resized_w);
+  return {to_rgb(resize(photo, height, width, Filter::kBicubic)),
+          {crop.top * per_y, crop.left * per_x, crop.height * per_y, crop.width * per_x}};
+}
+
+Range range_of(const PatchMap& map) {
+  std::vector<double> sorted = map.values;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t bright = sorted.size() / 50;
+  return {sorted.front(), sorted[sorted.size() - 1 - bright]};
+}
+
+Image overlay(const ShownPhoto& photo, const PatchMap& map, const Range& range) {
+  Image out = photo.image;
+  const Area& seen = photo.seen;
+  Interpolator values(map, range, seen, out.width);
+  std::vector<double> row(static_cast<size_t>(out.width));
+  uint8_t *red = out.plane(0), *green = out.plane(1), *blue = out.plane(2);
+  for (int y = 0; y < out.height; ++y) {
+    const bool above = y + 0.5 < seen.top, below = y + 0.5 > seen.top + seen.height;
+    if (!above && !below) values.row(y, row);
+    for (int x = 0; x < out.width; ++x, ++red, ++green, ++blue) {
+      const Pixel before{static_cast<double>(*red), static_cast<double>(*green),
+                         static_cast<double>(*blue)};
+      const bool beside = x + 0.5 < seen.left || x + 0.5 > seen.left + seen.width;
+      const double grey = kDimmed * luma(before);
+      const Pixel after = above || below || beside ? Pixel{grey, grey, grey}
+                                                   : blended(before, row[static_cast<size_t>(x)]);
+      *red = to_byte(after.r), *green = to_byte(after.g), *blue = to_byte(after.b);
+    }
+  }
+  return out;
+}
+
+Image heat_map(const PatchMap& map, const Range& range, int cell) {
+  Image out = blank(static_cast<int>(map.rows) * cell, static_cast<int>(map.columns) * cell);
+  const double span = range.high > range.low ? range.high - range.low : 1;
+  for (int64_t i = 0; i < map.rows * map.columns; ++i)
+    fill(out, static_cast<int>(i / map.columns) * cell, static_cast<int>(i % map.columns) * cell,
+         cell, cell, colour_of((map.values[static_cast<size_t>(i)] - range.low) / span));
+  return out;
+}
+
+Image with_title(const Image& picture, const Title& title) {
+  constexpr int kBar = 110, kBarHeight = 10, kNarrowest = 360;
+  constexpr double kLine = kBelowSize + kMargin;
+  const bool bar = !title.low.empty() || !title.high.empty();
+  const double low = text_width(title.low, kBelowSize), high = text_width(title.high, kBelowSize),
+               below = text_width(title.below, kBelowSize);
+  const int width = std::max(picture.width, kNarrowest);
+  // The bar goes to the right of the second line where there is room, else below it.
+  const bool beside = below + low + kBar + high + 4 * kMargin <= width;
+  const double first = kMargin + kTitleSize, second = first + (below > 0 ? kLine : 0),
+               third = bar && (!beside || below == 0) ? second + kLine : second;
+  const int strip = static_cast<int>(third) + kMargin;
+  Image out = blank(strip + picture.height, width);
+  paste(picture, out, strip, (width - picture.width) / 2);
+  const auto line = [&](const std::string& text, double y, double size, Rgb colour) {
+    draw_text(out, {kMargin, y}, fit_text(text, size, width - 2 * kMargin), size, colour);
+  };
+  line(title.text, first, kTitleSize, kInk);
+  line(title.below, second, kBelowSize, kFaint);
+  if (!bar) return out;
+  const double right = third > second ? kMargin + low + 6 + kBar + 6 : width - kMargin - high;
+  const int left = static_cast<int>(right) - 6 - kBar;
+  draw_text(out, {right, third}, title.high, kBelowSize, kFaint);
+  draw_colour_bar(out, static_cast<int>(third) - kBarHeight, left, kBarHeight, kBar);
+  draw_text(out, {left - 6 - low, third}, title.low, kBelowSize, kFaint);
+  return out;
+}
+
+Image lay_out(const Sheet& sheet) {
+  const size_t rows = (sheet.pictures.size() + sheet.columns - 1) / sheet.columns;
+  const Image& first = sheet.pictures.front();
+  double name_room = 0;
+  for (const std::string& name : sheet.row_names)
+    name_room = std::max(name_room, text_width(name, kCaptionSize) + kGap + 2);
+  const int left = kMargin + static_cast<int>(name_room),
+            top = sheet.column_names.empty() ? 0 : kCaptionRoom, step_x = first.width + kGap,
+            step_y = first.height + (sheet.captions.empty() ? kGap : kCaptionRoom);
+  Image out = blank(top + static_cast<int>(rows) * step_y + kMargin,
+                    left + static_cast<int>(sheet.columns) * step_x - kGap + kMargin);
+  const auto centred = [&](const std::string& text, double x, double y) {
+    const std::string fits = fit_text(text, kCaptionSize, first.width);
+    draw_text(out, {x + (first.width - text_width(fits, kCaptionSize)) / 2, y}, fits, kCaptionSize,
+              kFaint);
+  };
+  for (size_t i = 0; i < sheet.pictures.size(); ++i) {
+    const int x = left + static_cast<int>(i % sheet.columns) * step_x,
+              y = top + static_cast<int>(i / sheet.columns) * step_y;
+    paste(sheet.pictures[i], out, y, x);
+    if (!sheet.captions.empty()) centred(sheet.captions[i], x, y + first.height + kCaptionSize + 4);
+    if (i < sheet.columns && !sheet.column_names.empty())
+      centred(sheet.column_names[i], x, top - 6.0);
+    if (i % sheet.columns == 0 && !sheet.row_names.empty())
+      draw_text(out, {kMargin, y + (first.height + kCaptionSize) / 2},
+                sheet.row_names[i / sheet.columns], kCaptionSize, kFaint);
+  }
+  return out;
+}
+
+}  // namespace vitrum

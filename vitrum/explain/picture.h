@@ -1,0 +1,57 @@
+// Pictures of maps: laid over the photo they belong to, or on their own; alone or many on a sheet.
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "vitrum/data/preprocess.h"
+#include "vitrum/explain/canvas.h"
+#include "vitrum/explain/relevance.h"
+
+namespace vitrum {
+
+// A part of a picture, in pixels that need not be whole.
+struct Area {
+  double top = 0, left = 0, height = 0, width = 0;
+};
+
+// A photo at the size it is shown, and the part of it that the model saw.
+struct ShownPhoto {
+  Image image;
+  Area seen;
+};
+// `edge`: the longer edge in pixels.
+ShownPhoto show_photo(const Image& photo, const Preprocess& preprocess, int edge);
+
+struct Range {
+  double low = 0, high = 1;
+};
+// From the least to the highest value, of which one in fifty patches may lie above: models keep a
+// few patches for purposes of their own, and these would leave no colour for the others.
+Range range_of(const PatchMap& map);
+
+// Values between patches are interpolated, patch centres lying where the model had them. The photo
+// stays visible in its light and dark, more so in its colours where the map is low; what the model
+// did not see is dimmed.
+Image overlay(const ShownPhoto& photo, const PatchMap& map, const Range& range);
+// The map alone, every patch a square of `cell` pixels.
+Image heat_map(const PatchMap& map, const Range& range, int cell);
+
+struct Title {
+  std::string text, below = {};
+  std::string low = {},
+              high = {};  // what the ends of the colour bar mean; no bar where both are empty
+};
+Image with_title(const Image& picture, const Title& title);
+
+// Pictures of one size in a grid, row by row, each with its caption below, and with names of rows
+// and columns at the edges; whatever is empty takes no room.
+struct Sheet {
+  size_t columns = 1;
+  std::vector<Image> pictures = {};
+  std::vector<std::string> captions = {}, row_names = {}, column_names = {};
+};
+Image lay_out(const Sheet& sheet);
+
+}  // namespace vitrum

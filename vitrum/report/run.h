@@ -1,0 +1,62 @@
+// One run as a report shows it.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vitrum/infer/evaluator.h"
+#include "vitrum/runtime/summary.h"
+#include "vitrum/train/metrics_log.h"
+#include "vitrum/train/setup.h"
+
+namespace vitrum {
+
+enum class RunState : uint8_t { kEmpty, kRunning, kStopped, kFinished };
+
+// An image of the page. Pictures are data URLs, "" where there is none.
+struct ReportTile {
+  SampleResult result;  // of a training sample only index and label
+  std::string name;     // the file, or its place in the data set
+  std::string image, overlay;
+  bool small = false;  // to be enlarged pixel by pixel
+};
+
+struct ReportModel {
+  std::string name;
+  std::vector<int64_t> image_size;  // channels, height, width
+  std::vector<LayerSummary> layers;
+};
+
+struct ReportRun {
+  std::string path, name;
+  RunState state = RunState::kEmpty;
+  int64_t epochs = 0;  // planned
+  std::vector<EpochMetrics> metrics;
+  std::vector<std::pair<std::string, std::string>> recipe;  // key, value as TOML
+  std::string environment;                                  // JSON
+  std::vector<SampleResult> samples;                        // of the last evaluation
+  std::vector<std::string> classes;
+  std::optional<ReportModel> model;
+  std::vector<ReportTile> mistakes, uncertain, augmented;
+  std::vector<std::string> notes;  // what is missing, and why
+};
+
+// Draws over an image what the model looked at for its guess.
+using Overlay = std::function<Image(const Image& image, const SampleResult& result)>;
+
+// What the directory holds, complete or not. Fails where it is not a run, or where a file is
+// damaged rather than missing.
+ReportRun read_run(const std::string& path);
+
+// Opens the data of a run and adds its pictures; what cannot be had becomes a note.
+void add_pictures(ReportRun& run, const Overlay& overlay = {});
+
+// The same with data that is open already.
+void add_test_images(ReportRun& run, const Dataset& test, const Overlay& overlay = {});
+void add_training_samples(ReportRun& run, const Recipe& recipe, const ModelSpec& model,
+                          const Dataset& train);
+
+}  // namespace vitrum

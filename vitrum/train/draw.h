@@ -1,0 +1,30 @@
+// The plots of a run.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "vitrum/train/metrics_log.h"
+#include "vitrum/train/picture.h"
+
+namespace vitrum {
+
+struct RunCurves {
+  std::string name;  // of use where there are several
+  std::span<const EpochMetrics> rows;
+};
+enum class CurvePanel : uint8_t { kLoss, kAccuracy, kLearningRate, kThroughput };
+
+// Panels over the epochs, beside each other. Unmeasured (NaN) points are left out. One run has a
+// colour for training and one for test; of several each has its own, the training side dotted.
+Picture draw_curves(std::span<const RunCurves> runs, std::span<const CurvePanel> panels);
+// Loss, accuracy and learning rate of one run.
+Picture draw_curves(std::span<const EpochMetrics> rows);
+
+// Heat map of counts[true class][predicted class], each row scaled to its own total. Up to 20
+// classes show numbers.
+Picture draw_confusion(const std::vector<std::vector<int64_t>>& counts,
+                       const std::vector<std::string>& class_names);
+
+}  // namespace vitrum
