@@ -263,17 +263,23 @@ std::vector<Trial> trials() {
        [](Scope s, Value x) {
          return conv2d(s / "op", x, 7, {.kernel = 3, .stride = 2, .padding = 1});
        },
-       0, false, true},
+       {},
+       false,
+       true},
       {"convolution_pixel",
        [](Scope s, Value x) {
          return conv2d(s / "op", x, 7, {.kernel = 1, .stride = 2, .padding = 0});
        },
-       0, false, true},
+       {},
+       false,
+       true},
       {"max_pool",
        [](Scope s, Value x) {
          return max_pool(s / "op", x, {.kernel = 3, .stride = 2, .padding = 1});
        },
-       0, false, true},
+       {},
+       false,
+       true},
       {"batch_norm", curved_norm},
       {"batch_norm_padded", curved_norm, {}, false, false, true},
       {"batch_norm_relu",
@@ -289,7 +295,10 @@ std::vector<Trial> trials() {
          x = conv2d(s / "conv", x, 7, {.kernel = 3, .padding = 1});
          return activation(batch_norm(s / "norm", x) + skip, Act::kRelu);
        },
-       0, false, true, true},
+       {},
+       false,
+       true,
+       true},
       {"average",
        [](Scope s, Value x) {
          Value a = linear(s / "a", x, kWidth), b = linear(s / "b", x, kWidth);
