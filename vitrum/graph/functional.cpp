@@ -159,9 +159,7 @@ Value take_token(Value x, int64_t index) {
   return x.graph().emit("pool", Pool{index, 1}, {x}, {{x.dim(0), x.dim(2)}});
 }
 
-Value mean_tokens(Value x, int64_t first) {
-  return mean_tokens(x, first, x.dim(1) - first);
-}
+Value mean_tokens(Value x, int64_t first) { return mean_tokens(x, first, x.dim(1) - first); }
 
 Value mean_tokens(Value x, int64_t first, int64_t count) {
   return x.graph().emit("pool", Pool{first, count}, {x}, {{x.dim(0), x.dim(2)}});
