@@ -340,6 +340,9 @@ TEST_F(Distill, TeachersThatDoNotFitAreRefused) {
   refused("vit_small28", ErrorKind::kInput, "a preset has not learned");
   refused(tiny_ / "nowhere", ErrorKind::kInput, "no such model directory");
   refused(tiny_ / "teacher/best/model.safetensors", ErrorKind::kUsage, "teacher_arch");
+  Recipe taken_back = recipe();
+  taken_back.teacher = "", taken_back.max_steps = 1;
+  EXPECT_EQ(Trainer(taken_back, tiny_.options("alone")).teacher(), nullptr);
   Recipe none = tiny_.recipe();
   none.teacher_logits = "answers";
   EXPECT_ERROR(check_recipe(none), ErrorKind::kUsage, "no teacher");

@@ -27,7 +27,7 @@ Verb distill_verb() {
                  "keep the teacher's answers in FILE, or read them from it; without augmentation",
                  "FILE"}},
        .check = [](const Recipe& recipe) {
-         if (!recipe.teacher)
+         if (!recipe.teacher || recipe.teacher->empty())
            fail_usage("no teacher: give --teacher MODEL, or a recipe that names one");
        }});
 }

@@ -25,6 +25,8 @@ double seconds_since(Clock::time_point start) {
 }
 
 Recipe resolved(Recipe recipe, const Backend& backend) {
+  if (recipe.teacher && recipe.teacher->empty())
+    recipe.teacher.reset();  // as --set teacher= has it
   check_recipe(recipe);
   if (recipe.precision == Precision::kAuto)
     recipe.precision =
