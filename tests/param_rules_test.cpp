@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/tiny_run.h"
 #include "vitrum/core/error.h"
 
@@ -14,19 +15,9 @@ namespace vitrum {
 namespace {
 
 using test::TinyRun;
+using test::usage_error;
 using testing::AllOf;
 using testing::HasSubstr;
-
-std::string usage_error(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
 
 std::vector<ParamSpec> named(const std::vector<std::string>& names) {
   std::vector<ParamSpec> params;

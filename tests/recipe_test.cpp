@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
@@ -12,6 +13,7 @@
 namespace vitrum {
 namespace {
 
+using test::usage_error;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -23,16 +25,6 @@ Recipe parse(const std::string& toml) {
   return recipe;
 }
 
-std::string usage_error(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
 std::string file_error(const std::string& toml) {
   return usage_error([&] { parse(toml); });
 }

@@ -293,7 +293,7 @@ Verb explain_verb() {
        "share of the smallest weights that rollout counts as 0, such as 0.9", "X"},
       {"--weights", &o->weights,
        "no image: similarity of positions and the filters of the first layer"},
-      {"--output", &o->output, "folder for the pictures; by default explain", "DIR"},
+      {"--output", &o->output, "folder for the pictures", "DIR"},
       {.name = "--size",
        .target = &o->size,
        .help = "longer edge of a picture in pixels",

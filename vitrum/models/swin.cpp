@@ -4,6 +4,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/graph/functional.h"
+#include "vitrum/models/patches.h"
 
 namespace vitrum {
 namespace {
@@ -209,13 +210,7 @@ Value swin(Scope s, Value image, const SwinConfig& cfg) {
 }
 
 void validate(const SwinConfig& cfg) {
-  if (cfg.image_h <= 0 || cfg.image_w <= 0 || cfg.patch_h <= 0 || cfg.patch_w <= 0 ||
-      cfg.channels <= 0)
-    fail_usage("image {}x{}x{} with patch {}x{} is not possible", cfg.channels, cfg.image_h,
-               cfg.image_w, cfg.patch_h, cfg.patch_w);
-  if (cfg.image_h % cfg.patch_h != 0 || cfg.image_w % cfg.patch_w != 0)
-    fail_usage("image size {}x{} is not divisible by patch size {}x{}", cfg.image_h, cfg.image_w,
-               cfg.patch_h, cfg.patch_w);
+  require_patches(cfg);
   if (cfg.depths.empty() || cfg.depths.size() != cfg.heads.size() || cfg.stages() > kMaxStages)
     fail_usage(
         "a Swin has 1 to {} stages, each with a depth and a number of heads; found {} depths "

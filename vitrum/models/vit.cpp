@@ -4,6 +4,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/graph/functional.h"
+#include "vitrum/models/patches.h"
 
 namespace vitrum {
 namespace {
@@ -154,13 +155,7 @@ Value vit(Scope s, Value image, const ViTConfig& cfg) {
 }
 
 void validate(const ViTConfig& cfg) {
-  if (cfg.image_h <= 0 || cfg.image_w <= 0 || cfg.patch_h <= 0 || cfg.patch_w <= 0 ||
-      cfg.channels <= 0)
-    fail_usage("image {}x{}x{} with patch {}x{} is not possible", cfg.channels, cfg.image_h,
-               cfg.image_w, cfg.patch_h, cfg.patch_w);
-  if (cfg.image_h % cfg.patch_h != 0 || cfg.image_w % cfg.patch_w != 0)
-    fail_usage("image size {}x{} is not divisible by patch size {}x{}", cfg.image_h, cfg.image_w,
-               cfg.patch_h, cfg.patch_w);
+  require_patches(cfg);
   if (cfg.width <= 0 || cfg.heads <= 0 || cfg.width % cfg.heads != 0)
     fail_usage("width {} is not divisible by {} heads", cfg.width, cfg.heads);
   if (cfg.depth < 0 || cfg.mlp_width <= 0 || cfg.classes < 0)

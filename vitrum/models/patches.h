@@ -1,0 +1,19 @@
+// What every model that cuts its image into patches asks of their sizes.
+#pragma once
+#include "vitrum/core/error.h"
+
+namespace vitrum {
+
+// Throws a usage error that names the sizes.
+template <class Config>
+void require_patches(const Config& cfg) {
+  if (cfg.image_h <= 0 || cfg.image_w <= 0 || cfg.patch_h <= 0 || cfg.patch_w <= 0 ||
+      cfg.channels <= 0)
+    fail_usage("image {}x{}x{} with patch {}x{} is not possible", cfg.channels, cfg.image_h,
+               cfg.image_w, cfg.patch_h, cfg.patch_w);
+  if (cfg.image_h % cfg.patch_h != 0 || cfg.image_w % cfg.patch_w != 0)
+    fail_usage("image size {}x{} is not divisible by patch size {}x{}", cfg.image_h, cfg.image_w,
+               cfg.patch_h, cfg.patch_w);
+}
+
+}  // namespace vitrum
