@@ -48,6 +48,7 @@ class HeadKernel : public Kernel {
         drop_(drop),
         site_(site),
         rng_(in[extras]),
+        tiled_(takes_tiles(cpu, {qkv})),
         bias_(f32_only(operand(in, extras + 1))),
         mask_(f32_only(operand(in, extras + 2))),
         masks_(mask_ ? operand(in, extras + 2).shape[0] : 1) {}
@@ -85,42 +86,83 @@ class HeadKernel : public Kernel {
     }
     return part;
   }
-  // s (tokens, padded) = a b^T, both (tokens, head); the columns past `tokens` are zero.
-  void scores(const float* a, const float* b, float* s, float* packed) const {
+  // The three products below. `work`: work_floats() of scratch.
+  // s (tokens, padded) = a b^T, both (tokens, head).
+  void scores(const float* a, const float* b, float* s, float* work) const {
+    if (tiled_)
+      return multiply_tiles(along(a, dims_.head), along(b, dims_.head), s, dims_.padded,
+                            dims_.tokens, dims_.head, work);
     const GemmKernels& gemm = *cpu_.simd().gemm;
     const PanelCut cut{dims_.tokens};
     for (int64_t p = 0; p < cut.count(); ++p) {
       const int64_t j = cut.first(p), stride = cut.stride(p);
       gemm.pack_panel(b + j * dims_.head, false, dims_.head, /*transposed=*/true, dims_.head,
-                      cut.width(p), packed, stride);
-      gemm.panel(a, dims_.head, packed, stride, s + j, dims_.padded, dims_.tokens, dims_.head,
+                      cut.width(p), work, stride);
+      gemm.panel(a, dims_.head, work, stride, s + j, dims_.padded, dims_.tokens, dims_.head,
                  std::min(stride, dims_.padded - j), false);
     }
   }
   // c (tokens, head) = s b, s being (tokens, padded). b is read in place, up to a vector past its
   // end.
-  void weigh(const float* s, const float* b, float* c) const {
+  void weigh(const float* s, const float* b, float* c, float* work) const {
+    if (tiled_)
+      return multiply_tiles(along(s, dims_.padded), across(b, dims_.head), c, dims_.head,
+                            dims_.head, dims_.tokens, work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
       cpu_.simd().gemm->panel(s, dims_.padded, b + j, dims_.head, c + j, dims_.head, dims_.tokens,
                               dims_.tokens, std::min(kPanel, dims_.head - j), false);
   }
   // c (tokens, head) = s^T b.
-  void weigh_transposed(const float* s, const float* b, float* c, float* strips) const {
+  void weigh_transposed(const float* s, const float* b, float* c, float* work) const {
+    if (tiled_)
+      return multiply_tiles(across(s, dims_.padded), across(b, dims_.head), c, dims_.head,
+                            dims_.head, dims_.tokens, work);
     const GemmKernels& gemm = *cpu_.simd().gemm;
-    gemm.pack_strips(s, dims_.padded, dims_.tokens, dims_.tokens, strips);
+    gemm.pack_strips(s, dims_.padded, dims_.tokens, dims_.tokens, work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      gemm.strips(strips, b + j, dims_.head, c + j, dims_.head, dims_.tokens, dims_.tokens,
+      gemm.strips(work, b + j, dims_.head, c + j, dims_.head, dims_.tokens, dims_.tokens,
                   std::min(kPanel, dims_.head - j), false);
   }
-  int64_t packed_floats() const { return kLastPanel * dims_.head; }
+  int64_t work_floats(bool backward) const {
+    const int64_t tokens = dims_.tokens, head = dims_.head;
+    if (tiled_) return packed_words(tokens, std::max(tokens, head)) + right_words();
+    return std::max(kLastPanel * head, backward ? (tokens + kStrip) * tokens : int64_t{0});
+  }
 
   CpuBackend& cpu_;
   Dims dims_;
   float scale_, drop_;
   uint32_t site_;
   TensorView rng_;
+  bool tiled_;  // bf16 operands, multiplied as such
   const float *bias_, *mask_;
   int64_t masks_;
+
+ private:
+  static TileSource along(const float* x, int64_t stride) {
+    return {{const_cast<float*>(x), DType::kF32}, 0, stride, /*along=*/true};
+  }
+  static TileSource across(const float* x, int64_t stride) {
+    return {{const_cast<float*>(x), DType::kF32}, 0, stride, /*along=*/false};
+  }
+  int64_t right_words() const {
+    return std::max(packed_words(dims_.tokens, dims_.head), packed_words(dims_.head, dims_.tokens));
+  }
+  // c (tokens, columns) = a b, after both were rounded to bf16.
+  void multiply_tiles(const TileSource& a, const TileSource& b, float* c, int64_t ldc,
+                      int64_t columns, int64_t depth, float* work) const {
+    auto *right = reinterpret_cast<uint32_t*>(work), *left = right + right_words();
+    cpu_.simd().tiles->pack(a, TileSide::kLeft, dims_.tokens, depth, left);
+    cpu_.simd().tiles->pack(b, TileSide::kRight, columns, depth, right);
+    cpu_.tiles()->multiply({.a = left,
+                            .b = right,
+                            .c = c,
+                            .ldc = ldc,
+                            .rows = dims_.tokens,
+                            .columns = columns,
+                            .depth = depth,
+                            .accumulate = false});
+  }
 };
 
 class AttentionKernel final : public HeadKernel {
@@ -131,9 +173,9 @@ class AttentionKernel final : public HeadKernel {
         y_(io.out[0]),
         lse_(io.out.size() > 1 ? io.out[1] : TensorView{}) {
     const Dims& d = dims_;
-    reserve(side_by_side()
-                ? lane_scratch(d.tokens)
-                : 4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
+    reserve(side_by_side() ? lane_scratch(d.tokens)
+                           : 4 * d.tokens * d.head + d.tokens * d.padded + work_floats(false) +
+                                 d.padded + 256);
   }
 
   void launch() override {
@@ -159,15 +201,15 @@ class AttentionKernel final : public HeadKernel {
     const AttentionKernels& simd = *cpu_.simd().attention;
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
-    float *s = scratch.take(d.tokens * d.padded), *packed = scratch.take(packed_floats()),
+    float *s = scratch.take(d.tokens * d.padded), *work = scratch.take(work_floats(false)),
           *y = scratch.take(values);
-    scores(part[0], part[1], s, packed);
+    scores(part[0], part[1], s, work);
     float* lse = lse_ ? lse_.f32() + number * d.tokens : nullptr;
     const float scale = biased(s, b, h);
     simd.softmax(s, d.tokens, d.padded, scale, number * d.tokens, drop, lse,
                  scratch.take(d.padded + 32));
     if (!y_) return;
-    weigh(s, part[2], y);
+    weigh(s, part[2], y, work);
     simd.scatter(y, floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head);
   }
 
@@ -190,8 +232,8 @@ class AttentionBwdKernel final : public HeadKernel {
     if (dbias_)
       cpu_.reserve_shared(static_cast<size_t>(parts_.count() * d.heads * square()) * sizeof(float));
     reserve(side_by_side() ? lane_scratch(d.tokens)
-                           : 6 * d.tokens * d.head + 2 * d.tokens * d.padded +
-                                 (d.tokens + kStrip) * d.tokens + packed_floats() + d.padded + 512);
+                           : 6 * d.tokens * d.head + 2 * d.tokens * d.padded + work_floats(true) +
+                                 d.padded + 512);
   }
 
   void launch() override {
@@ -237,10 +279,9 @@ class AttentionBwdKernel final : public HeadKernel {
     simd.gather(floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head, y);
     simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
     float *s = scratch.take(d.tokens * d.padded), *dp = scratch.take(d.tokens * d.padded);
-    float *strips = scratch.take((d.tokens + kStrip) * d.tokens),
-          *packed = scratch.take(packed_floats());
-    scores(part[0], part[1], s, packed);
-    scores(dy, part[2], dp, packed);
+    float* work = scratch.take(work_floats(true));
+    scores(part[0], part[1], s, work);
+    scores(dy, part[2], dp, work);
     const float scale = biased(s, b, h);
     simd.softmax_bwd(s, dp, d.tokens, d.padded, scale, number * d.tokens, drop,
                      lse_.f32() + number * d.tokens, y, dy, d.head, scratch.take(d.padded + 32));
@@ -249,9 +290,9 @@ class AttentionBwdKernel final : public HeadKernel {
     const auto emit = [&](int64_t which) {
       simd.scatter(out, floats(dqkv_), at(b, h, 3, which), 3 * d.width, d.tokens, d.head);
     };
-    weigh_transposed(s, dy, out, strips), emit(2);        // dv = p^T dy
-    weigh_transposed(dp, part[0], out, strips), emit(1);  // dk = ds^T q
-    weigh(dp, part[1], out), emit(0);                     // dq = ds k
+    weigh_transposed(s, dy, out, work), emit(2);        // dv = p^T dy
+    weigh_transposed(dp, part[0], out, work), emit(1);  // dk = ds^T q
+    weigh(dp, part[1], out, work), emit(0);             // dq = ds k
   }
 
   TensorView dy_, qkv_, y_, lse_, dqkv_;
@@ -268,7 +309,7 @@ class AttentionMatrixKernel final : public HeadKernel {
                         int64_t heads, const TensorView& out)
       : HeadKernel(cpu, in[0], heads, 0, 0, in, 1), dy_(dy), qkv_(in[0]), out_(out) {
     const Dims& d = dims_;
-    reserve(4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
+    reserve(4 * d.tokens * d.head + d.tokens * d.padded + work_floats(false) + d.padded + 256);
   }
 
   void launch() override {
@@ -284,12 +325,12 @@ class AttentionMatrixKernel final : public HeadKernel {
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
     float *dy = scratch.take(d.tokens * d.head), *s = scratch.take(d.tokens * d.padded),
-          *packed = scratch.take(packed_floats());
+          *work = scratch.take(work_floats(false));
     if (dy_) {
       simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
-      scores(dy, part[2], s, packed);
+      scores(dy, part[2], s, work);
     } else {
-      scores(part[0], part[1], s, packed);
+      scores(part[0], part[1], s, work);
       const float scale = biased(s, b, h);
       simd.softmax(s, d.tokens, d.padded, scale, 0, nullptr, nullptr, scratch.take(d.padded + 32));
     }

@@ -233,10 +233,12 @@ class LinearBwdKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const Linear& op, const Operands& io) {
+  if (takes_tiles(cpu, {io.in[0], io.in[1]})) return lower_tiles(cpu, op, io);
   if (has_few_rows(io)) return lower_few_rows(cpu, op, io);
   return std::make_unique<LinearKernel>(cpu, op, io);
 }
 KernelPtr lower(CpuBackend& cpu, const LinearBwd& op, const Operands& io) {
+  if (takes_tiles(cpu, {io.in[0], io.in[1], io.in[2]})) return lower_tiles(cpu, op, io);
   return std::make_unique<LinearBwdKernel>(cpu, op, io);
 }
 
