@@ -75,52 +75,61 @@ class HeadKernel : public Kernel {
   int64_t at(int64_t b, int64_t h, int64_t parts, int64_t part) const {
     return b * dims_.tokens * parts * dims_.width + part * dims_.width + h * dims_.head;
   }
-  // One head's queries, keys and values, each (tokens, head), contiguous.
-  std::array<float*, 3> queries_keys_values(const TensorView& qkv, int64_t b, int64_t h,
+  // One head's (tokens, head) of a tensor: where it lies, and contiguous in f32, unless tiles are
+  // packed from where it lies.
+  struct Matrix {
+    TileSource source;
+    float* f32;
+  };
+  Matrix matrix(const TensorView& x, int64_t parts, int64_t part, int64_t b, int64_t h,
+                float* f32) const {
+    const TileSource source{floats(x), at(b, h, parts, part), parts * dims_.width, /*along=*/true};
+    if (f32)
+      cpu_.simd().attention->gather(source.x, source.at, source.stride, dims_.tokens, dims_.head,
+                                    f32);
+    return {source, f32};
+  }
+  std::array<Matrix, 3> queries_keys_values(const TensorView& qkv, int64_t b, int64_t h,
                                             Pieces& scratch) const {
-    std::array<float*, 3> part;
-    for (size_t i = 0; i < 3; ++i) {
-      part[i] = scratch.take(dims_.tokens * dims_.head);
-      cpu_.simd().attention->gather(floats(qkv), at(b, h, 3, static_cast<int64_t>(i)),
-                                    3 * dims_.width, dims_.tokens, dims_.head, part[i]);
-    }
-    return part;
+    const auto part = [&](int64_t i) {
+      return matrix(qkv, 3, i, b, h, tiled_ ? nullptr : scratch.take(dims_.tokens * dims_.head));
+    };
+    return {part(0), part(1), part(2)};
   }
   // The three products below. `work`: work_floats() of scratch.
   // s (tokens, padded) = a b^T, both (tokens, head).
-  void scores(const float* a, const float* b, float* s, float* work) const {
+  void scores(const Matrix& a, const Matrix& b, float* s, float* work) const {
     if (tiled_)
-      return multiply_tiles(along(a, dims_.head), along(b, dims_.head), s, dims_.padded,
-                            dims_.tokens, dims_.head, work);
+      return multiply_tiles(a.source, b.source, s, dims_.padded, dims_.tokens, dims_.head, work);
     const GemmKernels& gemm = *cpu_.simd().gemm;
     const PanelCut cut{dims_.tokens};
     for (int64_t p = 0; p < cut.count(); ++p) {
       const int64_t j = cut.first(p), stride = cut.stride(p);
-      gemm.pack_panel(b + j * dims_.head, false, dims_.head, /*transposed=*/true, dims_.head,
+      gemm.pack_panel(b.f32 + j * dims_.head, false, dims_.head, /*transposed=*/true, dims_.head,
                       cut.width(p), work, stride);
-      gemm.panel(a, dims_.head, work, stride, s + j, dims_.padded, dims_.tokens, dims_.head,
+      gemm.panel(a.f32, dims_.head, work, stride, s + j, dims_.padded, dims_.tokens, dims_.head,
                  std::min(stride, dims_.padded - j), false);
     }
   }
   // c (tokens, head) = s b, s being (tokens, padded). b is read in place, up to a vector past its
   // end.
-  void weigh(const float* s, const float* b, float* c, float* work) const {
+  void weigh(const float* s, const Matrix& b, float* c, float* work) const {
     if (tiled_)
-      return multiply_tiles(along(s, dims_.padded), across(b, dims_.head), c, dims_.head,
-                            dims_.head, dims_.tokens, work);
+      return multiply_tiles(scores_in(s), turned(b.source), c, dims_.head, dims_.head, dims_.tokens,
+                            work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      cpu_.simd().gemm->panel(s, dims_.padded, b + j, dims_.head, c + j, dims_.head, dims_.tokens,
-                              dims_.tokens, std::min(kPanel, dims_.head - j), false);
+      cpu_.simd().gemm->panel(s, dims_.padded, b.f32 + j, dims_.head, c + j, dims_.head,
+                              dims_.tokens, dims_.tokens, std::min(kPanel, dims_.head - j), false);
   }
   // c (tokens, head) = s^T b.
-  void weigh_transposed(const float* s, const float* b, float* c, float* work) const {
+  void weigh_transposed(const float* s, const Matrix& b, float* c, float* work) const {
     if (tiled_)
-      return multiply_tiles(across(s, dims_.padded), across(b, dims_.head), c, dims_.head,
-                            dims_.head, dims_.tokens, work);
+      return multiply_tiles(turned(scores_in(s)), turned(b.source), c, dims_.head, dims_.head,
+                            dims_.tokens, work);
     const GemmKernels& gemm = *cpu_.simd().gemm;
     gemm.pack_strips(s, dims_.padded, dims_.tokens, dims_.tokens, work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      gemm.strips(work, b + j, dims_.head, c + j, dims_.head, dims_.tokens, dims_.tokens,
+      gemm.strips(work, b.f32 + j, dims_.head, c + j, dims_.head, dims_.tokens, dims_.tokens,
                   std::min(kPanel, dims_.head - j), false);
   }
   int64_t work_floats(bool backward) const {
@@ -139,12 +148,10 @@ class HeadKernel : public Kernel {
   int64_t masks_;
 
  private:
-  static TileSource along(const float* x, int64_t stride) {
-    return {{const_cast<float*>(x), DType::kF32}, 0, stride, /*along=*/true};
+  TileSource scores_in(const float* s) const {
+    return {{const_cast<float*>(s), DType::kF32}, 0, dims_.padded, /*along=*/true};
   }
-  static TileSource across(const float* x, int64_t stride) {
-    return {{const_cast<float*>(x), DType::kF32}, 0, stride, /*along=*/false};
-  }
+  static TileSource turned(TileSource s) { return s.along = !s.along, s; }
   int64_t right_words() const {
     return std::max(packed_words(dims_.tokens, dims_.head), packed_words(dims_.head, dims_.tokens));
   }
@@ -275,16 +282,17 @@ class AttentionBwdKernel final : public HeadKernel {
     const AttentionKernels& simd = *cpu_.simd().attention;
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
-    float *y = scratch.take(values), *dy = scratch.take(values), *out = scratch.take(values);
-    simd.gather(floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head, y);
-    simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
+    const Matrix y = matrix(y_, 1, 0, b, h, scratch.take(values)),
+                 dy = matrix(dy_, 1, 0, b, h, scratch.take(values));
+    float* out = scratch.take(values);
     float *s = scratch.take(d.tokens * d.padded), *dp = scratch.take(d.tokens * d.padded);
     float* work = scratch.take(work_floats(true));
     scores(part[0], part[1], s, work);
     scores(dy, part[2], dp, work);
     const float scale = biased(s, b, h);
     simd.softmax_bwd(s, dp, d.tokens, d.padded, scale, number * d.tokens, drop,
-                     lse_.f32() + number * d.tokens, y, dy, d.head, scratch.take(d.padded + 32));
+                     lse_.f32() + number * d.tokens, y.f32, dy.f32, d.head,
+                     scratch.take(d.padded + 32));
     if (bias_) simd.add_bias_bwd(dp, d.tokens, d.padded, scale_, dbias);
     if (!dqkv_) return;
     const auto emit = [&](int64_t which) {
@@ -327,8 +335,7 @@ class AttentionMatrixKernel final : public HeadKernel {
     float *dy = scratch.take(d.tokens * d.head), *s = scratch.take(d.tokens * d.padded),
           *work = scratch.take(work_floats(false));
     if (dy_) {
-      simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
-      scores(dy, part[2], s, work);
+      scores(matrix(dy_, 1, 0, b, h, dy), part[2], s, work);
     } else {
       scores(part[0], part[1], s, work);
       const float scale = biased(s, b, h);

@@ -130,7 +130,7 @@ class TiledLinearBwd final : public Kernel {
         direct_(op.act == Act::kNone && op.drop == 0) {
     const int64_t rows = chunks_.size;
     dpre_at_ = dx_ ? packed_words(k_, n_) : 0;
-    left_at_ = dpre_at_ + (direct_ ? 0 : rows * n_);
+    left_at_ = dpre_at_ + (direct_ ? 0 : (rows * n_ + 1) / 2);
     turned_at_ = left_at_ + (dx_ ? packed_words(rows, n_) : 0);
     x_at_ = turned_at_ + (dw_ ? packed_words(n_, rows) : 0);
     const int64_t end = x_at_ + (dw_ ? packed_words(k_, rows) : 0);
@@ -149,7 +149,7 @@ class TiledLinearBwd final : public Kernel {
     for (int64_t c = 0; c < chunks_.count(); ++c) {
       const int64_t row = chunks_.first(c), rows = chunks_.last(c) - row;
       Array dpre = floats(dy_);
-      if (!direct_) dpre = {prepare(gradient, row, rows, shared + dpre_at_), DType::kF32};
+      if (!direct_) dpre = prepare(gradient, row, rows, shared + dpre_at_);
       pack_chunk(shared, dpre, direct_ ? row : 0, row, rows);
       multiply_chunk(shared, row, rows);
     }
@@ -173,15 +173,15 @@ class TiledLinearBwd final : public Kernel {
     });
   }
 
-  float* prepare(const LinearGradArgs& gradient, int64_t row, int64_t rows, uint32_t* at) {
-    auto* dpre = reinterpret_cast<float*>(at);
+  Array prepare(const LinearGradArgs& gradient, int64_t row, int64_t rows, uint32_t* at) {
+    auto* dpre = reinterpret_cast<uint16_t*>(at);
     for_chunks(cpu_, {rows, std::max<int64_t>(1, 16384 / n_)},
                [&](int64_t first, int64_t last, int64_t, int thread) {
                  cpu_.simd().linear->gradient(
-                     gradient, row + first, last - first, dpre + first * n_,
+                     gradient, row + first, last - first, {dpre + first * n_, DType::kBF16},
                      reinterpret_cast<float*>(cpu_.thread_scratch(thread)));
                });
-    return dpre;
+    return {dpre, DType::kBF16};
   }
 
   // dpre from its row `at`: as the left operand of dx, and turned as that of dw; x as the right one
@@ -260,7 +260,7 @@ class TiledLinearBwd final : public Kernel {
   int64_t n_, k_;
   Chunks chunks_;
   bool direct_;  // dy serves as dpre
-  // In shared scratch, behind the weights, in words: dpre in f32, packed, packed turned, and x.
+  // In shared scratch, behind the weights, in words: dpre, the same packed, packed turned, and x.
   int64_t dpre_at_ = 0, left_at_ = 0, turned_at_ = 0, x_at_ = 0;
 };
 

@@ -93,8 +93,11 @@ void pack_as(const T* p, int64_t stride, int64_t lines, int64_t depth, uint32_t*
         }
         const T* from = p + (kAlong ? line * stride + d : d * stride + line);
         if constexpr (kAlong) prefetch_ahead(from, stride, left);
-        write_tile<kAlong, kTransposed>(tile_rows<kAlong>(from, stride, left, depth - d, buffer),
-                                        to);
+        // What is gathered along lines already is a tile of the left operand.
+        auto* tile = reinterpret_cast<uint16_t*>(to);
+        const Rows rows = tile_rows<kAlong>(from, stride, left, depth - d,
+                                            kAlong && !kTransposed ? tile : buffer);
+        if (rows.p != tile) write_tile<kAlong, kTransposed>(rows, to);
       }
 }
 

@@ -6,7 +6,8 @@
 namespace vitrum::cpu {
 namespace {
 
-// Steps of a band in one pass: its slice (24 KiB) stays in the first-level cache for all rows.
+// Steps of a band in one pass: its slice (24 KiB) stays in the first-level cache for all columns,
+// whose slices come from the second-level one.
 constexpr int64_t kSliceSteps = 12;
 
 // A block of at most 32 x 32. Unit::block<tall, wide> writes whole tiles, so one that reaches past
@@ -35,9 +36,9 @@ template <class Unit>
 void multiply(const TileProduct& p) {
   [[maybe_unused]] const Unit unit;  // for as long as it is used
   const int64_t steps = tile_steps(p.depth), band = band_words(p.depth);
-  for (int64_t j = 0; j < p.columns; j += kBand)
-    for (int64_t s = 0; s < steps; s += kSliceSteps)
-      for (int64_t r = 0; r < p.rows; r += kBand)
+  for (int64_t s = 0; s < steps; s += kSliceSteps)
+    for (int64_t r = 0; r < p.rows; r += kBand)
+      for (int64_t j = 0; j < p.columns; j += kBand)
         block<Unit>(p.a + r / kBand * band + s * kStepWords,
                     p.b + j / kBand * band + s * kStepWords, p.c + r * p.ldc + j, p.ldc,
                     p.rows - r < kBand ? p.rows - r : kBand,
