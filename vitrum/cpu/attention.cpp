@@ -159,8 +159,8 @@ class HeadKernel : public Kernel {
   void multiply_tiles(const TileSource& a, const TileSource& b, float* c, int64_t ldc,
                       int64_t columns, int64_t depth, float* work) const {
     auto *right = reinterpret_cast<uint32_t*>(work), *left = right + right_words();
-    cpu_.simd().tiles->pack(a, TileSide::kLeft, dims_.tokens, depth, left);
-    cpu_.simd().tiles->pack(b, TileSide::kRight, columns, depth, right);
+    cpu_.simd().tiles->pack(a, TileSide::kLeft, dims_.tokens, depth, left, band_words(depth));
+    cpu_.simd().tiles->pack(b, TileSide::kRight, columns, depth, right, band_words(depth));
     cpu_.tiles()->multiply({.a = left,
                             .b = right,
                             .c = c,

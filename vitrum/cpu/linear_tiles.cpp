@@ -11,12 +11,12 @@ static_assert(kBlockRows % kBand == 0 && kBlockColumns % kBand == 0);
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Rows, or columns, of a matrix as the lines of an operand, from line `first` and depth `from`.
+// A matrix from its row `first`; the lines of the operand are its rows, or its columns.
 TileSource rows_of(const Array& x, int64_t width, int64_t first) {
   return {x, first * width, width, /*along=*/true};
 }
-TileSource columns_of(const Array& x, int64_t width, int64_t first, int64_t from = 0) {
-  return {x, from * width + first, width, /*along=*/false};
+TileSource columns_of(const Array& x, int64_t width, int64_t first) {
+  return {x, first * width, width, /*along=*/false};
 }
 
 // Words of scratch are counted in floats.
@@ -28,7 +28,7 @@ void pack_rows(CpuBackend& cpu, const TensorView& x, TileSide side, uint32_t* to
   const int64_t depth = x.shape[-1];
   for_chunks(cpu, {x.shape.rows(), kBand}, [&](int64_t first, int64_t last, int64_t band, int) {
     cpu.simd().tiles->pack(rows_of(floats(x), depth, first), side, last - first, depth,
-                           to + band * band_words(depth));
+                           to + band * band_words(depth), band_words(depth));
   });
 }
 
@@ -83,9 +83,11 @@ class TiledLinear final : public LinearForward {
     const uint32_t *a = own, *b = shared + first / kBand * band_words(k_);
     if (few_) {
       a = shared, b = own;
-      cpu_.simd().tiles->pack(rows_of(floats(w_), k_, first), TileSide::kRight, count, k_, own);
+      cpu_.simd().tiles->pack(rows_of(floats(w_), k_, first), TileSide::kRight, count, k_, own,
+                              band_words(k_));
     } else {
-      cpu_.simd().tiles->pack(rows_of(floats(x_), k_, row), TileSide::kLeft, rows, k_, own);
+      cpu_.simd().tiles->pack(rows_of(floats(x_), k_, row), TileSide::kLeft, rows, k_, own,
+                              band_words(k_));
     }
     auto* c = reinterpret_cast<float*>(own) + product_at_;
     for (int64_t j = 0; j < count; j += kBlockColumns) {
@@ -148,9 +150,7 @@ class TiledLinearBwd final : public Kernel {
                                   op_.drop > 0 ? &drop : nullptr, n_};
     for (int64_t c = 0; c < chunks_.count(); ++c) {
       const int64_t row = chunks_.first(c), rows = chunks_.last(c) - row;
-      Array dpre = floats(dy_);
-      if (!direct_) dpre = prepare(gradient, row, rows, shared + dpre_at_);
-      pack_chunk(shared, dpre, direct_ ? row : 0, row, rows);
+      prepare_chunk(gradient, shared, row, rows);
       multiply_chunk(shared, row, rows);
     }
   }
@@ -158,71 +158,65 @@ class TiledLinearBwd final : public Kernel {
  private:
   static constexpr int64_t kWeightRows = 128, kWeightColumns = 256;  // block of dw in one task
 
-  // As many rows as stay in the second-level cache when packed; but each chunk reads and writes all
-  // of dw, and the products must outweigh that.
+  // Few enough rows that they stay in the cache when packed; but each chunk reads and writes all of
+  // dw, and where that is large the products must outweigh it.
   static int64_t rows_per_chunk(int64_t rows, int64_t n, int64_t k) {
-    const int64_t wanted = std::clamp<int64_t>((int64_t{1} << 20) / (n + k), 512, 2048);
+    const int64_t least = n * k <= (1 << 18) ? 384 : 1024;
+    const int64_t wanted = std::clamp<int64_t>((int64_t{1} << 19) / (n + k), least, 2048);
     const int64_t parts = std::max<int64_t>(divide_up(rows, wanted), 1);
     return std::max(divide_up(divide_up(rows, parts), kBand), int64_t{1}) * kBand;
   }
 
   void pack_weights(uint32_t* to) {
-    for_chunks(cpu_, {k_, kBand}, [&](int64_t first, int64_t last, int64_t band, int) {
-      cpu_.simd().tiles->pack(columns_of(floats(w_), k_, first), TileSide::kRight, last - first, n_,
-                              to + band * band_words(n_));
+    for_chunks(cpu_, {n_, kStepDepth}, [&](int64_t first, int64_t last, int64_t step, int) {
+      cpu_.simd().tiles->pack(columns_of(floats(w_), k_, first), TileSide::kRight, k_, last - first,
+                              to + step * kStepWords, band_words(n_));
     });
   }
 
-  Array prepare(const LinearGradArgs& gradient, int64_t row, int64_t rows, uint32_t* at) {
-    auto* dpre = reinterpret_cast<uint16_t*>(at);
-    for_chunks(cpu_, {rows, std::max<int64_t>(1, 16384 / n_)},
-               [&](int64_t first, int64_t last, int64_t, int thread) {
-                 cpu_.simd().linear->gradient(
-                     gradient, row + first, last - first, {dpre + first * n_, DType::kBF16},
-                     reinterpret_cast<float*>(cpu_.thread_scratch(thread)));
-               });
-    return {dpre, DType::kBF16};
+  // The rows of dpre in this chunk, from which row of the tensor on.
+  struct Rows {
+    Array x;
+    int64_t first;
+  };
+  Rows dpre(uint32_t* shared, int64_t row) const {
+    return direct_ ? Rows{floats(dy_), row} : Rows{{shared + dpre_at_, DType::kBF16}, 0};
   }
 
-  // dpre from its row `at`: as the left operand of dx, and turned as that of dw; x as the right one
-  // of dw; and the column sums.
-  void pack_chunk(uint32_t* shared, Array dpre, int64_t at, int64_t row, int64_t rows) {
+  // dpre, and at once: packed as the left operand of dx, turned as that of dw, and x as the right
+  // operand of dw. A task has the rows of one band, which are one step in the depth of dw.
+  void prepare_chunk(const LinearGradArgs& gradient, uint32_t* shared, int64_t row, int64_t rows) {
     const TilePacking& tiles = *cpu_.simd().tiles;
-    const Chunks lines{dx_ ? rows : 0, kBand}, outputs{dw_ || dbias_ ? n_ : 0, kBand},
-        inputs{dw_ ? k_ : 0, kBand};
-    const int64_t before_outputs = lines.count(), before_inputs = before_outputs + outputs.count();
-    cpu_.pool().run(before_inputs + inputs.count(), [&](int64_t task, int) {
-      if (task < before_outputs) {
-        const int64_t first = lines.first(task), count = lines.last(task) - first;
-        tiles.pack(rows_of(dpre, n_, at + first), TileSide::kLeft, count, n_,
-                   shared + left_at_ + task * band_words(n_));
-      } else if (task < before_inputs) {
-        const int64_t band = task - before_outputs, first = outputs.first(band),
-                      count = outputs.last(band) - first;
-        if (dw_)
-          tiles.pack(columns_of(dpre, n_, first, at), TileSide::kLeft, count, rows,
-                     shared + turned_at_ + band * band_words(rows));
-        if (dbias_)
-          cpu_.simd().linear->column_sums(dpre, at * n_ + first, n_, rows, count,
-                                          dbias_.f32() + first);
-      } else {
-        const int64_t band = task - before_inputs, first = inputs.first(band);
-        tiles.pack(columns_of(floats(x_), k_, first, row), TileSide::kRight,
-                   inputs.last(band) - first, rows, shared + x_at_ + band * band_words(rows));
-      }
+    const Rows d = dpre(shared, row);
+    for_chunks(cpu_, {rows, kBand}, [&](int64_t first, int64_t last, int64_t band, int thread) {
+      const int64_t count = last - first;
+      if (!direct_)
+        cpu_.simd().linear->gradient(gradient, row + first, count,
+                                     {static_cast<uint16_t*>(d.x.data) + first * n_, DType::kBF16},
+                                     reinterpret_cast<float*>(cpu_.thread_scratch(thread)));
+      if (dx_)
+        tiles.pack(rows_of(d.x, n_, d.first + first), TileSide::kLeft, count, n_,
+                   shared + left_at_ + band * band_words(n_), band_words(n_));
+      if (!dw_) return;
+      tiles.pack(columns_of(d.x, n_, d.first + first), TileSide::kLeft, n_, count,
+                 shared + turned_at_ + band * kStepWords, band_words(rows));
+      tiles.pack(columns_of(floats(x_), k_, row + first), TileSide::kRight, k_, count,
+                 shared + x_at_ + band * kStepWords, band_words(rows));
     });
   }
 
-  void multiply_chunk(const uint32_t* shared, int64_t row, int64_t rows) {
+  void multiply_chunk(uint32_t* shared, int64_t row, int64_t rows) {
     const Chunks blocks{dx_ ? rows : 0, kBlockRows}, outputs{dw_ ? n_ : 0, kWeightRows},
-        inputs{k_, kWeightColumns};
-    const int64_t dx_tasks = blocks.count();
-    cpu_.pool().run(dx_tasks + outputs.count() * inputs.count(), [&](int64_t task, int thread) {
-      if (task < dx_tasks) {
+        inputs{k_, kWeightColumns}, sums{dbias_ ? n_ : 0, kBlockColumns};
+    const int64_t before_dw = blocks.count(),
+                  before_sums = before_dw + outputs.count() * inputs.count();
+    const Rows d = dpre(shared, row);
+    cpu_.pool().run(before_sums + sums.count(), [&](int64_t task, int thread) {
+      if (task < before_dw) {
         const int64_t first = blocks.first(task);
         input_gradient(shared, row, first, blocks.last(task) - first, thread);
-      } else {
-        const int64_t block = task - dx_tasks, n = outputs.first(block / inputs.count()),
+      } else if (task < before_sums) {
+        const int64_t block = task - before_dw, n = outputs.first(block / inputs.count()),
                       k = inputs.first(block % inputs.count());
         cpu_.tiles()->multiply({.a = shared + turned_at_ + n / kBand * band_words(rows),
                                 .b = shared + x_at_ + k / kBand * band_words(rows),
@@ -232,6 +226,11 @@ class TiledLinearBwd final : public Kernel {
                                 .columns = inputs.last(block % inputs.count()) - k,
                                 .depth = rows,
                                 .accumulate = true});
+      } else {
+        const int64_t first = sums.first(task - before_sums),
+                      count = sums.last(task - before_sums) - first;
+        cpu_.simd().linear->column_sums(d.x, d.first * n_ + first, n_, rows, count,
+                                        dbias_.f32() + first);
       }
     });
   }

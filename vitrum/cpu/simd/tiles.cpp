@@ -81,41 +81,55 @@ VITRUM_LANES void prefetch_ahead(const T* p, int64_t stride, int64_t lines) {
 }
 
 template <bool kAlong, bool kTransposed, class T>
-void pack_as(const T* p, int64_t stride, int64_t lines, int64_t depth, uint32_t* to) {
+VITRUM_LANES void pack_tile(const T* p, int64_t stride, int64_t lines, int64_t depth,
+                            uint32_t* to) {
   alignas(64) uint16_t buffer[kStepDepth * kTile];
-  for (int64_t band = 0; band < lines; band += kBand)
+  if constexpr (kAlong) prefetch_ahead(p, stride, lines);
+  // What is gathered along lines already is a tile of the left operand.
+  auto* tile = reinterpret_cast<uint16_t*>(to);
+  const Rows rows =
+      tile_rows<kAlong>(p, stride, lines, depth, kAlong && !kTransposed ? tile : buffer);
+  if (rows.p != tile) write_tile<kAlong, kTransposed>(rows, to);
+}
+
+// Band by band where that reads memory in order, else step by step.
+template <bool kAlong, bool kTransposed, class T>
+void pack_as(const T* p, int64_t stride, int64_t lines, int64_t depth, uint32_t* to, int64_t band) {
+  const auto pack_step = [&](int64_t first, int64_t d) {
+    uint32_t* tile = to + first / kBand * band + d / kStepDepth * kStepWords;
+    for (int64_t line = first; line < first + kBand; line += kTile, tile += kTileWords)
+      if (line < lines)
+        pack_tile<kAlong, kTransposed>(p + (kAlong ? line * stride + d : d * stride + line), stride,
+                                       lines - line, depth - d, tile);
+      else
+        for (int64_t i = 0; i < kTileWords; ++i) tile[i] = 0;
+  };
+  if constexpr (kAlong) {
+    for (int64_t first = 0; first < lines; first += kBand)
+      for (int64_t d = 0; d < depth; d += kStepDepth) pack_step(first, d);
+  } else {
     for (int64_t d = 0; d < depth; d += kStepDepth)
-      for (int64_t line = band; line < band + kBand; line += kTile, to += kTileWords) {
-        const int64_t left = lines - line;
-        if (left <= 0) {
-          for (int64_t i = 0; i < kTileWords; ++i) to[i] = 0;
-          continue;
-        }
-        const T* from = p + (kAlong ? line * stride + d : d * stride + line);
-        if constexpr (kAlong) prefetch_ahead(from, stride, left);
-        // What is gathered along lines already is a tile of the left operand.
-        auto* tile = reinterpret_cast<uint16_t*>(to);
-        const Rows rows = tile_rows<kAlong>(from, stride, left, depth - d,
-                                            kAlong && !kTransposed ? tile : buffer);
-        if (rows.p != tile) write_tile<kAlong, kTransposed>(rows, to);
-      }
+      for (int64_t first = 0; first < lines; first += kBand) pack_step(first, d);
+  }
 }
 
 template <class T>
-void pack_from(const TileSource& s, TileSide side, int64_t lines, int64_t depth, uint32_t* to) {
+void pack_from(const TileSource& s, TileSide side, int64_t lines, int64_t depth, uint32_t* to,
+               int64_t band) {
   const T* p = static_cast<const T*>(s.x.data) + s.at;
   const bool right = side == TileSide::kRight;
   if (s.along)
-    right ? pack_as<true, true>(p, s.stride, lines, depth, to)
-          : pack_as<true, false>(p, s.stride, lines, depth, to);
+    right ? pack_as<true, true>(p, s.stride, lines, depth, to, band)
+          : pack_as<true, false>(p, s.stride, lines, depth, to, band);
   else
-    right ? pack_as<false, false>(p, s.stride, lines, depth, to)
-          : pack_as<false, true>(p, s.stride, lines, depth, to);
+    right ? pack_as<false, false>(p, s.stride, lines, depth, to, band)
+          : pack_as<false, true>(p, s.stride, lines, depth, to, band);
 }
 
-void pack(const TileSource& s, TileSide side, int64_t lines, int64_t depth, uint32_t* to) {
-  s.x.dtype == DType::kBF16 ? pack_from<uint16_t>(s, side, lines, depth, to)
-                            : pack_from<float>(s, side, lines, depth, to);
+void pack(const TileSource& s, TileSide side, int64_t lines, int64_t depth, uint32_t* to,
+          int64_t band) {
+  s.x.dtype == DType::kBF16 ? pack_from<uint16_t>(s, side, lines, depth, to, band)
+                            : pack_from<float>(s, side, lines, depth, to, band);
 }
 
 }  // namespace

@@ -30,8 +30,10 @@ struct TileSource {
 enum class TileSide { kLeft, kRight };
 
 struct TilePacking {
-  // Writes packed_words(lines, depth) words.
-  void (*pack)(const TileSource&, TileSide, int64_t lines, int64_t depth, uint32_t* to);
+  // Writes band_words(depth) words for each band; bands are `band` words apart, so that a part of
+  // the depth can be packed on its own.
+  void (*pack)(const TileSource&, TileSide, int64_t lines, int64_t depth, uint32_t* to,
+               int64_t band);
 };
 
 // C (rows, columns) = A B + (accumulate ? C : 0), A and B packed from the first row and column.
