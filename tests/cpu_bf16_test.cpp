@@ -1,6 +1,6 @@
-// Products of bf16 operands on the CPU: packing, edges, linear layers and attention, for every unit
-// that multiplies tiles. "tiles" is AMX in plain loops and runs everywhere; the others are skipped,
-// visibly, on processors without their instructions.
+// Products of bf16 operands on the CPU: packing, edges, linear layers, attention and convolution,
+// for every unit that multiplies tiles. "tiles" is AMX in plain loops and runs everywhere; the
+// others are skipped, visibly, on processors without their instructions.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -147,7 +147,8 @@ TEST_P(CpuBf16, InfinityStaysInItsRow) {
 std::vector<OpCase> grid() {
   std::vector<OpCase> all;
   for (size_t op = 0; op < kOps; ++op)
-    for (const char* name : {"Linear", "LinearBwd", "Attention", "AttentionBwd"})
+    for (const char* name :
+         {"Linear", "LinearBwd", "Attention", "AttentionBwd", "Conv2d", "Conv2dBwd"})
       if (op_name(op) == name)
         for (OpCase& c : op_cases(op, kBF16)) all.push_back(std::move(c));
   return all;

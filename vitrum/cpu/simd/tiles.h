@@ -42,6 +42,7 @@ struct TileProduct {
   float* c;
   int64_t ldc, rows, columns, depth;
   bool accumulate;
+  int64_t b_band = 0;  // words from band to band of B, where it was packed deeper than this product
 };
 // Every element is one chain of sums in the order of depth, whatever block it falls into: results
 // depend on the unit, but not on rows, position or threads.

@@ -36,11 +36,12 @@ template <class Unit>
 void multiply(const TileProduct& p) {
   [[maybe_unused]] const Unit unit;  // for as long as it is used
   const int64_t steps = tile_steps(p.depth), band = band_words(p.depth);
+  const int64_t b_band = p.b_band > 0 ? p.b_band : band;
   for (int64_t s = 0; s < steps; s += kSliceSteps)
     for (int64_t r = 0; r < p.rows; r += kBand)
       for (int64_t j = 0; j < p.columns; j += kBand)
         block<Unit>(p.a + r / kBand * band + s * kStepWords,
-                    p.b + j / kBand * band + s * kStepWords, p.c + r * p.ldc + j, p.ldc,
+                    p.b + j / kBand * b_band + s * kStepWords, p.c + r * p.ldc + j, p.ldc,
                     p.rows - r < kBand ? p.rows - r : kBand,
                     p.columns - j < kBand ? p.columns - j : kBand,
                     steps - s < kSliceSteps ? steps - s : kSliceSteps, p.accumulate || s > 0);
