@@ -25,91 +25,132 @@ VITRUM_LANES Vec broadcast(float x) { return _mm256_set1_ps(x); }
 VITRUM_LANES Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 #endif
 
-constexpr int64_t kDepth =
-    160;  // k per pass: a slice of a panel (40 KiB) stays in the first-level cache
+// A line into the first-level cache, or into the second.
+VITRUM_LANES void fetch_near(const float* p) { _mm_prefetch(p, _MM_HINT_T0); }
+VITRUM_LANES void fetch_far(const float* p) { _mm_prefetch(p, _MM_HINT_T1); }
 
-// One tile: R rows by V vectors. A is read as a[r * row_stride + i * k_stride].
-template <int R, int V>
-void tile(const float* a, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb,
-          float* c, int64_t ldc, int64_t k, bool accumulate) {
+constexpr int64_t kDepth = 128;  // k per pass: a slice of a panel (32 KiB) stays in the first-level
+                                 // cache, beside two tiles' rows of A and C
+constexpr int64_t kBlock = 16;   // k per line of A
+
+// What the tiles after this one read. Asking for it here hides the second-level cache, and for B
+// the memory behind that, behind arithmetic. Addresses past the end of a matrix do no harm.
+struct Ahead {
+  const float* a;  // rows of the next tile
+  const float* c;
+  const float* b;   // a part of the next slice
+  int64_t b_lines;  // of it, per block of k
+};
+
+// One tile: R rows by V vectors. A is row-major with stride lda, or a strip of kStrip rows.
+template <int R, int V, bool kPacked>
+void tile(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+          int64_t k, bool accumulate, const Ahead& next) {
+  constexpr int64_t kNextK = kPacked ? kStrip : 1;
+  const int64_t next_row = kPacked ? 1 : lda;
   Vec acc[R][V];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 5
     for (int v = 0; v < V; ++v) acc[r][v] = accumulate ? load_vec(c + r * ldc + v * kLanes) : Vec{};
-  for (int64_t i = 0; i < k; ++i, b += ldb, a += k_stride) {
+  const float* upper = a + 3 * next_row;  // two pointers and one distance reach six rows
+  const auto step = [&] {
     Vec bv[V];
 #pragma GCC unroll 5
     for (int v = 0; v < V; ++v) bv[v] = load_vec(b + v * kLanes);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
-      const Vec x = broadcast(a[r * row_stride]);
+      const Vec x = broadcast(r < 3 ? a[r * next_row] : upper[(r - 3) * next_row]);
 #pragma GCC unroll 5
       for (int v = 0; v < V; ++v) acc[r][v] = multiply_add(x, bv[v], acc[r][v]);
     }
+    b += ldb, a += kNextK, upper += kNextK;
+  };
+  const float *next_a = next.a, *next_b = next.b, *next_c = next.c;
+  int64_t i = 0;
+  for (; i + kBlock <= k; i += kBlock) {
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) fetch_near(next_a + r * (kPacked ? kBlock : lda));
+#pragma GCC unroll 5
+    for (int v = 0; v < V; ++v) fetch_near(next_c + v * kLanes);
+    next_a += kBlock * kNextK, next_c += ldc;
+    for (int64_t line = 0; line < next.b_lines; ++line, next_b += 16) fetch_far(next_b);
+    for (int64_t n = 0; n < kBlock; ++n) step();
   }
+  for (; i < k; ++i) step();
+  __asm__("" : "+r"(c));  // or its 24 addresses would be kept from above, in registers B needs
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 5
     for (int v = 0; v < V; ++v) store_vec(c + r * ldc + v * kLanes, acc[r][v]);
 }
 
-using Tile = void (*)(const float*, int64_t, int64_t, const float*, int64_t, float*, int64_t,
-                      int64_t, bool);
-template <int R>
+using Tile = void (*)(const float*, int64_t, const float*, int64_t, float*, int64_t, int64_t, bool,
+                      const Ahead&);
+template <bool kPacked, int R>
 Tile by_vectors(int v) {
 #ifdef __AVX512F__
-  static constexpr Tile kTiles[] = {tile<R, 1>, tile<R, 2>, tile<R, 3>, tile<R, 4>,
-                                    R <= 5 ? tile < R <= 5 ? R : 1, 5 > : nullptr};
+  static constexpr Tile kTiles[] = {tile<R, 1, kPacked>, tile<R, 2, kPacked>, tile<R, 3, kPacked>,
+                                    tile<R, 4, kPacked>, R <= 5 ? tile < R <= 5 ? R : 1, 5,
+                                    kPacked > : nullptr};
 #else
-  static constexpr Tile kTiles[] = {tile<R, 1>, tile<R, 2>};
+  static constexpr Tile kTiles[] = {tile<R, 1, kPacked>, tile<R, 2, kPacked>};
 #endif
   return kTiles[v - 1];
 }
+template <bool kPacked>
 Tile choose(int64_t rows, int v) {
   switch (rows) {
-    case 1: return by_vectors<1>(v);
-    case 2: return by_vectors<2>(v);
-    case 3: return by_vectors<3>(v);
-    case 4: return by_vectors<4>(v);
-    case 5: return by_vectors<5>(v);
-    default: return by_vectors<6>(v);
+    case 1: return by_vectors<kPacked, 1>(v);
+    case 2: return by_vectors<kPacked, 2>(v);
+    case 3: return by_vectors<kPacked, 3>(v);
+    case 4: return by_vectors<kPacked, 4>(v);
+    case 5: return by_vectors<kPacked, 5>(v);
+    default: return by_vectors<kPacked, 6>(v);
   }
 }
 
 // A tile whose last vector reaches past `width`: computed in a buffer, only the real columns
 // copied.
-void edge_tile(Tile f, const float* a, int64_t row_stride, int64_t k_stride, const float* b,
-               int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width,
-               bool accumulate) {
+void edge_tile(Tile f, const float* a, int64_t lda, const float* b, int64_t ldb, float* c,
+               int64_t ldc, int64_t rows, int64_t k, int64_t width, bool accumulate,
+               const Ahead& next) {
   alignas(64) float buffer[kStrip * kLastPanel];
   for (int64_t r = 0; accumulate && r < rows; ++r)
     for (int64_t j = 0; j < kLastPanel; ++j)
       buffer[r * kLastPanel + j] = j < width ? c[r * ldc + j] : 0.f;
-  f(a, row_stride, k_stride, b, ldb, buffer, kLastPanel, k, accumulate);
+  f(a, lda, b, ldb, buffer, kLastPanel, k, accumulate, next);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t j = 0; j < width; ++j) c[r * ldc + j] = buffer[r * kLastPanel + j];
 }
 
-// All rows of one panel for one slice of k; at(r) is where row r of A starts, which packed strips
+// All rows of one panel for one slice of k. Row r of A starts at a + r * lda, which packed strips
 // know for multiples of six only.
-template <bool strips_of_six, class At>
-void sweep(const At& at, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb,
-           float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width, bool accumulate) {
+template <bool kPacked>
+void sweep(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+           int64_t rows, int64_t k, int64_t width, bool accumulate) {
+  constexpr int64_t kColumns = kWide * kLanes, kMostLines = 4;
+  const auto divide_up = [](int64_t x, int64_t y) { return (x + y - 1) / y; };
+  const int64_t tiles = divide_up(rows, kStrip) * divide_up(width, kColumns);
+  const int64_t lines = divide_up(ldb * kBlock / 16, tiles);
+  Ahead next{.a = a, .c = c, .b = b + k * ldb, .b_lines = lines < kMostLines ? lines : kMostLines};
   for (int64_t j = 0, w; j < width; j += w) {
     // A fifth vector is taken along rather than left for a pass of its own: 5 x 5 accumulators.
-    const bool all = kWide == 4 && !strips_of_six && width - j <= kLastPanel;
-    w = all || width - j < kWide * kLanes ? width - j : kWide * kLanes;
+    const bool all = kWide == 4 && !kPacked && width - j <= kLastPanel;
+    w = all || width - j < kColumns ? width - j : kColumns;
     const int v = static_cast<int>((w + kLanes - 1) / kLanes);
     const int64_t most = v > 4 ? 5 : kStrip;
     for (int64_t r = 0; r < rows; r += most) {
       const int64_t n = rows - r < most ? rows - r : most;
-      const Tile f = choose(n, v);
+      const Tile f = choose<kPacked>(n, v);
+      const bool last = r + most >= rows, end = last && j + w >= width;
+      next.a = end ? a + k * (kPacked ? kStrip : 1) : last ? a : a + (r + most) * lda;
+      next.c = last ? c + j + w : c + (r + most) * ldc + j;
       if (w == v * kLanes)
-        f(at(r), row_stride, k_stride, b + j, ldb, c + r * ldc + j, ldc, k, accumulate);
+        f(a + r * lda, lda, b + j, ldb, c + r * ldc + j, ldc, k, accumulate, next);
       else
-        edge_tile(f, at(r), row_stride, k_stride, b + j, ldb, c + r * ldc + j, ldc, n, k, w,
-                  accumulate);
+        edge_tile(f, a + r * lda, lda, b + j, ldb, c + r * ldc + j, ldc, n, k, w, accumulate, next);
+      next.b += next.b_lines * k;
     }
   }
 }
@@ -117,20 +158,16 @@ void sweep(const At& at, int64_t row_stride, int64_t k_stride, const float* b, i
 void panel(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
            int64_t rows, int64_t k, int64_t width, bool accumulate) {
   const int64_t most = ldb > kPanel ? kDepth * kPanel / kLastPanel : kDepth;
-  for (int64_t i = 0; i < k; i += most) {
-    const int64_t depth = k - i < most ? k - i : most;
-    sweep<false>([&](int64_t r) { return a + r * lda + i; }, lda, 1, b + i * ldb, ldb, c, ldc, rows,
-                 depth, width, accumulate || i > 0);
-  }
+  for (int64_t i = 0; i < k; i += most)
+    sweep<false>(a + i, lda, b + i * ldb, ldb, c, ldc, rows, k - i < most ? k - i : most, width,
+                 accumulate || i > 0);
 }
 
 void strips(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
             int64_t k, int64_t width, bool accumulate) {
-  for (int64_t i = 0; i < k; i += kDepth) {
-    const int64_t depth = k - i < kDepth ? k - i : kDepth;
-    sweep<true>([&](int64_t r) { return a + r * k + i * kStrip; }, 1, kStrip, b + i * ldb, ldb, c,
-                ldc, rows, depth, width, accumulate || i > 0);
-  }
+  for (int64_t i = 0; i < k; i += kDepth)
+    sweep<true>(a + i * kStrip, k, b + i * ldb, ldb, c, ldc, rows, k - i < kDepth ? k - i : kDepth,
+                width, accumulate || i > 0);
 }
 
 template <class T>
