@@ -105,12 +105,10 @@ class HeadKernel : public Kernel {
                               dims_.tokens, std::min(kPanel, dims_.head - j), false);
   }
   // c (tokens, head) = s^T b.
-  void weigh_transposed(const float* s, const float* b, float* c, float* strips) const {
-    const GemmKernels& gemm = *cpu_.simd().gemm;
-    gemm.pack_strips(s, dims_.padded, dims_.tokens, dims_.tokens, strips);
+  void weigh_transposed(const float* s, const float* b, float* c) const {
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      gemm.strips(strips, b + j, dims_.head, c + j, dims_.head, dims_.tokens, dims_.tokens,
-                  std::min(kPanel, dims_.head - j), false);
+      cpu_.simd().gemm->columns(s, dims_.padded, b + j, dims_.head, c + j, dims_.head, dims_.tokens,
+                                dims_.tokens, std::min(kPanel, dims_.head - j), false);
   }
   int64_t packed_floats() const { return kLastPanel * dims_.head; }
 
@@ -190,8 +188,8 @@ class AttentionBwdKernel final : public HeadKernel {
     if (dbias_)
       cpu_.reserve_shared(static_cast<size_t>(parts_.count() * d.heads * square()) * sizeof(float));
     reserve(side_by_side() ? lane_scratch(d.tokens)
-                           : 6 * d.tokens * d.head + 2 * d.tokens * d.padded +
-                                 (d.tokens + kStrip) * d.tokens + packed_floats() + d.padded + 512);
+                           : 6 * d.tokens * d.head + 2 * d.tokens * d.padded + packed_floats() +
+                                 d.padded + 512);
   }
 
   void launch() override {
@@ -237,8 +235,7 @@ class AttentionBwdKernel final : public HeadKernel {
     simd.gather(floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head, y);
     simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
     float *s = scratch.take(d.tokens * d.padded), *dp = scratch.take(d.tokens * d.padded);
-    float *strips = scratch.take((d.tokens + kStrip) * d.tokens),
-          *packed = scratch.take(packed_floats());
+    float* packed = scratch.take(packed_floats());
     scores(part[0], part[1], s, packed);
     scores(dy, part[2], dp, packed);
     const float scale = biased(s, b, h);
@@ -249,9 +246,9 @@ class AttentionBwdKernel final : public HeadKernel {
     const auto emit = [&](int64_t which) {
       simd.scatter(out, floats(dqkv_), at(b, h, 3, which), 3 * d.width, d.tokens, d.head);
     };
-    weigh_transposed(s, dy, out, strips), emit(2);        // dv = p^T dy
-    weigh_transposed(dp, part[0], out, strips), emit(1);  // dk = ds^T q
-    weigh(dp, part[1], out), emit(0);                     // dq = ds k
+    weigh_transposed(s, dy, out), emit(2);        // dv = p^T dy
+    weigh_transposed(dp, part[0], out), emit(1);  // dk = ds^T q
+    weigh(dp, part[1], out), emit(0);             // dq = ds k
   }
 
   TensorView dy_, qkv_, y_, lse_, dqkv_;

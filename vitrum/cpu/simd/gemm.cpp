@@ -42,12 +42,16 @@ struct Ahead {
   int64_t b_lines;  // of it, per block of k
 };
 
-// One tile: R rows by V vectors. A is row-major with stride lda, or a strip of kStrip rows.
-template <int R, int V, bool kPacked>
+// How A lies in memory: rows with stride lda; strips of kStrip rows, one column after the other; or
+// as its transpose, columns with stride lda.
+enum class Layout { kRows, kStrips, kColumns };
+
+// One tile: R rows by V vectors.
+template <int R, int V, Layout kA>
 void tile(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
           int64_t k, bool accumulate, const Ahead& next) {
-  constexpr int64_t kNextK = kPacked ? kStrip : 1;
-  const int64_t next_row = kPacked ? 1 : lda;
+  const int64_t next_k = kA == Layout::kRows ? 1 : kA == Layout::kStrips ? kStrip : lda;
+  const int64_t next_row = kA == Layout::kRows ? lda : 1;
   Vec acc[R][V];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
@@ -64,16 +68,22 @@ void tile(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, in
 #pragma GCC unroll 5
       for (int v = 0; v < V; ++v) acc[r][v] = multiply_add(x, bv[v], acc[r][v]);
     }
-    b += ldb, a += kNextK, upper += kNextK;
+    // Columns that lie 4 KiB apart share one set of the first-level cache, which has room for these
+    // few; what their lines have for the tiles after this one waits in the second level.
+    if constexpr (kA == Layout::kColumns) fetch_near(a + 8 * lda), fetch_far(a + 16);
+    b += ldb, a += next_k, upper += next_k;
   };
   const float *next_a = next.a, *next_b = next.b, *next_c = next.c;
   int64_t i = 0;
   for (; i + kBlock <= k; i += kBlock) {
+    if constexpr (kA != Layout::kColumns) {
 #pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) fetch_near(next_a + r * (kPacked ? kBlock : lda));
+      for (int r = 0; r < R; ++r) fetch_near(next_a + r * (kA == Layout::kStrips ? kBlock : lda));
+      next_a += kBlock * next_k;
+    }
 #pragma GCC unroll 5
     for (int v = 0; v < V; ++v) fetch_near(next_c + v * kLanes);
-    next_a += kBlock * kNextK, next_c += ldc;
+    next_c += ldc;
     for (int64_t line = 0; line < next.b_lines; ++line, next_b += 16) fetch_far(next_b);
     for (int64_t n = 0; n < kBlock; ++n) step();
   }
@@ -87,26 +97,25 @@ void tile(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, in
 
 using Tile = void (*)(const float*, int64_t, const float*, int64_t, float*, int64_t, int64_t, bool,
                       const Ahead&);
-template <bool kPacked, int R>
+template <Layout kA, int R>
 Tile by_vectors(int v) {
 #ifdef __AVX512F__
-  static constexpr Tile kTiles[] = {tile<R, 1, kPacked>, tile<R, 2, kPacked>, tile<R, 3, kPacked>,
-                                    tile<R, 4, kPacked>, R <= 5 ? tile < R <= 5 ? R : 1, 5,
-                                    kPacked > : nullptr};
+  static constexpr Tile kTiles[] = {tile<R, 1, kA>, tile<R, 2, kA>, tile<R, 3, kA>, tile<R, 4, kA>,
+                                    R <= 5 ? tile < R <= 5 ? R : 1, 5, kA > : nullptr};
 #else
-  static constexpr Tile kTiles[] = {tile<R, 1, kPacked>, tile<R, 2, kPacked>};
+  static constexpr Tile kTiles[] = {tile<R, 1, kA>, tile<R, 2, kA>};
 #endif
   return kTiles[v - 1];
 }
-template <bool kPacked>
+template <Layout kA>
 Tile choose(int64_t rows, int v) {
   switch (rows) {
-    case 1: return by_vectors<kPacked, 1>(v);
-    case 2: return by_vectors<kPacked, 2>(v);
-    case 3: return by_vectors<kPacked, 3>(v);
-    case 4: return by_vectors<kPacked, 4>(v);
-    case 5: return by_vectors<kPacked, 5>(v);
-    default: return by_vectors<kPacked, 6>(v);
+    case 1: return by_vectors<kA, 1>(v);
+    case 2: return by_vectors<kA, 2>(v);
+    case 3: return by_vectors<kA, 3>(v);
+    case 4: return by_vectors<kA, 4>(v);
+    case 5: return by_vectors<kA, 5>(v);
+    default: return by_vectors<kA, 6>(v);
   }
 }
 
@@ -124,32 +133,36 @@ void edge_tile(Tile f, const float* a, int64_t lda, const float* b, int64_t ldb,
     for (int64_t j = 0; j < width; ++j) c[r * ldc + j] = buffer[r * kLastPanel + j];
 }
 
-// All rows of one panel for one slice of k. Row r of A starts at a + r * lda, which packed strips
+// All rows of one panel for one slice of k. Rows of A start `next_row` apart, which packed strips
 // know for multiples of six only.
-template <bool kPacked>
+template <Layout kA>
 void sweep(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
            int64_t rows, int64_t k, int64_t width, bool accumulate) {
   constexpr int64_t kColumns = kWide * kLanes, kMostLines = 4;
   const auto divide_up = [](int64_t x, int64_t y) { return (x + y - 1) / y; };
   const int64_t tiles = divide_up(rows, kStrip) * divide_up(width, kColumns);
   const int64_t lines = divide_up(ldb * kBlock / 16, tiles);
+  const int64_t next_row = kA == Layout::kColumns ? 1 : lda;
   Ahead next{.a = a, .c = c, .b = b + k * ldb, .b_lines = lines < kMostLines ? lines : kMostLines};
   for (int64_t j = 0, w; j < width; j += w) {
     // A fifth vector is taken along rather than left for a pass of its own: 5 x 5 accumulators.
-    const bool all = kWide == 4 && !kPacked && width - j <= kLastPanel;
+    const bool all = kWide == 4 && kA == Layout::kRows && width - j <= kLastPanel;
     w = all || width - j < kColumns ? width - j : kColumns;
     const int v = static_cast<int>((w + kLanes - 1) / kLanes);
     const int64_t most = v > 4 ? 5 : kStrip;
     for (int64_t r = 0; r < rows; r += most) {
       const int64_t n = rows - r < most ? rows - r : most;
-      const Tile f = choose<kPacked>(n, v);
+      const Tile f = choose<kA>(n, v);
       const bool last = r + most >= rows, end = last && j + w >= width;
-      next.a = end ? a + k * (kPacked ? kStrip : 1) : last ? a : a + (r + most) * lda;
+      next.a = end    ? a + k * (kA == Layout::kStrips ? kStrip : 1)
+               : last ? a
+                      : a + (r + most) * next_row;
       next.c = last ? c + j + w : c + (r + most) * ldc + j;
       if (w == v * kLanes)
-        f(a + r * lda, lda, b + j, ldb, c + r * ldc + j, ldc, k, accumulate, next);
+        f(a + r * next_row, lda, b + j, ldb, c + r * ldc + j, ldc, k, accumulate, next);
       else
-        edge_tile(f, a + r * lda, lda, b + j, ldb, c + r * ldc + j, ldc, n, k, w, accumulate, next);
+        edge_tile(f, a + r * next_row, lda, b + j, ldb, c + r * ldc + j, ldc, n, k, w, accumulate,
+                  next);
       next.b += next.b_lines * k;
     }
   }
@@ -159,15 +172,22 @@ void panel(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, i
            int64_t rows, int64_t k, int64_t width, bool accumulate) {
   const int64_t most = ldb > kPanel ? kDepth * kPanel / kLastPanel : kDepth;
   for (int64_t i = 0; i < k; i += most)
-    sweep<false>(a + i, lda, b + i * ldb, ldb, c, ldc, rows, k - i < most ? k - i : most, width,
-                 accumulate || i > 0);
+    sweep<Layout::kRows>(a + i, lda, b + i * ldb, ldb, c, ldc, rows, k - i < most ? k - i : most,
+                         width, accumulate || i > 0);
 }
 
 void strips(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
             int64_t k, int64_t width, bool accumulate) {
   for (int64_t i = 0; i < k; i += kDepth)
-    sweep<true>(a + i * kStrip, k, b + i * ldb, ldb, c, ldc, rows, k - i < kDepth ? k - i : kDepth,
-                width, accumulate || i > 0);
+    sweep<Layout::kStrips>(a + i * kStrip, k, b + i * ldb, ldb, c, ldc, rows,
+                           k - i < kDepth ? k - i : kDepth, width, accumulate || i > 0);
+}
+
+void columns(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+             int64_t rows, int64_t k, int64_t width, bool accumulate) {
+  for (int64_t i = 0; i < k; i += kDepth)
+    sweep<Layout::kColumns>(a + i * lda, lda, b + i * ldb, ldb, c, ldc, rows,
+                            k - i < kDepth ? k - i : kDepth, width, accumulate || i > 0);
 }
 
 template <class T>
@@ -176,21 +196,27 @@ void pack_rows(const T* b, int64_t ldb, int64_t k, int64_t width, float* out, in
     for (int64_t j = 0; j < stride; j += 8) _mm256_storeu_ps(out + j, load8_n(b + j, width - j));
 }
 
+// Eight rows of the transpose, k from i to i + depth.
+template <class T>
+VITRUM_LANES void pack_eight(const T* b, int64_t ldb, int64_t rows, int64_t depth, float* out,
+                             int64_t stride) {
+  __m256 r[8];
+#pragma GCC unroll 8
+  for (int y = 0; y < 8; ++y) r[y] = y < rows ? load8_n(b + y * ldb, depth) : _mm256_setzero_ps();
+  transpose8(r);
+#pragma GCC unroll 8
+  for (int x = 0; x < 8; ++x)
+    if (x < depth) _mm256_storeu_ps(out + x * stride, r[x]);
+}
+
+// Whole lines of the transpose are used up before the next rows are read: where rows lie a multiple
+// of 4 KiB apart, a line would not be in the first-level cache any more.
 template <class T>
 void pack_columns(const T* b, int64_t ldb, int64_t k, int64_t width, float* out, int64_t stride) {
-  for (int64_t i = 0; i < k; i += 8) {
-    const int64_t depth = k - i < 8 ? k - i : 8;
-    for (int64_t j = 0; j < stride; j += 8) {
-      __m256 r[8];
-#pragma GCC unroll 8
-      for (int y = 0; y < 8; ++y)
-        r[y] = j + y < width ? load8_n(b + (j + y) * ldb + i, depth) : _mm256_setzero_ps();
-      transpose8(r);
-#pragma GCC unroll 8
-      for (int x = 0; x < 8; ++x)
-        if (x < depth) _mm256_storeu_ps(out + (i + x) * stride + j, r[x]);
-    }
-  }
+  for (int64_t i = 0; i < k; i += kBlock)
+    for (int64_t j = 0; j < stride; j += 8)
+      for (int64_t half = i; half < i + kBlock && half < k; half += 8)
+        pack_eight(b + j * ldb + half, ldb, width - j, k - half, out + half * stride + j, stride);
 }
 
 template <class T>
@@ -237,6 +263,7 @@ void widen(const uint16_t* from, int64_t n, float* to) {
 
 constinit const GemmKernels kGemm = {.panel = panel,
                                      .strips = strips,
+                                     .columns = columns,
                                      .pack_panel = pack_panel,
                                      .pack_strips = pack_strips,
                                      .widen = widen};
