@@ -126,16 +126,15 @@ class HeadKernel : public Kernel {
     if (tiled_)
       return multiply_tiles(turned(scores_in(s)), turned(b.source), c, dims_.head, dims_.head,
                             dims_.tokens, work);
-    const GemmKernels& gemm = *cpu_.simd().gemm;
-    gemm.pack_strips(s, dims_.padded, dims_.tokens, dims_.tokens, work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      gemm.strips(work, b.f32 + j, dims_.head, c + j, dims_.head, dims_.tokens, dims_.tokens,
-                  std::min(kPanel, dims_.head - j), false);
+      cpu_.simd().gemm->columns(s, dims_.padded, b.f32 + j, dims_.head, c + j, dims_.head,
+                                dims_.tokens, dims_.tokens, std::min(kPanel, dims_.head - j),
+                                false);
   }
-  int64_t work_floats(bool backward) const {
+  int64_t work_floats() const {
     const int64_t tokens = dims_.tokens, head = dims_.head;
     if (tiled_) return packed_words(tokens, std::max(tokens, head)) + right_words();
-    return std::max(kLastPanel * head, backward ? (tokens + kStrip) * tokens : int64_t{0});
+    return kLastPanel * head;
   }
 
   CpuBackend& cpu_;
@@ -180,9 +179,9 @@ class AttentionKernel final : public HeadKernel {
         y_(io.out[0]),
         lse_(io.out.size() > 1 ? io.out[1] : TensorView{}) {
     const Dims& d = dims_;
-    reserve(side_by_side() ? lane_scratch(d.tokens)
-                           : 4 * d.tokens * d.head + d.tokens * d.padded + work_floats(false) +
-                                 d.padded + 256);
+    reserve(side_by_side()
+                ? lane_scratch(d.tokens)
+                : 4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + d.padded + 256);
   }
 
   void launch() override {
@@ -208,7 +207,7 @@ class AttentionKernel final : public HeadKernel {
     const AttentionKernels& simd = *cpu_.simd().attention;
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
-    float *s = scratch.take(d.tokens * d.padded), *work = scratch.take(work_floats(false)),
+    float *s = scratch.take(d.tokens * d.padded), *work = scratch.take(work_floats()),
           *y = scratch.take(values);
     scores(part[0], part[1], s, work);
     float* lse = lse_ ? lse_.f32() + number * d.tokens : nullptr;
@@ -238,9 +237,9 @@ class AttentionBwdKernel final : public HeadKernel {
     const Dims& d = dims_;
     if (dbias_)
       cpu_.reserve_shared(static_cast<size_t>(parts_.count() * d.heads * square()) * sizeof(float));
-    reserve(side_by_side() ? lane_scratch(d.tokens)
-                           : 6 * d.tokens * d.head + 2 * d.tokens * d.padded + work_floats(true) +
-                                 d.padded + 512);
+    reserve(side_by_side()
+                ? lane_scratch(d.tokens)
+                : 6 * d.tokens * d.head + 2 * d.tokens * d.padded + work_floats() + d.padded + 512);
   }
 
   void launch() override {
@@ -286,7 +285,7 @@ class AttentionBwdKernel final : public HeadKernel {
                  dy = matrix(dy_, 1, 0, b, h, scratch.take(values));
     float* out = scratch.take(values);
     float *s = scratch.take(d.tokens * d.padded), *dp = scratch.take(d.tokens * d.padded);
-    float* work = scratch.take(work_floats(true));
+    float* work = scratch.take(work_floats());
     scores(part[0], part[1], s, work);
     scores(dy, part[2], dp, work);
     const float scale = biased(s, b, h);
@@ -317,7 +316,7 @@ class AttentionMatrixKernel final : public HeadKernel {
                         int64_t heads, const TensorView& out)
       : HeadKernel(cpu, in[0], heads, 0, 0, in, 1), dy_(dy), qkv_(in[0]), out_(out) {
     const Dims& d = dims_;
-    reserve(4 * d.tokens * d.head + d.tokens * d.padded + work_floats(false) + d.padded + 256);
+    reserve(4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + d.padded + 256);
   }
 
   void launch() override {
@@ -333,7 +332,7 @@ class AttentionMatrixKernel final : public HeadKernel {
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
     float *dy = scratch.take(d.tokens * d.head), *s = scratch.take(d.tokens * d.padded),
-          *work = scratch.take(work_floats(false));
+          *work = scratch.take(work_floats());
     if (dy_) {
       scores(matrix(dy_, 1, 0, b, h, dy), part[2], s, work);
     } else {
