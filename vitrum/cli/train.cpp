@@ -232,13 +232,13 @@ int train(const Options& o, const CommonOptions& common) {
   info(common, opening(trainer));
   if (common.verbose) info(common, "\n" + to_toml(trainer.recipe()));
   LivePage page(trainer, common);
-  const TrainResult result = trainer.run({.epoch = [&](const EpochMetrics& row, bool best) {
+  const auto tell = [&](const EpochMetrics& row, bool best) {
     if (common.json)
       print_out(to_json(row) + "\n");
     else if (!common.quiet)
       print_out(epoch_line(row, best, trainer.total_epochs()));
-    page.epoch();
-  }});
+  };
+  const TrainResult result = trainer.run({.epoch = tell, .saved = [&] { page.update(); }});
   page.finish(result.signal);
   if (result.signal != 0)
     return stopped(trainer.directory(), fmt::format("after step {}", trainer.position().step),
