@@ -192,7 +192,7 @@ void read_timm(const JsonKeys& top, const JsonKeys& args, const JsonKeys& pretra
 void read_preprocessing(const JsonKeys& keys, const ModelConfig& config, Preprocessing& p) {
   constexpr std::array<std::string_view, 6> kFilters = {"nearest", "box",     "bilinear",
                                                         "hamming", "bicubic", "lanczos"};
-  constexpr std::array<std::string_view, 2> kCrops = {"center", "squash"};
+  constexpr std::array<std::string_view, 3> kCrops = {"center", "squash", "border"};
   p.height = config.image_h(), p.width = config.image_w();
   p.interpolation = kFilters[keys.choice("interpolation", 4, kFilters)];
   p.crop_pct = keys.number("crop_pct", 1, 0.01, 1);
