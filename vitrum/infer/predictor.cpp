@@ -20,6 +20,14 @@ ModelSpec resolve(const std::string& model, const std::string& arch) {
   return spec;
 }
 
+// Gives the model another image size; returns it as it was.
+ModelConfig resize(ModelSpec& spec, const std::optional<InputSize>& size) {
+  ModelConfig stored = spec.config;
+  if (size) set_image_size(spec, size->height, size->width);
+  validate(spec.config);
+  return stored;
+}
+
 // States the parameters, and gives the shapes of the taps for one image, without the dimension for
 // images where that is for images alone.
 std::vector<Shape> record(Graph& g, const ModelSpec& spec, const std::vector<std::string>& names) {
@@ -61,9 +69,10 @@ std::vector<Prediction> top_predictions(std::span<const float> logits,
 Predictor::Predictor(const std::string& model, const PredictorOptions& options)
     : options_(options),
       spec_(resolve(model, options.arch)),
+      stored_(resize(spec_, options.image_size)),
       backend_(make_backend({.device = options.device, .threads = options.threads})),
       tap_shapes_(record(parameters_, spec_, options.taps)),
-      weights_(model, spec_, parameters_, *backend_),
+      weights_(model, spec_, parameters_, *backend_, stored_),
       preprocess_(preprocess_of(spec_)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "vitrum/data/decode.h"
+#include "vitrum/data/input_size.h"
 #include "vitrum/infer/model_program.h"
 #include "vitrum/runtime/backends.h"
 #include "vitrum/weights/frozen_weights.h"
@@ -17,11 +18,12 @@
 namespace vitrum {
 
 struct PredictorOptions {
-  std::string arch = {};                // the preset a bare weight file is for
-  std::string device = "auto";          // as --device
-  int threads = 0;                      // 0: every core this process may use
-  std::optional<DType> precision = {};  // kF32 or kBF16; empty: what suits the device
-  int64_t max_batch = 16;               // images computed at once
+  std::string arch = {};                     // the preset a bare weight file is for
+  std::optional<InputSize> image_size = {};  // another than the model's: positions are resampled
+  std::string device = "auto";               // as --device
+  int threads = 0;                           // 0: every core this process may use
+  std::optional<DType> precision = {};       // kF32 or kBF16; empty: what suits the device
+  int64_t max_batch = 16;                    // images computed at once
   DecodeOptions decode = {};
   std::vector<std::string> taps = {};  // values inside the model to give out: see graph/taps.h
 };
@@ -83,6 +85,7 @@ class Predictor {
 
   PredictorOptions options_;
   ModelSpec spec_;
+  ModelConfig stored_;  // as it is on disk: its image size may be another
   std::unique_ptr<Backend> backend_;
   Graph parameters_{Mode::kInference};
   std::vector<Shape> tap_shapes_;
