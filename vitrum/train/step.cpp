@@ -98,15 +98,15 @@ void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step)
   const RandomState random{static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32),
                            static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32)};
   backward_.upload(values_.rng, &random);
-  if (teacher_) teacher_->run(batch);
-  backward_.run();
+  if (teacher_) teacher_->run(batch, trace_);
+  run_program(backward_, trace_);
   if (perturbed_) return;
   backward_.download_later(&reading_.emplace_back(), values_.loss);
   ++shares_.back();
 }
 
 void TrainStep::perturb() {
-  update_.perturb();
+  update_.perturb(trace_);
   perturbed_ = true;
 }
 
@@ -122,7 +122,7 @@ void TrainStep::upload_targets(const Batch& batch) {
 }
 
 void TrainStep::update(double lr, int64_t step) {
-  update_.run(lr, step);
+  update_.run(lr, step, trace_);
   store_.backend().download_later(&reading_.emplace_back(), update_.norm());
   shares_.push_back(0);
   perturbed_ = false;

@@ -30,6 +30,8 @@ std::string data_digest(const Dataset& data, const Preprocess& preprocess) {
   return sha256(text);
 }
 
+}  // namespace
+
 std::string teacher_digest(const std::string& teacher, const ModelSpec& spec) {
   const Preprocessing& p = spec.preprocess;
   std::string text = fmt::format("{} {}", fmt::join(p.mean, ","), fmt::join(p.std, ","));
@@ -45,14 +47,12 @@ std::string teacher_digest(const std::string& teacher, const ModelSpec& spec) {
   return sha256(text);
 }
 
-}  // namespace
-
-TeacherLogitsKey teacher_logits_key(const std::string& teacher, const ModelSpec& spec,
+TeacherLogitsKey teacher_logits_key(const std::string& teacher_digest, int64_t classes,
                                     const Dataset& data, const Preprocess& preprocess) {
   return {.images = data.size(),
-          .classes = spec.config.classes(),
+          .classes = classes,
           .data = data_digest(data, preprocess),
-          .teacher = teacher_digest(teacher, spec)};
+          .teacher = teacher_digest};
 }
 
 void write_teacher_logits(const std::string& path, const TeacherLogitsKey& key,

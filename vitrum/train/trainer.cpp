@@ -11,6 +11,7 @@
 #include "vitrum/core/files.h"
 #include "vitrum/core/parallel.h"
 #include "vitrum/core/progress.h"
+#include "vitrum/runtime/finite.h"
 #include "vitrum/train/environment.h"
 #include "vitrum/train/lora.h"
 
@@ -112,9 +113,11 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
       evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
                  compute(), ema() ? Arena::kEma : Arena::kMaster, source()) {
   if (recipe_.teacher) set_teacher();
+  if (options.trace) set_trace();
   run_ = options.resume ? options.out : make_run_dir(options.out, options.name);
   lock_ = std::make_unique<RunLock>(run_);
   if (options.resume) resume();
+  if (teacher()) teacher()->note_in(run_);
   write_file_atomic(config_path(run_), to_toml(recipe_));
   write_file_atomic(run_ + "/env.json", environment_json(*backend_, options.device.threads));
   log_ = std::make_unique<RunLog>(run_, at_);
@@ -133,6 +136,13 @@ void Trainer::set_teacher() {
     teacher->use_file(*recipe_.teacher_logits, data_.train(), plain, options_.quiet);
   }
   step_.set_teacher(std::move(teacher));
+}
+
+void Trainer::set_trace() {
+  step_.set_trace([this](const Program::Step& step, double seconds) {
+    require_finite(*backend_, step, fmt::format("step {}: ", at_.step + 1));
+    options_.trace(step, seconds);
+  });
 }
 
 // Without a checkpoint the run was killed before its first one: it starts again.
