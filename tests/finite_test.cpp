@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "tests/support/cuda.h"
+#include "tests/support/data_files.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
@@ -17,6 +19,7 @@
 #include "vitrum/infer/model_program.h"
 #include "vitrum/runtime/backends.h"
 #include "vitrum/weights/npy.h"
+#include "vitrum/weights/safetensors.h"
 
 namespace vitrum {
 namespace {
@@ -122,20 +125,59 @@ TEST(Finite, TracesOnTheCommandLine) {
   EXPECT_EQ(bad.code, 1);
   EXPECT_THAT(bad.err, AllOf(HasSubstr("are NaN or infinite"), HasSubstr("operand")));
 
+  // Pixels too large to be squared.
   const test::TinyRun tiny;
-  Recipe recipe = tiny.recipe();
-  recipe.max_steps = 1;
-  Trainer(recipe, tiny.options("first")).run();
-  const std::string weights = tiny / "first/last/model.safetensors";
-  file = test::read_text(weights);
-  file.replace(file.size() - 4, 4, std::string("\0\0\x80\x7f", 4));
-  write_file_atomic(weights, file);
-  const test::Finished train =
-      test::run_vitrum({"finetune", "--weights", tiny / "first/last", "--data", recipe.data,
-                        "--out", dir / "out", "--trace", "--batch-size", "16"},
-                       dir / "run");
+  const test::Finished train = test::run_vitrum(
+      {"train", "--model", tiny / "model", "--data", tiny.recipe().data, "--out", dir / "out",
+       "--trace", "--batch-size", "16", "--set", "mean=[0]", "--set", "std=[1e-30]"},
+      dir / "run");
   EXPECT_EQ(train.code, 1);
   EXPECT_THAT(train.err, AllOf(HasSubstr("step 1: "), HasSubstr("NaN or infinite")));
+}
+
+// Weights that are no numbers are named, whatever is done with them.
+TEST(Finite, DamagedModels) {
+  using testing::HasSubstr;
+  const TempDir dir;
+  test::write_tiny_model(dir / "model", test::tiny_rgb_model());
+  for (const char* name : {"train/crane, bird/1.png", "test/crane, bird/1.png"})
+    test::write_file(dir / ("data/" + std::string(name)),
+                     test::encode_png(test::gradient(3, 40, 30)));
+  const std::string photo = dir / "data/train/crane, bird/1.png", data = "folder:" + (dir / "data");
+  const std::string path = dir / "model/model.safetensors", good = test::read_text(path);
+  const auto damage = [&](const std::string& tensor) {
+    const SafetensorsFile file(path);
+    const size_t at = static_cast<size_t>(file.bytes(file.at(tensor)).data() -
+                                          file.bytes(file.tensors()[0]).data());
+    size_t start = good.size();
+    for (const TensorInfo& t : file.tensors()) start -= t.bytes;
+    std::string bad = good;
+    bad.replace(start + at, 4, std::string("\0\0\xc0\x7f", 4));
+    write_file_atomic(path, bad);
+  };
+  const auto expect = [&](int code, const char* part, std::vector<std::string> arguments) {
+    const test::Finished o = test::run_vitrum(arguments, dir / "run");
+    EXPECT_EQ(o.code, code) << arguments[0] << ": " << o.err;
+    EXPECT_THAT(o.err, HasSubstr(part)) << arguments[0];
+    EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+  };
+  const std::string model = dir / "model";
+  damage("blocks.0.mlp.fc1.weight");
+  expect(1, "answers with NaN", {"classify", photo, "--model", model});
+  expect(1, "answers with NaN", {"eval", "--data", data, "--model", model, "-q"});
+  expect(1, "answers with NaN", {"embed", photo, "--model", model, "--output", dir / "f.npy"});
+  expect(1, "are NaN or infinite", {"explain", photo, "--model", model, "--output", dir / "e"});
+  expect(3, "blocks.0.mlp.fc1.weight holds NaN",
+         {"finetune", "--weights", model, "--data", data, "--out", dir / "r"});
+  ModelSpec student = test::tiny_rgb_model();
+  test::write_tiny_model(dir / "student", student);
+  expect(3, "blocks.0.mlp.fc1.weight holds NaN",
+         {"distill", "--model", dir / "student", "--teacher", model, "--data", data, "--set",
+          "num_classes=7", "--out", dir / "r"});
+  EXPECT_FALSE(std::filesystem::exists(dir / "r"));
+  damage("pos_embed");
+  expect(3, "pos_embed holds NaN",
+         {"explain", "--weights", "--model", model, "--output", dir / "e"});
 }
 
 }  // namespace

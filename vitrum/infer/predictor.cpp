@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/graph/taps.h"
 
@@ -67,7 +68,8 @@ std::vector<Prediction> top_predictions(std::span<const float> logits,
 }
 
 Predictor::Predictor(const std::string& model, const PredictorOptions& options)
-    : options_(options),
+    : path_(model),
+      options_(options),
       spec_(resolve(model, options.arch)),
       stored_(resize(spec_, options.image_size)),
       backend_(make_backend({.device = options.device, .threads = options.threads})),
@@ -105,6 +107,15 @@ void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
     for (size_t i = 0; i < taps.size(); ++i)
       program.read_tap(i, taps[i].data() + done * static_cast<size_t>(tap_shapes_[i].numel()));
   }
+  require_finite(logits.empty() ? features : logits);
+}
+
+void Predictor::require_finite(std::span<const float> answer) const {
+  if (!all_finite(answer))
+    fail(
+        "{} answers with NaN or infinity: its weights may be damaged; `vitrum forward --trace` "
+        "finds the layer",
+        path_);
 }
 
 Predictor::Outputs Predictor::run_one(const Image& image) {

@@ -72,7 +72,7 @@ class Predictor {
 
   // Any number of images that are preprocessed already, (count, C, H, W) as preprocess_of(model())
   // says, to logits (count, classes) and features (count, dimension); an empty span is not filled.
-  // `taps` has none, or one (count, tap_shapes()[i]) for each.
+  // `taps` has none, or one (count, tap_shapes()[i]) for each. Fails where an answer is NaN.
   void run(std::span<const uint8_t> pixels, std::span<float> logits, std::span<float> features,
            std::span<const std::span<float>> taps = {});
 
@@ -82,7 +82,9 @@ class Predictor {
   };
   Outputs run_one(const Image& image);
   ModelProgram& program(int64_t batch);
+  void require_finite(std::span<const float> answer) const;
 
+  std::string path_;
   PredictorOptions options_;
   ModelSpec spec_;
   ModelConfig stored_;  // as it is on disk: its image size may be another

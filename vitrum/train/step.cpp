@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
@@ -27,6 +28,13 @@ std::vector<Segment> segments_of(const ParamStore& store, const Recipe& recipe) 
                           .decay = decays ? static_cast<float>(recipe.decay()) : 0.f});
   }
   return segments;
+}
+
+// A training that starts from NaN would blame the learning rate.
+void require_finite_weights(ParamStore& store, const std::string& path) {
+  for (size_t i = 0; i < store.specs().size(); ++i)
+    if (!all_finite(store.read(i)))
+      fail_input("weights '{}': {} holds NaN or infinite numbers", path, store.specs()[i].name);
 }
 
 }  // namespace
@@ -73,6 +81,7 @@ ParamStore TrainStep::filled(const ModelSpec& model, const Recipe& recipe, Backe
     loaded_ = load_weights(
         recipe.weights, model, store,
         {.pos_resample = recipe.pos_resample, .head = recipe.head_init, .seed = seed_});
+  if (!recipe.weights.empty()) require_finite_weights(store, recipe.weights);
   if (recipe.weights.empty() && recipe.head_init != HeadInit::kKeep)
     for (size_t i = 0; i < store.specs().size(); ++i)
       if (in_head(model.config, store.specs()[i].name))

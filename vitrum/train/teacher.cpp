@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <span>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/progress.h"
@@ -102,7 +102,7 @@ std::vector<float> Teacher::answers(const Dataset& data, const LoaderConfig& pla
     backend_.download(rows_.data(), views_.logits);
     for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i) {
       const std::span<const float> row(&rows_[i * classes], classes);
-      if (!std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); }))
+      if (!all_finite(row))
         fail_input("teacher '{}' has no finite answer to {}", path_, data.name(batch.indices[i]));
       std::copy(row.begin(), row.end(), &all[static_cast<size_t>(batch.indices[i]) * classes]);
     }

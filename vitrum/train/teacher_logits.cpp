@@ -6,9 +6,11 @@
 #include <cassert>
 #include <cstring>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/sha.h"
 #include "vitrum/weights/checkpoint.h"
+#include "vitrum/weights/convert_floats.h"
 
 namespace vitrum {
 namespace {
@@ -41,6 +43,8 @@ std::string teacher_digest(const std::string& teacher, const ModelSpec& spec) {
   std::vector<std::byte> scratch;
   for (const ParamSpec& param : params) {
     const auto bytes = file.read(param, spec.config, scratch);
+    if (!all_finite(to_floats(bytes, file.dtype(param, spec.config))))
+      fail_input("teacher '{}': {} holds NaN or infinite numbers", teacher, param.name);
     text += sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     file.release(param, spec.config);
   }

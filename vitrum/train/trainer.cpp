@@ -7,6 +7,7 @@
 #include <limits>
 #include <string_view>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/parallel.h"
@@ -60,11 +61,9 @@ void refuse_other_recipe(const Recipe& recipe, const std::string& run) {
       fail_usage("'{}' was started with another {}; a resumed run cannot change it", run, key);
 }
 
-bool all_finite(ParamStore& store) {
-  const auto finite = [](float x) { return std::isfinite(x); };
+bool weights_finite(ParamStore& store) {
   for (size_t i = 0; i < store.specs().size(); ++i)
-    if (const auto values = store.read(i); !std::all_of(values.begin(), values.end(), finite))
-      return false;
+    if (!all_finite(store.read(i))) return false;
   return true;
 }
 
@@ -275,8 +274,8 @@ void Trainer::check_finite(const char* what, double x, int64_t step) const {
   if (std::isfinite(x)) return;
   const std::string kept =
       has_checkpoint(run_) ? fmt::format("; '{}' keeps the last good state", run_) : "";
-  fail("the {} is {} at step {} (epoch {}){}; try a lower lr, a warm-up or clip_norm = 1", what, x,
-       step, at_.epochs + 1, kept);
+  fail("the {} is {} at step {} (epoch {}){}; try a lower lr, a warm-up or clip_norm = 1", what,
+       std::isnan(x) ? "NaN" : "infinite", step, at_.epochs + 1, kept);
 }
 
 bool Trainer::close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks) {
@@ -344,7 +343,7 @@ void Trainer::save_model(const char* name) {
 }
 
 void Trainer::save() {
-  if (!all_finite(step_.store()))
+  if (!weights_finite(step_.store()))
     check_finite("largest weight", std::numeric_limits<double>::infinity(), at_.step);
   log_->flush();
   save_checkpoint(run_, step_.store(), at_);
