@@ -125,20 +125,19 @@ TEST(Finite, TracesOnTheCommandLine) {
   EXPECT_EQ(bad.code, 1);
   EXPECT_THAT(bad.err, AllOf(HasSubstr("are NaN or infinite"), HasSubstr("operand")));
 
-  // Pixels too large to be squared.
   const test::TinyRun tiny;
   const test::Finished train = test::run_vitrum(
       {"train", "--model", tiny / "model", "--data", tiny.recipe().data, "--out", dir / "out",
-       "--trace", "--batch-size", "16", "--set", "mean=[0]", "--set", "std=[1e-30]"},
+       "--trace", "--batch-size", "16", "--lr", "1e6", "--set", "optimizer=sgd", "--epochs", "9"},
       dir / "run");
   EXPECT_EQ(train.code, 1);
-  EXPECT_THAT(train.err, AllOf(HasSubstr("step 1: "), HasSubstr("NaN or infinite")));
+  EXPECT_THAT(train.err, testing::ContainsRegex("step [0-9]+: .* NaN or infinite"));
 }
 
 // Weights that are no numbers are named, whatever is done with them.
 TEST(Finite, DamagedModels) {
   using testing::HasSubstr;
-  const TempDir dir;
+  const test::TempDir dir;
   test::write_tiny_model(dir / "model", test::tiny_rgb_model());
   for (const char* name : {"train/crane, bird/1.png", "test/crane, bird/1.png"})
     test::write_file(dir / ("data/" + std::string(name)),
