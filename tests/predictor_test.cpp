@@ -171,6 +171,19 @@ TEST_F(PredictorTest, AnotherImageSizeIsThatOfALoadedModel) {
                "image size 20x32 is not divisible");
 }
 
+TEST_F(PredictorTest, BordersAreTheConfigsMean) {
+  ModelSpec bordered = test::tiny_rgb_model();
+  bordered.preprocess.crop_mode = "border";
+  bordered.preprocess.mean = {0.485f, 0.456f, 0.5f};
+  test::write_tiny_model(dir_ / "bordered", bordered);
+  const ModelSpec spec = resolve_model(dir_ / "bordered");
+  EXPECT_EQ(spec.preprocess, bordered.preprocess);
+  const Preprocess p = preprocess_of(spec);
+  EXPECT_EQ(p.crop_mode, CropMode::kBorder);
+  EXPECT_EQ(p.border, (std::array<uint8_t, 3>{124, 116, 128}));
+  EXPECT_NE(Predictor(dir_ / "bordered").features(photo(1)), Predictor(model()).features(photo(1)));
+}
+
 TEST_F(PredictorTest, FailsBeforeTheFirstImage) {
   EXPECT_ERROR(Predictor("vit_tiny_patch16_224"), ErrorKind::kUsage, "preset without weights");
   EXPECT_ERROR(Predictor(dir_ / "nothing"), ErrorKind::kUsage, "unknown model");

@@ -153,8 +153,8 @@ void Trainer::resume() {
   const bool finished = at_.epochs >= total_epochs();
   if (!finished && (in_epoch < 0 || in_epoch > steps_per_epoch()))
     fail_input(
-        "'{}': step {} does not lie in epoch {} of {} steps; a run that max_steps ended cannot "
-        "become longer",
+        "'{}': step {} does not lie in epoch {} of {} steps; the data must be as they were, and a "
+        "run that max_steps ended cannot become longer",
         checkpoint_path(run_), at_.step, at_.epochs + 1, steps_per_epoch());
 }
 
