@@ -320,12 +320,14 @@ TEST(Cli, Bench) {
   const TempDir dir;
   write_model(dir / "model");
   for (const char* mode : {"infer", "train"}) {
-    const json all = json_of("bench --json --batch 2 --steps 1 --mode " + std::string(mode) +
-                             " --model " + (dir / "model"));
+    const json all = json_of("bench --json --trace --batch 2 --steps 1 --mode " +
+                             std::string(mode) + " --model " + (dir / "model"));
     expect_keys(all,
                 {"images_per_second", "milliseconds", "peak_bytes", "mfu", "gemm_peak_gflops"});
     EXPECT_GT(all["images_per_second"], 0);
     EXPECT_GT(all["mfu"], 0);
+    ASSERT_GT(all["trace"].size(), 5u);
+    expect_keys(all["trace"][0], {"kernel", "times", "milliseconds", "macs", "bytes"});
     EXPECT_GT(all["peak_bytes"], 1 << 20);
   }
 }

@@ -7,6 +7,7 @@
 #include "tests/support/data_files.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/data/folder.h"
 #include "vitrum/data/idx.h"
 
 namespace vitrum {
@@ -249,6 +250,10 @@ TEST(Folder, RefusesBadFolders) {
   if (geteuid() != 0) {
     std::filesystem::permissions(dir / "train/dog", std::filesystem::perms::none);
     EXPECT_THAT(input_error([&] { open_data(spec); }), HasSubstr("train/dog"));
+    std::filesystem::create_directory(dir / "train/cat/inner");
+    std::filesystem::permissions(dir / "train/cat/inner", std::filesystem::perms::none);
+    EXPECT_THAT(input_error([&] { image_files(dir / "train/cat"); }), HasSubstr("train/cat/inner"));
+    std::filesystem::permissions(dir / "train/cat/inner", std::filesystem::perms::owner_all);
     std::filesystem::permissions(dir / "train/dog", std::filesystem::perms::owner_all);
   }
 }

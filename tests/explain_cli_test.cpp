@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/data_files.h"
@@ -54,6 +56,22 @@ class ExplainCli : public testing::Test {
   }
   test::TempDir dir_;
 };
+
+// What is wrong with one image concerns that one; what is wrong with the folder ends the call.
+TEST_F(ExplainCli, ImagesAndFoldersThatFail) {
+  test::write_file(dir_ / "thin.png", test::encode_png(test::gradient(3, 1, 200'000)));
+  const test::Finished thin = run({"explain", dir_ / "thin.png", dir_ / "cat.jpg", "--method",
+                                   "rollout", "--output", dir_ / "out"});
+  EXPECT_EQ(thin.code, 3);
+  EXPECT_THAT(thin.err, HasSubstr("thin.png: 200000 x 1 pixels are too long and thin"));
+  EXPECT_THAT(thin.out, HasSubstr("cat-rollout.png"));
+  std::filesystem::create_directories(dir_ / "taken/cat-rollout.png");
+  const test::Finished taken = run({"explain", dir_ / "cat.jpg", dir_ / "cat.jpg", "--method",
+                                    "rollout", "--output", dir_ / "taken"});
+  EXPECT_EQ(taken.code, 3);
+  EXPECT_EQ(std::count(taken.err.begin(), taken.err.end(), '\n'), 1) << taken.err;
+  EXPECT_THAT(taken.err, HasSubstr("cat-rollout.png': it is a directory"));
+}
 
 TEST_F(ExplainCli, WritesEveryKindOfPicture) {
   EXPECT_THAT(files({dir_ / "cat.jpg"}),

@@ -61,8 +61,8 @@ def tensors(summary, config, rng):
                 add(name + ".bias", outs)
         elif kind == "Tokens":
             prefix = layer["output"][1] - layer["input"][1]
-            if prefix:
-                add("cls_token", 1, 1, outs)
+            for token in ("cls_token", "dist_token")[:prefix]:
+                add(token, 1, 1, outs)
             if count > prefix * outs:
                 add("pos_embed", 1, layer["output"][1], outs)
         elif kind == "RelativeBias":
@@ -114,7 +114,7 @@ def check(args, name, config, rng, *flags):
 def presets(args):
     for line in subprocess.run([args.vitrum, "models", "--json"], check=True, capture_output=True).stdout.splitlines():
         model = json.loads(line)
-        if model["family"] != "vit" or ("_huge_" in model["name"] and not args.huge):  # check_resnet.py has ResNets
+        if model["family"] == "resnet" or ("_huge_" in model["name"] and not args.huge):  # check_resnet.py has ResNets
             continue
         size, channels = model["image_size"], model["channels"]
         large = model["macs"] > 3e9

@@ -92,10 +92,22 @@ class ImageExplainer {
     if (o.target) target_ = output_of(predictor.model(), *o.target);
   }
 
-  void add(const std::string& path) {
+  // Everything that fails for one image and not for the next.
+  ExplainedPhoto read(const std::string& path) {
     const std::vector<uint8_t> bytes = read_bytes(path);
     ExplainedPhoto photo{.image = decode_image(bytes, path, {o_.exif_orientation}), .name = {}};
     if (!o_.exif_orientation) photo.orientation = read_orientation(bytes);
+    Preprocessor preprocessor(preprocess_);
+    pixels_.resize(preprocessor.bytes());
+    try {
+      preprocessor.apply(photo.image, pixels_);
+    } catch (const Error& e) {
+      fail_input("{}: {}", path, e.what());
+    }
+    return photo;
+  }
+
+  void add(ExplainedPhoto photo, const std::string& path) {
     auto start = std::chrono::steady_clock::now();
     const std::vector<LayerAttention> layers = run(photo, path);
     results_.model_ms += milliseconds_since(start);
@@ -160,10 +172,7 @@ class ImageExplainer {
   }
 
   std::vector<LayerAttention> run(ExplainedPhoto& photo, const std::string& path) {
-    Preprocessor preprocessor(preprocess_);
-    std::vector<uint8_t> pixels(preprocessor.bytes());
-    preprocessor.apply(photo.image, pixels);
-    program_.run(pixels.data());
+    program_.run(pixels_.data());
     Results::Row row{path, {}};
     photo.name = std::filesystem::path(path).filename().string();
     if (predictor_.classes() > 0) {
@@ -201,6 +210,7 @@ class ImageExplainer {
   Preprocess preprocess_;
   bool gradient_;
   AttentionProgram program_;
+  std::vector<uint8_t> pixels_;  // of the image read last
   std::optional<int> target_;
   int shown_class_ = 0;  // the one whose gradient is shown
   std::set<std::string> used_;
@@ -213,14 +223,16 @@ Results explain_images(const Options& o, Predictor& predictor, Folder& folder,
   ImageExplainer explainer(o, predictor, folder);
   Progress progress("explain", images->size(), common.quiet || images->size() == 1);
   for (int64_t i = 0; i < images->size(); ++i) {
+    std::optional<ExplainedPhoto> photo;
     try {
-      explainer.add(images->name(i));
+      photo = explainer.read(images->name(i));
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kInput) throw;
       progress.clear();
       print_error(e.what());
       ++explainer.results().unreadable;
     }
+    if (photo) explainer.add(std::move(*photo), images->name(i));
     progress.update(i + 1);
   }
   progress.finish();

@@ -29,9 +29,11 @@ bool is_image(const fs::path& path) {
 // they may form a circle.
 std::vector<std::string> image_files(const std::string& dir) {
   std::vector<std::string> paths;
+  std::string last = dir;  // what a failing ++it goes into: the error does not say
   try {
     for (auto it = fs::recursive_directory_iterator(dir); it != fs::recursive_directory_iterator();
          ++it) {
+      last = it->path().string();
       if (is_hidden(it->path())) {
         it.disable_recursion_pending();
       } else if (is_image(it->path()) && it->is_regular_file()) {
@@ -39,7 +41,7 @@ std::vector<std::string> image_files(const std::string& dir) {
       }
     }
   } catch (const fs::filesystem_error& error) {
-    fail_input("{}: cannot be read: {}", error.path1().string(), error.code().message());
+    fail_input("{}: cannot be read: {}", last, error.code().message());
   }
   std::sort(paths.begin(), paths.end());
   return paths;
