@@ -75,7 +75,11 @@ TEST(Cuda, AttentionOfEverySize) {
                         {1, 577, 2, 64},
                         {1, 577, 1, 64, 0.2f},
                         {1, 1100, 1, 64},
-                        {280, 17, 1, 8}}) {
+                        {280, 17, 1, 8},
+                        {300, 65, 4, 64},
+                        {40, 64, 4, 64},
+                        {700, 16, 3, 32},
+                        {5, 80, 1, 40}}) {
     Maker m(DType::kBF16, kOps);
     const int64_t width = s.heads * s.size;
     const Shape y{s.images, s.tokens, width}, rows{s.images, s.heads, s.tokens};
@@ -94,6 +98,22 @@ TEST(Cuda, AttentionOfEverySize) {
     EXPECT_EQ(back.fault, "");
     EXPECT_EQ(difference(back.out, run_case(*reference, backward).out, 2e-2), "") << backward.name;
   }
+}
+
+// So many rows that the gradient behind the activation is worked off in two parts, not alike.
+TEST(Cuda, LinearBackwardInParts) {
+  SKIP_WITHOUT_CUDA();
+  const auto backend = cuda(/*exact=*/true), reference = make_reference_backend();
+  Maker m(DType::kBF16, kOps);
+  const int64_t rows = 90'001, n = 1024, k = 8;
+  const OpCase c =
+      m.add(LinearBwd{.act = Act::kGelu}, "",
+            {m.normal({rows, n}, m.compute), m.normal({rows, k}, m.compute),
+             m.normal({n, k}, m.compute), m.normal({rows, n}, m.compute), m.none()},
+            {m.blank({rows, k}, m.compute), m.normal({n, k}, kF32), m.normal({n}, kF32)});
+  const RunResult got = run_case(*backend, c);
+  EXPECT_EQ(got.fault, "");
+  EXPECT_EQ(difference(got.out, run_case(*reference, c).out, 1.6e-2), "");
 }
 
 TEST(Cuda, FusedEqualsPlain) {

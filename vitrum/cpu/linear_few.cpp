@@ -8,8 +8,8 @@
 namespace vitrum::cpu {
 namespace {
 
-constexpr int64_t kOutputs = 48;  // rows of w in a task: they stay in the second-level cache
-static_assert(kOutputs <= kPanel && kOutputs % kStrip == 0);
+constexpr int64_t kOutputs = 96;  // rows of w in a task: they stay in the second-level cache
+static_assert(kOutputs % 8 == 0 && kOutputs % kStrip == 0);
 
 class FewRowsKernel final : public LinearForward {
  public:
@@ -47,8 +47,8 @@ class FewRowsKernel final : public LinearForward {
   // Per thread: a block of the product, the same transposed, dropout factors, rows of bf16 weights
   // widened.
   static constexpr int64_t kTransposed = kOutputs * kLastPanel,
-                           kFactors = kTransposed + kLastPanel * kPanel,
-                           kWeights = kFactors + kPanel + 16;
+                           kFactors = kTransposed + kLastPanel * kOutputs,
+                           kWeights = kFactors + kOutputs + 16;
   int64_t end() const { return kWeights + (w_.dtype == DType::kBF16 ? kOutputs * depth_ : 0); }
 
   void block(const LinearEpilogueArgs& epilogue, const float* packed, int64_t first, int64_t count,
@@ -66,9 +66,9 @@ class FewRowsKernel final : public LinearForward {
       gemm.panel(weights, depth_, packed + row * depth_, cut_.stride(p), scratch, kLastPanel, count,
                  depth_, (rows + 15) / 16 * 16, false);
       gemm.pack_panel(scratch, /*bf16=*/false, kLastPanel, /*transposed=*/true, rows, count,
-                      scratch + kTransposed, kPanel);
-      cpu_.simd().linear->epilogue(epilogue, scratch + kTransposed, kPanel, row, rows, first, count,
-                                   scratch + kFactors);
+                      scratch + kTransposed, kOutputs);
+      cpu_.simd().linear->epilogue(epilogue, scratch + kTransposed, kOutputs, row, rows, first,
+                                   count, scratch + kFactors);
     }
   }
 

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <bit>
 #include <charconv>
 #include <filesystem>
 #include <map>
 #include <span>
 #include <vector>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/runtime/backends.h"
@@ -104,14 +104,9 @@ Snapshot::Snapshot(ParamStore& store)
     copy(store_.state(name, view.shape, view.dtype), view);
 }
 
-// Infinities and NaNs are what has all exponent bits set.
 bool Snapshot::finite() {
   const TensorView weights = store_.arena(Arena::kMaster);
-  constexpr uint32_t kExponent = 0x7F800000;
-  int64_t broken = 0;
-  for (const float x : std::span(weights.f32(), static_cast<size_t>(weights.shape.numel())))
-    broken += (std::bit_cast<uint32_t>(x) & kExponent) == kExponent;
-  return broken == 0;
+  return all_finite(std::span(weights.f32(), static_cast<size_t>(weights.shape.numel())));
 }
 
 void save_checkpoint(const std::string& run, Snapshot& snapshot, const TrainPosition& position) {

@@ -11,6 +11,7 @@
 #include "vitrum/core/files.h"
 #include "vitrum/core/parallel.h"
 #include "vitrum/core/progress.h"
+#include "vitrum/runtime/finite.h"
 #include "vitrum/train/environment.h"
 
 namespace vitrum {
@@ -107,9 +108,11 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
       evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
                  compute(), ema() ? Arena::kEma : Arena::kMaster, source()) {
   if (recipe_.teacher) set_teacher();
+  if (options.trace) set_trace();
   run_ = options.resume ? options.out : make_run_dir(options.out, options.name);
   lock_ = std::make_unique<RunLock>(run_);
   if (options.resume) resume();
+  if (teacher()) teacher()->note_in(run_);
   write_file_atomic(config_path(run_), to_toml(recipe_));
   write_file_atomic(run_ + "/env.json", environment_json(*backend_, options.device.threads));
   saver_ = std::make_unique<Saver>(run_, model_, ema() ? Arena::kEma : Arena::kMaster,
@@ -131,6 +134,13 @@ void Trainer::set_teacher() {
   step_.set_teacher(std::move(teacher));
 }
 
+void Trainer::set_trace() {
+  step_.set_trace([this](const Program::Step& step, double seconds) {
+    require_finite(*backend_, step, fmt::format("step {}: ", at_.step + 1));
+    options_.trace(step, seconds);
+  });
+}
+
 // Without a checkpoint the run was killed before its first one: it starts again.
 void Trainer::resume() {
   refuse_other_recipe(recipe_, run_);
@@ -140,8 +150,8 @@ void Trainer::resume() {
   const bool finished = at_.epochs >= total_epochs();
   if (!finished && (in_epoch < 0 || in_epoch > steps_per_epoch()))
     fail_input(
-        "'{}': step {} does not lie in epoch {} of {} steps; a run that max_steps ended cannot "
-        "become longer",
+        "'{}': step {} does not lie in epoch {} of {} steps; the data must be as they were, and a "
+        "run that max_steps ended cannot become longer",
         checkpoint_path(run_), at_.step, at_.epochs + 1, steps_per_epoch());
 }
 
@@ -285,8 +295,8 @@ void Trainer::check_finite(const char* what, double x, int64_t step) const {
   const std::string kept = !saver_->idle() || has_checkpoint(run_)
                                ? fmt::format("; '{}' keeps the last good state", run_)
                                : "";
-  fail("the {} is {} at step {} (epoch {}){}; try a lower lr, a warm-up or clip_norm = 1", what, x,
-       step, at_.epochs + 1, kept);
+  fail("the {} is {} at step {} (epoch {}){}; try a lower lr, a warm-up or clip_norm = 1", what,
+       std::isnan(x) ? "NaN" : "infinite", step, at_.epochs + 1, kept);
 }
 
 bool Trainer::close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks) {

@@ -25,6 +25,9 @@ struct RunOptions {
   bool resume = false;  // go on with what `out` holds
   DeviceOptions device;
   bool quiet = false;  // no progress
+  // Every step kernel by kernel, failing at the first whose result is not finite; this is told of
+  // each.
+  Program::Trace trace = {};
   std::shared_ptr<FeatureCache> features = std::make_shared<FeatureCache>();
 };
 
@@ -74,6 +77,7 @@ class Trainer {
  private:
   void resume();
   void set_teacher();
+  void set_trace();
   LoaderConfig fed(LoaderConfig config) const;  // with features in place of the images
   DType compute() const { return features_ ? DType::kF32 : compute_for(recipe_); }
   From source() const { return features_ ? From::kFeatures : From::kPixels; }

@@ -25,91 +25,145 @@ VITRUM_LANES Vec broadcast(float x) { return _mm256_set1_ps(x); }
 VITRUM_LANES Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 #endif
 
-constexpr int64_t kDepth =
-    160;  // k per pass: a slice of a panel (40 KiB) stays in the first-level cache
+// A line into the first-level cache, or into the second.
+VITRUM_LANES void fetch_near(const float* p) { _mm_prefetch(p, _MM_HINT_T0); }
+VITRUM_LANES void fetch_far(const float* p) { _mm_prefetch(p, _MM_HINT_T1); }
 
-// One tile: R rows by V vectors. A is read as a[r * row_stride + i * k_stride].
-template <int R, int V>
-void tile(const float* a, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb,
-          float* c, int64_t ldc, int64_t k, bool accumulate) {
+constexpr int64_t kDepth = 128;  // k per pass: a slice of a panel (32 KiB) stays in the first-level
+                                 // cache, beside two tiles' rows of A and C
+constexpr int64_t kBlock = 16;   // k per line of A
+
+// What the tiles after this one read. Asking for it here hides the second-level cache, and for B
+// the memory behind that, behind arithmetic. Addresses past the end of a matrix do no harm.
+struct Ahead {
+  const float* a;  // rows of the next tile
+  const float* c;
+  const float* b;   // a part of the next slice
+  int64_t b_lines;  // of it, per block of k
+};
+
+// How A lies in memory: rows with stride lda; strips of kStrip rows, one column after the other; or
+// as its transpose, columns with stride lda.
+enum class Layout { kRows, kStrips, kColumns };
+
+// One tile: R rows by V vectors.
+template <int R, int V, Layout kA>
+void tile(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+          int64_t k, bool accumulate, const Ahead& next) {
+  const int64_t next_k = kA == Layout::kRows ? 1 : kA == Layout::kStrips ? kStrip : lda;
+  const int64_t next_row = kA == Layout::kRows ? lda : 1;
   Vec acc[R][V];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 5
     for (int v = 0; v < V; ++v) acc[r][v] = accumulate ? load_vec(c + r * ldc + v * kLanes) : Vec{};
-  for (int64_t i = 0; i < k; ++i, b += ldb, a += k_stride) {
+  const float* upper = a + 3 * next_row;  // two pointers and one distance reach six rows
+  const auto step = [&] {
     Vec bv[V];
 #pragma GCC unroll 5
     for (int v = 0; v < V; ++v) bv[v] = load_vec(b + v * kLanes);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
-      const Vec x = broadcast(a[r * row_stride]);
+      const Vec x = broadcast(r < 3 ? a[r * next_row] : upper[(r - 3) * next_row]);
 #pragma GCC unroll 5
       for (int v = 0; v < V; ++v) acc[r][v] = multiply_add(x, bv[v], acc[r][v]);
     }
+    // Columns that lie 4 KiB apart share one set of the first-level cache, which has room for these
+    // few; what their lines have for the tiles after this one waits in the second level.
+    if constexpr (kA == Layout::kColumns) fetch_near(a + 8 * lda), fetch_far(a + 16);
+    b += ldb, a += next_k, upper += next_k;
+  };
+  const float *next_a = next.a, *next_b = next.b, *next_c = next.c;
+  int64_t i = 0;
+  for (; i + kBlock <= k; i += kBlock) {
+    if constexpr (kA != Layout::kColumns) {
+#pragma GCC unroll 6
+      for (int r = 0; r < R; ++r) fetch_near(next_a + r * (kA == Layout::kStrips ? kBlock : lda));
+      next_a += kBlock * next_k;
+    }
+#pragma GCC unroll 5
+    for (int v = 0; v < V; ++v) fetch_near(next_c + v * kLanes);
+    next_c += ldc;
+    for (int64_t line = 0; line < next.b_lines; ++line, next_b += 16) fetch_far(next_b);
+    for (int64_t n = 0; n < kBlock; ++n) step();
   }
+  for (; i < k; ++i) step();
+  __asm__("" : "+r"(c));  // or its 24 addresses would be kept from above, in registers B needs
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 5
     for (int v = 0; v < V; ++v) store_vec(c + r * ldc + v * kLanes, acc[r][v]);
 }
 
-using Tile = void (*)(const float*, int64_t, int64_t, const float*, int64_t, float*, int64_t,
-                      int64_t, bool);
-template <int R>
+using Tile = void (*)(const float*, int64_t, const float*, int64_t, float*, int64_t, int64_t, bool,
+                      const Ahead&);
+template <Layout kA, int R>
 Tile by_vectors(int v) {
 #ifdef __AVX512F__
-  static constexpr Tile kTiles[] = {tile<R, 1>, tile<R, 2>, tile<R, 3>, tile<R, 4>,
-                                    R <= 5 ? tile < R <= 5 ? R : 1, 5 > : nullptr};
+  static constexpr Tile kTiles[] = {tile<R, 1, kA>, tile<R, 2, kA>, tile<R, 3, kA>, tile<R, 4, kA>,
+                                    R <= 5 ? tile < R <= 5 ? R : 1, 5, kA > : nullptr};
 #else
-  static constexpr Tile kTiles[] = {tile<R, 1>, tile<R, 2>};
+  static constexpr Tile kTiles[] = {tile<R, 1, kA>, tile<R, 2, kA>};
 #endif
   return kTiles[v - 1];
 }
+template <Layout kA>
 Tile choose(int64_t rows, int v) {
   switch (rows) {
-    case 1: return by_vectors<1>(v);
-    case 2: return by_vectors<2>(v);
-    case 3: return by_vectors<3>(v);
-    case 4: return by_vectors<4>(v);
-    case 5: return by_vectors<5>(v);
-    default: return by_vectors<6>(v);
+    case 1: return by_vectors<kA, 1>(v);
+    case 2: return by_vectors<kA, 2>(v);
+    case 3: return by_vectors<kA, 3>(v);
+    case 4: return by_vectors<kA, 4>(v);
+    case 5: return by_vectors<kA, 5>(v);
+    default: return by_vectors<kA, 6>(v);
   }
 }
 
 // A tile whose last vector reaches past `width`: computed in a buffer, only the real columns
 // copied.
-void edge_tile(Tile f, const float* a, int64_t row_stride, int64_t k_stride, const float* b,
-               int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width,
-               bool accumulate) {
+void edge_tile(Tile f, const float* a, int64_t lda, const float* b, int64_t ldb, float* c,
+               int64_t ldc, int64_t rows, int64_t k, int64_t width, bool accumulate,
+               const Ahead& next) {
   alignas(64) float buffer[kStrip * kLastPanel];
   for (int64_t r = 0; accumulate && r < rows; ++r)
     for (int64_t j = 0; j < kLastPanel; ++j)
       buffer[r * kLastPanel + j] = j < width ? c[r * ldc + j] : 0.f;
-  f(a, row_stride, k_stride, b, ldb, buffer, kLastPanel, k, accumulate);
+  f(a, lda, b, ldb, buffer, kLastPanel, k, accumulate, next);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t j = 0; j < width; ++j) c[r * ldc + j] = buffer[r * kLastPanel + j];
 }
 
-// All rows of one panel for one slice of k; at(r) is where row r of A starts, which packed strips
+// All rows of one panel for one slice of k. Rows of A start `next_row` apart, which packed strips
 // know for multiples of six only.
-template <bool strips_of_six, class At>
-void sweep(const At& at, int64_t row_stride, int64_t k_stride, const float* b, int64_t ldb,
-           float* c, int64_t ldc, int64_t rows, int64_t k, int64_t width, bool accumulate) {
+template <Layout kA>
+void sweep(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+           int64_t rows, int64_t k, int64_t width, bool accumulate) {
+  constexpr int64_t kColumns = kWide * kLanes, kMostLines = 4;
+  const auto divide_up = [](int64_t x, int64_t y) { return (x + y - 1) / y; };
+  const int64_t tiles = divide_up(rows, kStrip) * divide_up(width, kColumns);
+  const int64_t lines = divide_up(ldb * kBlock / 16, tiles);
+  const int64_t next_row = kA == Layout::kColumns ? 1 : lda;
+  Ahead next{.a = a, .c = c, .b = b + k * ldb, .b_lines = lines < kMostLines ? lines : kMostLines};
   for (int64_t j = 0, w; j < width; j += w) {
     // A fifth vector is taken along rather than left for a pass of its own: 5 x 5 accumulators.
-    const bool all = kWide == 4 && !strips_of_six && width - j <= kLastPanel;
-    w = all || width - j < kWide * kLanes ? width - j : kWide * kLanes;
+    const bool all = kWide == 4 && kA == Layout::kRows && width - j <= kLastPanel;
+    w = all || width - j < kColumns ? width - j : kColumns;
     const int v = static_cast<int>((w + kLanes - 1) / kLanes);
     const int64_t most = v > 4 ? 5 : kStrip;
     for (int64_t r = 0; r < rows; r += most) {
       const int64_t n = rows - r < most ? rows - r : most;
-      const Tile f = choose(n, v);
+      const Tile f = choose<kA>(n, v);
+      const bool last = r + most >= rows, end = last && j + w >= width;
+      next.a = end    ? a + k * (kA == Layout::kStrips ? kStrip : 1)
+               : last ? a
+                      : a + (r + most) * next_row;
+      next.c = last ? c + j + w : c + (r + most) * ldc + j;
       if (w == v * kLanes)
-        f(at(r), row_stride, k_stride, b + j, ldb, c + r * ldc + j, ldc, k, accumulate);
+        f(a + r * next_row, lda, b + j, ldb, c + r * ldc + j, ldc, k, accumulate, next);
       else
-        edge_tile(f, at(r), row_stride, k_stride, b + j, ldb, c + r * ldc + j, ldc, n, k, w,
-                  accumulate);
+        edge_tile(f, a + r * next_row, lda, b + j, ldb, c + r * ldc + j, ldc, n, k, w, accumulate,
+                  next);
+      next.b += next.b_lines * k;
     }
   }
 }
@@ -117,20 +171,23 @@ void sweep(const At& at, int64_t row_stride, int64_t k_stride, const float* b, i
 void panel(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
            int64_t rows, int64_t k, int64_t width, bool accumulate) {
   const int64_t most = ldb > kPanel ? kDepth * kPanel / kLastPanel : kDepth;
-  for (int64_t i = 0; i < k; i += most) {
-    const int64_t depth = k - i < most ? k - i : most;
-    sweep<false>([&](int64_t r) { return a + r * lda + i; }, lda, 1, b + i * ldb, ldb, c, ldc, rows,
-                 depth, width, accumulate || i > 0);
-  }
+  for (int64_t i = 0; i < k; i += most)
+    sweep<Layout::kRows>(a + i, lda, b + i * ldb, ldb, c, ldc, rows, k - i < most ? k - i : most,
+                         width, accumulate || i > 0);
 }
 
 void strips(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
             int64_t k, int64_t width, bool accumulate) {
-  for (int64_t i = 0; i < k; i += kDepth) {
-    const int64_t depth = k - i < kDepth ? k - i : kDepth;
-    sweep<true>([&](int64_t r) { return a + r * k + i * kStrip; }, 1, kStrip, b + i * ldb, ldb, c,
-                ldc, rows, depth, width, accumulate || i > 0);
-  }
+  for (int64_t i = 0; i < k; i += kDepth)
+    sweep<Layout::kStrips>(a + i * kStrip, k, b + i * ldb, ldb, c, ldc, rows,
+                           k - i < kDepth ? k - i : kDepth, width, accumulate || i > 0);
+}
+
+void columns(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+             int64_t rows, int64_t k, int64_t width, bool accumulate) {
+  for (int64_t i = 0; i < k; i += kDepth)
+    sweep<Layout::kColumns>(a + i * lda, lda, b + i * ldb, ldb, c, ldc, rows,
+                            k - i < kDepth ? k - i : kDepth, width, accumulate || i > 0);
 }
 
 template <class T>
@@ -139,21 +196,27 @@ void pack_rows(const T* b, int64_t ldb, int64_t k, int64_t width, float* out, in
     for (int64_t j = 0; j < stride; j += 8) _mm256_storeu_ps(out + j, load8_n(b + j, width - j));
 }
 
+// Eight rows of the transpose, k from i to i + depth.
+template <class T>
+VITRUM_LANES void pack_eight(const T* b, int64_t ldb, int64_t rows, int64_t depth, float* out,
+                             int64_t stride) {
+  __m256 r[8];
+#pragma GCC unroll 8
+  for (int y = 0; y < 8; ++y) r[y] = y < rows ? load8_n(b + y * ldb, depth) : _mm256_setzero_ps();
+  transpose8(r);
+#pragma GCC unroll 8
+  for (int x = 0; x < 8; ++x)
+    if (x < depth) _mm256_storeu_ps(out + x * stride, r[x]);
+}
+
+// Whole lines of the transpose are used up before the next rows are read: where rows lie a multiple
+// of 4 KiB apart, a line would not be in the first-level cache any more.
 template <class T>
 void pack_columns(const T* b, int64_t ldb, int64_t k, int64_t width, float* out, int64_t stride) {
-  for (int64_t i = 0; i < k; i += 8) {
-    const int64_t depth = k - i < 8 ? k - i : 8;
-    for (int64_t j = 0; j < stride; j += 8) {
-      __m256 r[8];
-#pragma GCC unroll 8
-      for (int y = 0; y < 8; ++y)
-        r[y] = j + y < width ? load8_n(b + (j + y) * ldb + i, depth) : _mm256_setzero_ps();
-      transpose8(r);
-#pragma GCC unroll 8
-      for (int x = 0; x < 8; ++x)
-        if (x < depth) _mm256_storeu_ps(out + (i + x) * stride + j, r[x]);
-    }
-  }
+  for (int64_t i = 0; i < k; i += kBlock)
+    for (int64_t j = 0; j < stride; j += 8)
+      for (int64_t half = i; half < i + kBlock && half < k; half += 8)
+        pack_eight(b + j * ldb + half, ldb, width - j, k - half, out + half * stride + j, stride);
 }
 
 template <class T>
@@ -200,6 +263,7 @@ void widen(const uint16_t* from, int64_t n, float* to) {
 
 constinit const GemmKernels kGemm = {.panel = panel,
                                      .strips = strips,
+                                     .columns = columns,
                                      .pack_panel = pack_panel,
                                      .pack_strips = pack_strips,
                                      .widen = widen};

@@ -18,6 +18,10 @@ struct GemmKernels {
   // The same with A packed in strips: a[(strip * k + i) * kStrip + r].
   void (*strips)(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
                  int64_t k, int64_t width, bool accumulate);
+  // The same with A given as its transpose (k, rows), row-major with stride lda, read in place:
+  // better than packing it where there are few panels to use it for.
+  void (*columns)(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+                  int64_t rows, int64_t k, int64_t width, bool accumulate);
   // Packs columns [0, width) of a row-major (k, ..) matrix, or rows of its transpose (.., k), as k
   // x stride (kPanel or kLastPanel); the columns past `width` are zero.
   void (*pack_panel)(const void* b, bool bf16, int64_t ldb, bool transposed, int64_t k,
