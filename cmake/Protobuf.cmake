@@ -10,7 +10,7 @@ foreach(proto vitrum/train/event vitrum/export/onnx)
     COMMAND protobuf::protoc --proto_path=${PROJECT_SOURCE_DIR} --cpp_out=${generated} ${source}
     DEPENDS ${source}
     VERBATIM)
-  set_source_files_properties(${generated}/${proto}.pb.cc PROPERTIES COMPILE_OPTIONS -w)
+  set_source_files_properties(${generated}/${proto}.pb.cc PROPERTIES COMPILE_OPTIONS -w SKIP_PRECOMPILE_HEADERS ON)
   target_sources(vitrum PRIVATE ${generated}/${proto}.pb.cc ${generated}/${proto}.pb.h)
 endforeach()
 target_include_directories(vitrum SYSTEM PUBLIC $<BUILD_INTERFACE:${generated}>)

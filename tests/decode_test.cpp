@@ -10,6 +10,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/data/encode_png.h"
+#include "vitrum/data/huffman.h"
 
 namespace vitrum {
 namespace {
@@ -137,6 +138,38 @@ TEST(EncodePng, FastFilesAreRead) {
       EXPECT_TRUE(std::equal(back.plane(c), back.plane(c) + back.plane_size(),
                              image.plane(std::min(c, channels - 1))));
     EXPECT_LT(png.size(), image.pixels.size() + 1000);
+  }
+}
+
+std::vector<uint8_t> inflated(const std::string& raw, size_t room) {
+  std::vector<uint8_t> out(room + 1);
+  z_stream stream{};
+  inflateInit2(&stream, -15);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(raw.data()));
+  stream.avail_in = static_cast<uInt>(raw.size());
+  stream.next_out = out.data(), stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
+  EXPECT_EQ(stream.avail_in, 0u);
+  out.resize(stream.total_out);
+  inflateEnd(&stream);
+  return out;
+}
+
+TEST(Huffman, WhateverIsWrittenComesBack) {
+  std::vector<std::vector<uint8_t>> cases = {{}, {7}, std::vector<uint8_t>(5000, 0)};
+  PhiloxStream random(1, 2, 4);
+  for (auto* noise = &cases.emplace_back(); noise->size() < 70000;)
+    noise->push_back(static_cast<uint8_t>(random.below(256)));
+  // Counts that double want codes of up to 18 bits.
+  cases.emplace_back();
+  for (int s = 0; s < 18; ++s)
+    cases.back().insert(cases.back().end(), size_t{1} << s, static_cast<uint8_t>(9 * s));
+  for (const auto& bytes : cases) {
+    EXPECT_EQ(inflated(deflate_literals(bytes, true), bytes.size()), bytes);
+    const std::string twice = deflate_literals(bytes, false) + deflate_literals(bytes, true);
+    std::vector<uint8_t> both = bytes;
+    both.insert(both.end(), bytes.begin(), bytes.end());
+    EXPECT_EQ(inflated(twice, both.size()), both);
   }
 }
 

@@ -107,8 +107,7 @@ void write_csv(const std::string& path, const Table& t) {
     file.write(line + "\n");
     line = csv_field(t.images[row]);
     if (!t.labels.empty()) line += fmt::format(",{}", t.labels[row]);
-    for (int64_t i = 0; i < t.dimension; ++i)
-      fmt::format_to(std::back_inserter(line), ",{}", *value++);
+    for (int64_t i = 0; i < t.dimension; ++i) line += fmt::format(",{}", *value++);
   }
   file.write(line + "\n");
   file.commit();

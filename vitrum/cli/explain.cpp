@@ -146,7 +146,7 @@ class ImageExplainer {
         results_.distances, images == 1
                                 ? std::filesystem::path(results_.rows[0].image).filename().string()
                                 : fmt::format("mean of {} images", images));
-    folder_.write("distance.png", encode_png(plot, folder_.pool()));
+    folder_.write("distance.png", encode_png(plot));
     folder_.write("distance.csv", csv);
     write_npy(folder_.add("distance.npy"),
               {static_cast<int64_t>(results_.distances.size()), static_cast<int64_t>(most)}, flat);

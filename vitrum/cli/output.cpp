@@ -31,9 +31,8 @@ void print_error(std::string_view text) {
   for (char& c : line)
     if (c == '\n' || c == '\r') c = ' ';
   const bool colour = use_colour(stderr);
-  fmt::memory_buffer out;
-  fmt::format_to(std::back_inserter(out), "{}vitrum:{} {}\n", colour ? "\033[1;31m" : "",
-                 colour ? "\033[0m" : "", line);
+  const std::string out =
+      fmt::format("{}vitrum:{} {}\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "", line);
   std::fwrite(out.data(), 1, out.size(), stderr);  // nothing to be done where this fails
 }
 

@@ -37,7 +37,7 @@ std::string json_string(std::string_view text) {
     if (const auto escape = short_escape(c.value); !escape.empty())
       out += escape;
     else if (c.value < 0x20)
-      fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(c.value));
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c.value));
     else
       out += spelling(text, c);
   }

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cassert>
 
-#include "vitrum/core/error.h"
 #include "vitrum/data/encode_png.h"
+#include "vitrum/data/huffman.h"
 
 namespace vitrum {
 namespace {
 
-constexpr size_t kStripBytes = 192 << 10;  // several of the compressor's windows of 32 KB
+constexpr size_t kStripBytes = 128 << 10;
 constexpr uint8_t kSub = 1;  // the filter: each value less that of the pixel to the left. On photos
                              // it leaves a fifth less than no filter at all.
 
@@ -53,31 +53,10 @@ std::vector<uint8_t> filtered(const Image& image, int first, int last) {
 }
 
 struct Strip {
-  std::string compressed;  // empty where memory ran out
+  std::string compressed;
   uLong checksum = 0;
   size_t bytes = 0;  // before compression
 };
-
-// Raw deflate that ends on a byte, so that strips can follow each other.
-Strip compress(const std::vector<uint8_t>& bytes, bool last) {
-  z_stream stream{};
-  constexpr int kLevel = 1, kRaw = -15, kMemory = 8;
-  if (deflateInit2(&stream, kLevel, Z_DEFLATED, kRaw, kMemory, Z_RLE) != Z_OK)
-    return {};
-  Strip strip{.checksum = adler32(1, bytes.data(), static_cast<uInt>(bytes.size())),
-              .bytes = bytes.size()};
-  constexpr size_t kMark = 16;  // room for what ends a strip
-  strip.compressed.resize(deflateBound(&stream, static_cast<uLong>(bytes.size())) + kMark);
-  stream.next_in = const_cast<Bytef*>(bytes.data());
-  stream.avail_in = static_cast<uInt>(bytes.size());
-  stream.next_out = reinterpret_cast<Bytef*>(strip.compressed.data());
-  stream.avail_out = static_cast<uInt>(strip.compressed.size());
-  [[maybe_unused]] const int result = deflate(&stream, last ? Z_FINISH : Z_SYNC_FLUSH);
-  assert(result == (last ? Z_STREAM_END : Z_OK) && stream.avail_in == 0 && stream.avail_out > 0);
-  strip.compressed.resize(stream.total_out);
-  deflateEnd(&stream);
-  return strip;
-}
 
 }  // namespace
 
@@ -89,13 +68,14 @@ std::string encode_png(const Image& image, ThreadPool& pool) {
   std::vector<Strip> done(static_cast<size_t>(strips));
   pool.run(strips, [&](int64_t i, int) {
     const int first = static_cast<int>(i) * rows, last = std::min(image.height, first + rows);
-    done[static_cast<size_t>(i)] = compress(filtered(image, first, last), last == image.height);
+    const std::vector<uint8_t> bytes = filtered(image, first, last);
+    done[static_cast<size_t>(i)] = {deflate_literals(bytes, last == image.height),
+                                    adler32(1, bytes.data(), static_cast<uInt>(bytes.size())),
+                                    bytes.size()};
   });
   std::string out = "\x89PNG\r\n\x1a\n" + header_of(image);
   uLong checksum = 1;
   for (size_t i = 0; i < done.size(); ++i) {
-    if (done[i].compressed.empty())
-      fail_exhausted("not enough memory for a PNG of {}x{}", image.width, image.height);
     checksum = adler32_combine(checksum, done[i].checksum, static_cast<z_off_t>(done[i].bytes));
     const std::string begin = i == 0 ? "\x78\x01" : "",
                       end = i + 1 == done.size() ? big_endian(static_cast<uint32_t>(checksum)) : "";

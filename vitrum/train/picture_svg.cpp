@@ -40,7 +40,7 @@ std::string_view escape_of(char32_t c) {
 
 template <class... Args>
 void put(std::string& svg, fmt::format_string<Args...> format, Args&&... args) {
-  fmt::format_to(std::back_inserter(svg), format, std::forward<Args>(args)...);
+  svg += fmt::format(format, std::forward<Args>(args)...);
 }
 
 struct Writer {

@@ -4,7 +4,6 @@
 
 #include <charconv>
 #include <filesystem>
-#include <iterator>
 #include <string_view>
 
 #include "vitrum/core/error.h"
@@ -46,8 +45,8 @@ std::string predictions_path(const std::string& run) { return run + "/prediction
 void save_predictions(const std::string& run, const std::vector<SampleResult>& samples) {
   std::string text(kHeader);
   for (const SampleResult& s : samples)
-    fmt::format_to(std::back_inserter(text), "{},{},{},{:.6g},{},{:.6g},{:.6g}\n", s.index, s.label,
-                   s.guess, s.probability, s.second, s.second_probability, s.label_probability);
+    text += fmt::format("{},{},{},{:.6g},{},{:.6g},{:.6g}\n", s.index, s.label, s.guess,
+                        s.probability, s.second, s.second_probability, s.label_probability);
   write_file_atomic(predictions_path(run), text);
 }
 
