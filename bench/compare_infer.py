@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PEERS = ["torch_f32", "torch_bf16", "onnxruntime", "openvino_f32"]
+PEERS = ["torch_f32", "torch_compile_f32", "torch_bf16", "onnxruntime", "openvino_f32"]
 
 
 def last_json(command):
