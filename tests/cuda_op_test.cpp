@@ -75,7 +75,11 @@ TEST(Cuda, AttentionOfEverySize) {
                         {1, 577, 2, 64},
                         {1, 577, 1, 64, 0.2f},
                         {1, 1100, 1, 64},
-                        {280, 17, 1, 8}}) {
+                        {280, 17, 1, 8},
+                        {300, 65, 4, 64},
+                        {40, 64, 4, 64},
+                        {700, 16, 3, 32},
+                        {5, 80, 1, 40}}) {
     Maker m(DType::kBF16, kOps);
     const int64_t width = s.heads * s.size;
     const Shape y{s.images, s.tokens, width}, rows{s.images, s.heads, s.tokens};

@@ -61,8 +61,12 @@ std::string isa(const Machine& machine) {
   return has(machine, {"avx2", "fma", "f16c", "bmi2"}) ? "avx2" : "baseline";
 }
 
-// Products of bf16 operands are computed in f32, whatever the processor has.
-constexpr std::string_view kBf16 = "emulated";
+// How the processor multiplies bf16: amx, avx512_bf16 or emulated.
+std::string bf16(const std::vector<BackendStatus>& backends) {
+  for (const BackendStatus& b : backends)
+    if (b.name == "cpu") return b.bf16;
+  return "emulated";
+}
 
 Pairs versions() {
   const auto dotted = [](int n, int base) {
@@ -83,7 +87,7 @@ std::string to_json(const Machine& m, const std::vector<BackendStatus>& backends
   json.begin_object()
       .field("cpu", m.cpu)
       .field("isa", isa(m))
-      .field("bf16", kBf16)
+      .field("bf16", bf16(backends))
       .field("threads", m.cores);
   json.key("features").begin_array();
   for (const std::string& name : kFeatures)
@@ -106,8 +110,9 @@ std::string to_text(const Machine& m, const std::vector<BackendStatus>& backends
     if (m.flags.contains(name)) features += (features.empty() ? "" : " ") + name;
   out += fmt::format("cpu        {}\nthreads    {}\nisa        {}\n", m.cpu, m.cores, isa(m));
   out += fmt::format("features   {}\n", features);
-  out += fmt::format(
-      "bf16       {}: correct, and half the memory, but not faster than f32\n\nbackends\n", kBf16);
+  out += fmt::format("bf16       {}: half the memory, {}\n\nbackends\n", bf16(backends),
+                     bf16(backends) == "emulated" ? "but not faster than f32"
+                                                  : "and products in instructions of their own");
   for (const BackendStatus& b : backends)
     out += fmt::format("  {:<11}{:<5}{}\n", b.name, b.available ? "yes" : "no", b.detail);
   out += "\nversions\n";

@@ -48,6 +48,7 @@ class HeadKernel : public Kernel {
         drop_(drop),
         site_(site),
         rng_(in[extras]),
+        tiled_(takes_tiles(cpu, {qkv})),
         bias_(f32_only(operand(in, extras + 1))),
         mask_(f32_only(operand(in, extras + 2))),
         masks_(mask_ ? operand(in, extras + 2).shape[0] : 1) {}
@@ -74,51 +75,100 @@ class HeadKernel : public Kernel {
   int64_t at(int64_t b, int64_t h, int64_t parts, int64_t part) const {
     return b * dims_.tokens * parts * dims_.width + part * dims_.width + h * dims_.head;
   }
-  // One head's queries, keys and values, each (tokens, head), contiguous.
-  std::array<float*, 3> queries_keys_values(const TensorView& qkv, int64_t b, int64_t h,
-                                            Pieces& scratch) const {
-    std::array<float*, 3> part;
-    for (size_t i = 0; i < 3; ++i) {
-      part[i] = scratch.take(dims_.tokens * dims_.head);
-      cpu_.simd().attention->gather(floats(qkv), at(b, h, 3, static_cast<int64_t>(i)),
-                                    3 * dims_.width, dims_.tokens, dims_.head, part[i]);
-    }
-    return part;
+  // One head's (tokens, head) of a tensor: where it lies, and contiguous in f32, unless tiles are
+  // packed from where it lies.
+  struct Matrix {
+    TileSource source;
+    float* f32;
+  };
+  Matrix matrix(const TensorView& x, int64_t parts, int64_t part, int64_t b, int64_t h,
+                float* f32) const {
+    const TileSource source{floats(x), at(b, h, parts, part), parts * dims_.width, /*along=*/true};
+    if (f32)
+      cpu_.simd().attention->gather(source.x, source.at, source.stride, dims_.tokens, dims_.head,
+                                    f32);
+    return {source, f32};
   }
-  // s (tokens, padded) = a b^T, both (tokens, head); the columns past `tokens` are zero.
-  void scores(const float* a, const float* b, float* s, float* packed) const {
+  std::array<Matrix, 3> queries_keys_values(const TensorView& qkv, int64_t b, int64_t h,
+                                            Pieces& scratch) const {
+    const auto part = [&](int64_t i) {
+      return matrix(qkv, 3, i, b, h, tiled_ ? nullptr : scratch.take(dims_.tokens * dims_.head));
+    };
+    return {part(0), part(1), part(2)};
+  }
+  // The three products below. `work`: work_floats() of scratch.
+  // s (tokens, padded) = a b^T, both (tokens, head).
+  void scores(const Matrix& a, const Matrix& b, float* s, float* work) const {
+    if (tiled_)
+      return multiply_tiles(a.source, b.source, s, dims_.padded, dims_.tokens, dims_.head, work);
     const GemmKernels& gemm = *cpu_.simd().gemm;
     const PanelCut cut{dims_.tokens};
     for (int64_t p = 0; p < cut.count(); ++p) {
       const int64_t j = cut.first(p), stride = cut.stride(p);
-      gemm.pack_panel(b + j * dims_.head, false, dims_.head, /*transposed=*/true, dims_.head,
-                      cut.width(p), packed, stride);
-      gemm.panel(a, dims_.head, packed, stride, s + j, dims_.padded, dims_.tokens, dims_.head,
+      gemm.pack_panel(b.f32 + j * dims_.head, false, dims_.head, /*transposed=*/true, dims_.head,
+                      cut.width(p), work, stride);
+      gemm.panel(a.f32, dims_.head, work, stride, s + j, dims_.padded, dims_.tokens, dims_.head,
                  std::min(stride, dims_.padded - j), false);
     }
   }
   // c (tokens, head) = s b, s being (tokens, padded). b is read in place, up to a vector past its
   // end.
-  void weigh(const float* s, const float* b, float* c) const {
+  void weigh(const float* s, const Matrix& b, float* c, float* work) const {
+    if (tiled_)
+      return multiply_tiles(scores_in(s), turned(b.source), c, dims_.head, dims_.head, dims_.tokens,
+                            work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      cpu_.simd().gemm->panel(s, dims_.padded, b + j, dims_.head, c + j, dims_.head, dims_.tokens,
-                              dims_.tokens, std::min(kPanel, dims_.head - j), false);
+      cpu_.simd().gemm->panel(s, dims_.padded, b.f32 + j, dims_.head, c + j, dims_.head,
+                              dims_.tokens, dims_.tokens, std::min(kPanel, dims_.head - j), false);
   }
   // c (tokens, head) = s^T b.
-  void weigh_transposed(const float* s, const float* b, float* c) const {
+  void weigh_transposed(const float* s, const Matrix& b, float* c, float* work) const {
+    if (tiled_)
+      return multiply_tiles(turned(scores_in(s)), turned(b.source), c, dims_.head, dims_.head,
+                            dims_.tokens, work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      cpu_.simd().gemm->columns(s, dims_.padded, b + j, dims_.head, c + j, dims_.head, dims_.tokens,
-                                dims_.tokens, std::min(kPanel, dims_.head - j), false);
+      cpu_.simd().gemm->columns(s, dims_.padded, b.f32 + j, dims_.head, c + j, dims_.head,
+                                dims_.tokens, dims_.tokens, std::min(kPanel, dims_.head - j),
+                                false);
   }
-  int64_t packed_floats() const { return kLastPanel * dims_.head; }
+  int64_t work_floats() const {
+    const int64_t tokens = dims_.tokens, head = dims_.head;
+    if (tiled_) return packed_words(tokens, std::max(tokens, head)) + right_words();
+    return kLastPanel * head;
+  }
 
   CpuBackend& cpu_;
   Dims dims_;
   float scale_, drop_;
   uint32_t site_;
   TensorView rng_;
+  bool tiled_;  // bf16 operands, multiplied as such
   const float *bias_, *mask_;
   int64_t masks_;
+
+ private:
+  TileSource scores_in(const float* s) const {
+    return {{const_cast<float*>(s), DType::kF32}, 0, dims_.padded, /*along=*/true};
+  }
+  static TileSource turned(TileSource s) { return s.along = !s.along, s; }
+  int64_t right_words() const {
+    return std::max(packed_words(dims_.tokens, dims_.head), packed_words(dims_.head, dims_.tokens));
+  }
+  // c (tokens, columns) = a b, after both were rounded to bf16.
+  void multiply_tiles(const TileSource& a, const TileSource& b, float* c, int64_t ldc,
+                      int64_t columns, int64_t depth, float* work) const {
+    auto *right = reinterpret_cast<uint32_t*>(work), *left = right + right_words();
+    cpu_.simd().tiles->pack(a, TileSide::kLeft, dims_.tokens, depth, left, band_words(depth));
+    cpu_.simd().tiles->pack(b, TileSide::kRight, columns, depth, right, band_words(depth));
+    cpu_.tiles()->multiply({.a = left,
+                            .b = right,
+                            .c = c,
+                            .ldc = ldc,
+                            .rows = dims_.tokens,
+                            .columns = columns,
+                            .depth = depth,
+                            .accumulate = false});
+  }
 };
 
 class AttentionKernel final : public HeadKernel {
@@ -131,7 +181,7 @@ class AttentionKernel final : public HeadKernel {
     const Dims& d = dims_;
     reserve(side_by_side()
                 ? lane_scratch(d.tokens)
-                : 4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
+                : 4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + d.padded + 256);
   }
 
   void launch() override {
@@ -157,15 +207,15 @@ class AttentionKernel final : public HeadKernel {
     const AttentionKernels& simd = *cpu_.simd().attention;
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
-    float *s = scratch.take(d.tokens * d.padded), *packed = scratch.take(packed_floats()),
+    float *s = scratch.take(d.tokens * d.padded), *work = scratch.take(work_floats()),
           *y = scratch.take(values);
-    scores(part[0], part[1], s, packed);
+    scores(part[0], part[1], s, work);
     float* lse = lse_ ? lse_.f32() + number * d.tokens : nullptr;
     const float scale = biased(s, b, h);
     simd.softmax(s, d.tokens, d.padded, scale, number * d.tokens, drop, lse,
                  scratch.take(d.padded + 32));
     if (!y_) return;
-    weigh(s, part[2], y);
+    weigh(s, part[2], y, work);
     simd.scatter(y, floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head);
   }
 
@@ -187,9 +237,9 @@ class AttentionBwdKernel final : public HeadKernel {
     const Dims& d = dims_;
     if (dbias_)
       cpu_.reserve_shared(static_cast<size_t>(parts_.count() * d.heads * square()) * sizeof(float));
-    reserve(side_by_side() ? lane_scratch(d.tokens)
-                           : 6 * d.tokens * d.head + 2 * d.tokens * d.padded + packed_floats() +
-                                 d.padded + 512);
+    reserve(side_by_side()
+                ? lane_scratch(d.tokens)
+                : 6 * d.tokens * d.head + 2 * d.tokens * d.padded + work_floats() + d.padded + 512);
   }
 
   void launch() override {
@@ -231,24 +281,25 @@ class AttentionBwdKernel final : public HeadKernel {
     const AttentionKernels& simd = *cpu_.simd().attention;
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
-    float *y = scratch.take(values), *dy = scratch.take(values), *out = scratch.take(values);
-    simd.gather(floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head, y);
-    simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
+    const Matrix y = matrix(y_, 1, 0, b, h, scratch.take(values)),
+                 dy = matrix(dy_, 1, 0, b, h, scratch.take(values));
+    float* out = scratch.take(values);
     float *s = scratch.take(d.tokens * d.padded), *dp = scratch.take(d.tokens * d.padded);
-    float* packed = scratch.take(packed_floats());
-    scores(part[0], part[1], s, packed);
-    scores(dy, part[2], dp, packed);
+    float* work = scratch.take(work_floats());
+    scores(part[0], part[1], s, work);
+    scores(dy, part[2], dp, work);
     const float scale = biased(s, b, h);
     simd.softmax_bwd(s, dp, d.tokens, d.padded, scale, number * d.tokens, drop,
-                     lse_.f32() + number * d.tokens, y, dy, d.head, scratch.take(d.padded + 32));
+                     lse_.f32() + number * d.tokens, y.f32, dy.f32, d.head,
+                     scratch.take(d.padded + 32));
     if (bias_) simd.add_bias_bwd(dp, d.tokens, d.padded, scale_, dbias);
     if (!dqkv_) return;
     const auto emit = [&](int64_t which) {
       simd.scatter(out, floats(dqkv_), at(b, h, 3, which), 3 * d.width, d.tokens, d.head);
     };
-    weigh_transposed(s, dy, out), emit(2);        // dv = p^T dy
-    weigh_transposed(dp, part[0], out), emit(1);  // dk = ds^T q
-    weigh(dp, part[1], out), emit(0);             // dq = ds k
+    weigh_transposed(s, dy, out, work), emit(2);        // dv = p^T dy
+    weigh_transposed(dp, part[0], out, work), emit(1);  // dk = ds^T q
+    weigh(dp, part[1], out, work), emit(0);             // dq = ds k
   }
 
   TensorView dy_, qkv_, y_, lse_, dqkv_;
@@ -265,7 +316,7 @@ class AttentionMatrixKernel final : public HeadKernel {
                         int64_t heads, const TensorView& out)
       : HeadKernel(cpu, in[0], heads, 0, 0, in, 1), dy_(dy), qkv_(in[0]), out_(out) {
     const Dims& d = dims_;
-    reserve(4 * d.tokens * d.head + d.tokens * d.padded + packed_floats() + d.padded + 256);
+    reserve(4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + d.padded + 256);
   }
 
   void launch() override {
@@ -281,12 +332,11 @@ class AttentionMatrixKernel final : public HeadKernel {
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
     float *dy = scratch.take(d.tokens * d.head), *s = scratch.take(d.tokens * d.padded),
-          *packed = scratch.take(packed_floats());
+          *work = scratch.take(work_floats());
     if (dy_) {
-      simd.gather(floats(dy_), at(b, h, 1, 0), d.width, d.tokens, d.head, dy);
-      scores(dy, part[2], s, packed);
+      scores(matrix(dy_, 1, 0, b, h, dy), part[2], s, work);
     } else {
-      scores(part[0], part[1], s, packed);
+      scores(part[0], part[1], s, work);
       const float scale = biased(s, b, h);
       simd.softmax(s, d.tokens, d.padded, scale, 0, nullptr, nullptr, scratch.take(d.padded + 32));
     }

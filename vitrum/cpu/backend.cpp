@@ -1,6 +1,8 @@
 #include "vitrum/cpu/backend.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -30,23 +32,54 @@ bool os_keeps(uint64_t bits) {
   return ((uint64_t{high} << 32 | low) & bits) == bits;
 }
 
+// Linux keeps the tile registers of those processes only that asked for them.
+bool may_use_tiles() {
+#ifdef SYS_arch_prctl
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
+
 Isa isa_from_environment() {
   const char* text = std::getenv("VITRUM_ISA");
   if (!text || !*text) return Isa::kAuto;
-  if (std::strcmp(text, "avx2") == 0) return Isa::kAvx2;
-  if (std::strcmp(text, "avx512") == 0) return Isa::kAvx512;
-  fail_usage("VITRUM_ISA is \"{}\"; it may be avx2 or avx512", text);
+  constexpr std::pair<const char*, Isa> kNames[] = {{"avx2", Isa::kAvx2},
+                                                    {"avx512", Isa::kAvx512},
+                                                    {"avx512_bf16", Isa::kAvx512Bf16},
+                                                    {"amx", Isa::kAmx},
+                                                    {"tiles", Isa::kTiles}};
+  for (const auto& [name, isa] : kNames)
+    if (std::strcmp(text, name) == 0) return isa;
+  fail_usage("VITRUM_ISA is \"{}\"; it may be avx2, avx512, avx512_bf16, amx or tiles", text);
 }
 
-Isa choose_isa(Isa wanted) {
+struct Choice {
+  bool avx512;
+  const cpu::TileUnit* tiles;
+};
+
+const cpu::TileUnit* choose_tiles(const CpuFeatures& cpu, Isa most) {
+  if (most == Isa::kTiles) return &cpu::kTilesPortable;
+  const auto allowed = [&](Isa isa) { return most == Isa::kAuto || most >= isa; };
+  if (cpu.amx_bf16 && allowed(Isa::kAmx)) return &cpu::kTilesAmx;
+  if (cpu.avx512_bf16 && allowed(Isa::kAvx512Bf16)) return &cpu::kTilesAvx512Bf16;
+  return nullptr;
+}
+
+Choice choose(Isa wanted) {
   const CpuFeatures cpu = cpu_features();
   if (!cpu.avx2)
     fail(
         "this processor ({}) has no AVX2 and FMA, which the CPU backend needs; use the reference "
         "backend",
         cpu.brand);
-  const bool limited = wanted == Isa::kAvx2 || isa_from_environment() == Isa::kAvx2;
-  return cpu.avx512 && !limited ? Isa::kAvx512 : Isa::kAvx2;
+  const Isa limit = isa_from_environment();
+  const Isa most = wanted == Isa::kAuto || limit == Isa::kAuto ? std::max(wanted, limit)
+                                                               : std::min(wanted, limit);
+  return {cpu.avx512 && most != Isa::kAvx2, choose_tiles(cpu, most)};
 }
 
 }  // namespace
@@ -63,20 +96,29 @@ CpuFeatures cpu_features() {
   if (f.avx512 && __get_cpuid_count(7, 0, &a, &b, &c, &d)) {
     constexpr uint64_t kTileState = 3u << 17;
     f.avx512_vnni = c >> 11 & 1;
-    f.amx_bf16 = (d >> 22 & 1) && os_keeps(kTileState);
+    constexpr unsigned kTilesOfBf16 = 1u << 24 | 1u << 22;
+    f.amx_bf16 = (d & kTilesOfBf16) == kTilesOfBf16 && os_keeps(kTileState) && may_use_tiles();
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.avx512_bf16 = a >> 5 & 1;
   }
   return f;
 }
 
+std::string bf16_products() {
+  const cpu::TileUnit* tiles = choose(Isa::kAuto).tiles;
+  return tiles ? tiles->name : "emulated";
+}
+
 std::string describe(const CpuFeatures& f) {
-  const bool wide = choose_isa(Isa::kAuto) == Isa::kAvx512;
-  return fmt::format("{}; {}; bf16 emulated in f32", f.brand, wide ? "AVX-512" : "AVX2");
+  const auto [wide, tiles] = choose(Isa::kAuto);
+  return fmt::format("{}; {}; bf16 {}", f.brand, wide ? "AVX-512" : "AVX2",
+                     tiles ? fmt::format("by {}", tiles->name) : "emulated in f32");
 }
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
-  return std::make_unique<cpu::CpuBackend>(choose_isa(options.max_isa), threads);
+  const auto [wide, tiles] = choose(options.max_isa);
+  return std::make_unique<cpu::CpuBackend>(wide ? cpu::kSimdAvx512 : cpu::kSimdAvx2, tiles,
+                                           threads);
 }
 
 }  // namespace vitrum
@@ -99,15 +141,12 @@ void Scratch::reserve_shared(size_t bytes) {
   if (bytes > shared_.size()) shared_ = allocate_host(bytes);
 }
 
-CpuBackend::CpuBackend(Isa isa, int threads)
-    : isa_(isa),
-      simd_(isa == Isa::kAvx512 ? &kSimdAvx512 : &kSimdAvx2),
-      pool_(threads),
-      scratch_(pool_.threads()) {}
+CpuBackend::CpuBackend(const SimdKernels& simd, const TileUnit* tiles, int threads)
+    : simd_(&simd), tiles_(tiles), pool_(threads), scratch_(pool_.threads()) {}
 
 std::string CpuBackend::name() const {
-  return fmt::format("cpu ({}, {} threads)", isa_ == Isa::kAvx512 ? "avx512" : "avx2",
-                     pool_.threads());
+  return fmt::format("cpu ({}{}, {} threads)", simd_ == &kSimdAvx512 ? "avx512" : "avx2",
+                     tiles_ ? fmt::format(", bf16 by {}", tiles_->name) : "", pool_.threads());
 }
 
 void CpuBackend::upload(TensorView to, const void* from) { std::memcpy(to.data, from, to.bytes()); }

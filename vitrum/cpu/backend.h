@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cassert>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "vitrum/core/philox.h"
 #include "vitrum/cpu/cpu.h"
 #include "vitrum/cpu/simd/simd.h"
+#include "vitrum/cpu/simd/tiles.h"
 #include "vitrum/runtime/backend.h"
 
 namespace vitrum::cpu {
@@ -33,7 +35,8 @@ class Scratch {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(Isa isa, int threads);
+  // tiles: may be null.
+  CpuBackend(const SimdKernels& simd, const TileUnit* tiles, int threads);
 
   std::string name() const override;
   Buffer allocate(size_t bytes) override { return allocate_host(bytes); }
@@ -44,7 +47,8 @@ class CpuBackend final : public Backend {
 
   ThreadPool& pool() { return pool_; }
   const SimdKernels& simd() const { return *simd_; }
-  Isa isa() const { return isa_; }
+  // What multiplies bf16 operands; null where they are widened to f32.
+  const TileUnit* tiles() const { return tiles_; }
 
   void reserve_per_thread(size_t bytes) { scratch_.reserve_per_thread(bytes); }
   void reserve_shared(size_t bytes) { scratch_.reserve_shared(bytes); }
@@ -52,8 +56,8 @@ class CpuBackend final : public Backend {
   std::byte* shared_scratch() const { return scratch_.shared(); }
 
  private:
-  Isa isa_;
   const SimdKernels* simd_;
+  const TileUnit* tiles_;
   ThreadPool pool_;
   Scratch scratch_;
 };
@@ -75,6 +79,12 @@ template <class Body>
 void for_chunks(CpuBackend& cpu, const Chunks& chunks, const Body& body) {
   cpu.pool().run(chunks.count(),
                  [&](int64_t i, int thread) { body(chunks.first(i), chunks.last(i), i, thread); });
+}
+
+// Whether all these operands are bf16 and the processor multiplies them as they are.
+inline bool takes_tiles(const CpuBackend& cpu, std::initializer_list<TensorView> operands) {
+  return cpu.tiles() && std::all_of(operands.begin(), operands.end(),
+                                    [](const TensorView& v) { return v.dtype == DType::kBF16; });
 }
 
 // Operand `i` of a node; null where it is absent or the list is shorter.

@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kFloat = sizeof(float);
 constexpr int64_t kSlice = 576;  // columns unfolded at a time: with 192 rows 432 KiB
-constexpr int64_t kGroup = 4;    // panels of the right operand that share them
+static_assert(kSlice % kStepDepth == 0);
+constexpr int64_t kGroup = 4;  // panels of the right operand that share them
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -29,15 +30,25 @@ struct ConvWeights {
   int64_t together() const {
     return depth_stride == area() ? std::max<int64_t>(1, 144 / area()) : 1;
   }
-  size_t scratch_bytes() const {
-    return static_cast<size_t>(together() * area() * kPanel) * kFloat;
-  }
+  int64_t scratch_floats() const { return together() * area() * kPanel; }
 
   void pack(CpuBackend& cpu, float* to) const {
     const PackedB shape = packed();
     cpu.pool().run(shape.panels(), [&](int64_t p, int thread) {
       pack_panel(cpu, p * kPanel, to + p * kPanel * shape.depth,
                  reinterpret_cast<float*>(cpu.thread_scratch(thread)));
+    });
+  }
+  // The same as tiles; a thread's scratch has room for a whole panel besides.
+  void pack(CpuBackend& cpu, uint32_t* to) const {
+    const int64_t depth_of_all = packed().depth, band = band_words(depth_of_all);
+    cpu.pool().run(packed().panels(), [&](int64_t p, int thread) {
+      auto* scratch = reinterpret_cast<float*>(cpu.thread_scratch(thread));
+      float* panel = scratch + scratch_floats();
+      pack_panel(cpu, p * kPanel, panel, scratch);
+      cpu.simd().tiles->pack({{panel, DType::kF32}, 0, kPanel, /*along=*/false}, TileSide::kRight,
+                             std::min(kPanel, columns - p * kPanel), depth_of_all,
+                             to + p * (kPanel / kBand) * band, band);
     });
   }
 
@@ -74,21 +85,28 @@ class WindowProduct {
         weights_(std::move(weights)),
         target_(target),
         packed_(weights_.packed()),
-        in_place_(windows.rows == 1 && windows.columns == 1 && windows.step == 1 &&
-                  windows.top == 0 && windows.left == 0 && windows.down == windows.height &&
-                  windows.across == windows.width && windows.x.dtype == DType::kF32),
+        pixels_(windows.rows == 1 && windows.columns == 1 && windows.step == 1 &&
+                windows.top == 0 && windows.left == 0 && windows.down == windows.height &&
+                windows.across == windows.width),
+        in_place_(pixels_ && windows.x.dtype == DType::kF32),
+        tiled_(takes_tiles(cpu, {weights_.w}) && windows.x.dtype == DType::kBF16),
         direct_(target.step == 1 && target.y.dtype == DType::kF32),
         groups_{packed_.panels(), kGroup},
         rows_{target.y.shape[0] * windows.down * windows.across, 1} {
     rows_.size = rows_per_task(rows_.total, groups_.count());
-    cpu.reserve_shared(packed_.bytes());
-    const auto block = static_cast<size_t>(rows_.size * (kSlice + kGroup * kPanel)) * kFloat;
-    cpu.reserve_per_thread(std::max(block, weights_.scratch_bytes()));
+    left_at_ = rows_.size * (kSlice + kGroup * kPanel);
+    const int64_t block = left_at_ + (tiled_ ? packed_words(rows_.size, kSlice) : 0),
+                  panel = weights_.scratch_floats() + (tiled_ ? packed_.depth * kPanel : 0);
+    cpu.reserve_shared(
+        tiled_
+            ? static_cast<size_t>(packed_words(packed_.panels() * kPanel, packed_.depth)) * kFloat
+            : packed_.bytes());
+    cpu.reserve_per_thread(static_cast<size_t>(std::max(block, panel)) * kFloat);
   }
 
   void run(const ChannelNormArgs* norm = nullptr) {
     auto* packed = reinterpret_cast<float*>(cpu_.shared_scratch());
-    weights_.pack(cpu_, packed);
+    tiled_ ? weights_.pack(cpu_, reinterpret_cast<uint32_t*>(packed)) : weights_.pack(cpu_, packed);
     const int64_t groups = groups_.count();
     cpu_.pool().run(rows_.count() * groups, [&](int64_t task, int thread) {
       block(packed, norm, task / groups, task % groups, thread);
@@ -122,6 +140,7 @@ class WindowProduct {
 
   void multiply(const float* packed, int64_t row, int64_t rows, int64_t group, int64_t k,
                 int64_t depth, float* scratch, float* c, int64_t ldc) {
+    if (tiled_) return multiply_tiles(packed, row, rows, group, k, depth, scratch, c, ldc);
     const float* a = scratch;
     if (in_place_)
       a = static_cast<const float*>(windows_.x.data) + row * packed_.depth;
@@ -131,6 +150,29 @@ class WindowProduct {
       cpu_.simd().gemm->panel(a, depth, packed_.panel(packed, p) + k * kPanel, kPanel,
                               c + (p - groups_.first(group)) * kPanel, ldc, rows, depth,
                               std::min(kPanel, packed_.columns - p * kPanel), k > 0);
+  }
+
+  void multiply_tiles(const float* packed, int64_t row, int64_t rows, int64_t group, int64_t k,
+                      int64_t depth, float* scratch, float* c, int64_t ldc) {
+    TileSource windows{windows_.x, row * packed_.depth + k, packed_.depth, /*along=*/true};
+    if (!pixels_) {
+      cpu_.simd().conv->unfold(windows_, row, rows, k, k + depth, scratch, depth);
+      windows = {{scratch, DType::kF32}, 0, depth, /*along=*/true};
+    }
+    const int64_t first = groups_.first(group) * kPanel, band = band_words(packed_.depth);
+    auto* left = reinterpret_cast<uint32_t*>(scratch + left_at_);
+    cpu_.simd().tiles->pack(windows, TileSide::kLeft, rows, depth, left, band_words(depth));
+    cpu_.tiles()->multiply(
+        {.a = left,
+         .b = reinterpret_cast<const uint32_t*>(packed) + first / kBand * band +
+              k / kStepDepth * kStepWords,
+         .c = c,
+         .ldc = ldc,
+         .rows = rows,
+         .columns = std::min(packed_.columns, groups_.last(group) * kPanel) - first,
+         .depth = depth,
+         .accumulate = k > 0,
+         .b_band = band});
   }
 
   void store(const ChannelNormArgs* norm, const float* c, int64_t ldc, int64_t row, int64_t rows,
@@ -158,9 +200,12 @@ class WindowProduct {
   ConvWeights weights_;
   Target target_;
   PackedB packed_;
-  bool in_place_;  // the windows are the rows of x
+  bool pixels_;    // the windows are the rows of x
+  bool in_place_;  // and are read there
+  bool tiled_;     // bf16 operands, multiplied as such
   bool direct_;    // the product is computed where it ends
   Chunks groups_, rows_;
+  int64_t left_at_ = 0;  // the windows packed as tiles, in a thread's scratch
 };
 
 // All windows of a convolution from x (B, H, W, C) to y (B, H', W', ..).
@@ -272,14 +317,18 @@ class WeightGradient {
         out_(dy.shape[-1]),
         depth_(windows.rows * windows.columns * windows.channels),
         groups_{divide_up(depth_, kPanel), 3},
-        rows_per_chunk_(out_ >= 256 ? 160 : 320) {
+        rows_per_chunk_(out_ >= 256 ? 160 : 320),
+        tiled_(takes_tiles(cpu, {dy}) && windows.x.dtype == DType::kBF16) {
     const int64_t rows = dy.shape.rows(), wanted = std::min(divide_up(16, groups_.count()),
                                                             divide_up(rows, rows_per_chunk_));
     parts_ = {rows, divide_up(divide_up(rows, wanted), rows_per_chunk_) * rows_per_chunk_};
     cpu.reserve_shared(static_cast<size_t>(parts_.count() * out_ * depth_) * kFloat);
     widened_at_ = rows_per_chunk_ * (out_ + kStrip + kPanel);
     const int64_t widened = dy.dtype == DType::kBF16 ? rows_per_chunk_ * out_ : 0;
-    cpu.reserve_per_thread(static_cast<size_t>(widened_at_ + widened + 16) * kFloat);
+    right_at_ = packed_words(out_, rows_per_chunk_);
+    panel_at_ = right_at_ + packed_words(kPanel, rows_per_chunk_);
+    const int64_t end = tiled_ ? panel_at_ + rows_per_chunk_ * kPanel : widened_at_ + widened + 16;
+    cpu.reserve_per_thread(static_cast<size_t>(end) * kFloat);
   }
 
   void run() {
@@ -301,6 +350,7 @@ class WeightGradient {
  private:
   void chunk(int64_t row, int64_t rows, int64_t group, float* sums, bool more, int thread) {
     auto* strips = reinterpret_cast<float*>(cpu_.thread_scratch(thread));
+    if (tiled_) return chunk_of_tiles(row, rows, group, sums, more, strips);
     float *panel = strips + rows_per_chunk_ * (out_ + kStrip), *widened = strips + widened_at_;
     const float* d = widened;
     if (dy_.dtype == DType::kF32)
@@ -314,6 +364,29 @@ class WeightGradient {
       cpu_.simd().conv->unfold(windows_, row, rows, column, column + width, panel, kPanel);
       cpu_.simd().gemm->strips(strips, panel, kPanel, sums + column, depth_, out_, rows, width,
                                more);
+    }
+  }
+
+  void chunk_of_tiles(int64_t row, int64_t rows, int64_t group, float* sums, bool more,
+                      float* scratch) {
+    const TilePacking& tiles = *cpu_.simd().tiles;
+    auto *left = reinterpret_cast<uint32_t*>(scratch), *right = left + right_at_;
+    float* panel = scratch + panel_at_;
+    tiles.pack({floats(dy_), row * out_, out_, /*along=*/false}, TileSide::kLeft, out_, rows, left,
+               band_words(rows));
+    for (int64_t p = groups_.first(group); p < groups_.last(group); ++p) {
+      const int64_t column = p * kPanel, width = std::min(kPanel, depth_ - column);
+      cpu_.simd().conv->unfold(windows_, row, rows, column, column + width, panel, kPanel);
+      tiles.pack({{panel, DType::kF32}, 0, kPanel, /*along=*/false}, TileSide::kRight, width, rows,
+                 right, band_words(rows));
+      cpu_.tiles()->multiply({.a = left,
+                              .b = right,
+                              .c = sums + column,
+                              .ldc = depth_,
+                              .rows = out_,
+                              .columns = width,
+                              .depth = rows,
+                              .accumulate = more});
     }
   }
 
@@ -336,6 +409,8 @@ class WeightGradient {
   int64_t out_, depth_;
   Chunks groups_, parts_;  // of panels; of rows
   int64_t rows_per_chunk_, widened_at_ = 0;
+  bool tiled_;                           // bf16 operands, multiplied as such
+  int64_t right_at_ = 0, panel_at_ = 0;  // in a thread's scratch, behind dy as tiles
 };
 
 class ConvBwdKernel final : public Kernel {

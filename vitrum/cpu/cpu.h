@@ -8,21 +8,26 @@
 
 namespace vitrum {
 
-enum class Isa { kAuto, kAvx2, kAvx512 };
+// Each includes those before it. kTiles multiplies bf16 as kAmx does, but in plain loops: for tests
+// on processors that have no such instructions.
+enum class Isa { kAuto, kAvx2, kAvx512, kAvx512Bf16, kAmx, kTiles };
 
 struct CpuOptions {
   int threads = 0;           // 0: every core this process may use
-  Isa max_isa = Isa::kAuto;  // the environment variable VITRUM_ISA (avx2, avx512) limits it too
+  Isa max_isa = Isa::kAuto;  // the environment variable VITRUM_ISA limits it too
 };
 
 struct CpuFeatures {
   bool avx2 = false;    // with FMA, F16C and BMI2
   bool avx512 = false;  // F, BW, DQ and VL
-  bool avx512_bf16 = false, avx512_vnni = false, amx_bf16 = false;
+  bool avx512_bf16 = false, avx512_vnni = false;
+  bool amx_bf16 = false;  // and this process may use it
   std::string brand;
 };
 CpuFeatures cpu_features();
-// One line for people: brand, instruction set in use, and whether bf16 is native or emulated.
+// How products of bf16 are computed here: amx, avx512_bf16, or emulated, which is in f32.
+std::string bf16_products();
+// One line for people: brand, instruction set in use, and how bf16 is multiplied.
 std::string describe(const CpuFeatures& features);
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});

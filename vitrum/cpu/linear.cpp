@@ -156,7 +156,8 @@ class LinearBwdKernel final : public Kernel {
   void prepare(const LinearGradArgs& gradient, int64_t row, int64_t rows, float* dpre) {
     const Chunks blocks{rows, std::max<int64_t>(1, 16384 / n_)};
     for_chunks(cpu_, blocks, [&](int64_t first, int64_t last, int64_t, int thread) {
-      cpu_.simd().linear->gradient(gradient, row + first, last - first, dpre + first * n_,
+      cpu_.simd().linear->gradient(gradient, row + first, last - first,
+                                   {dpre + first * n_, DType::kF32},
                                    reinterpret_cast<float*>(cpu_.thread_scratch(thread)));
     });
   }
@@ -269,10 +270,13 @@ class LinearBwdKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const Linear& op, const Operands& io) {
+  if (takes_tiles(cpu, {io.in[0], io.in[1]})) return lower_tiles(cpu, op, io);
   if (has_few_rows(io)) return lower_few_rows(cpu, op, io);
   return std::make_unique<LinearKernel>(cpu, op, io);
 }
 KernelPtr lower(CpuBackend& cpu, const LinearBwd& op, const Operands& io) {
+  if (takes_tiles(cpu, {io.in[0], io.in[1], io.in[2], io.in[3] ? io.in[3] : io.in[0]}))
+    return lower_tiles(cpu, op, io);
   return std::make_unique<LinearBwdKernel>(cpu, op, io);
 }
 

@@ -51,4 +51,8 @@ class LinearForward : public Kernel {
 bool has_few_rows(const Operands& io);
 KernelPtr lower_few_rows(CpuBackend& cpu, const Linear& op, const Operands& io);
 
+// For operands that take tiles.
+KernelPtr lower_tiles(CpuBackend& cpu, const Linear& op, const Operands& io);
+KernelPtr lower_tiles(CpuBackend& cpu, const LinearBwd& op, const Operands& io);
+
 }  // namespace vitrum::cpu

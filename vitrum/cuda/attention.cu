@@ -458,9 +458,13 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
                      lse.f32(),
                      drop_site(operand(io.in, 1), op.drop, op.site)};
   add_bias(args, operand(io.in, 2), operand(io.in, 3));
-  if (!args.bias && for_tensor_cores(args.shape, qkv.dtype, qkv, y)) {
-    if (KernelPtr kernel = warpgroup_attention(cuda, args, qkv.shape[0])) return kernel;
-    if (KernelPtr kernel = launch(cuda, args, qkv.shape[0], false)) return kernel;
+  if (for_tensor_cores(args.shape, qkv.dtype, qkv, y)) {
+    const int64_t images = qkv.shape[0];
+    if (KernelPtr kernel = short_attention(cuda, args, images, false)) return kernel;
+    if (!args.bias) {
+      if (KernelPtr kernel = warpgroup_attention(cuda, args, images)) return kernel;
+      if (KernelPtr kernel = launch(cuda, args, images, false)) return kernel;
+    }
   }
   return make_kernel([=, images = qkv.shape[0], stream = cuda.stream()] {
     launch_plain_attention(args, images, qkv.dtype, stream);
@@ -478,10 +482,13 @@ KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
                      drop_site(operand(io.in, 4), op.drop, op.site)};
   add_bias(args, operand(io.in, 5), operand(io.in, 6));
   args.dbias = operand(io.out, 1).f32();
-  if (!args.bias && for_tensor_cores(args.shape, qkv.dtype, qkv, y) && aligned16(dy) &&
-      aligned16(io.out[0])) {
-    if (KernelPtr kernel = warpgroup_attention_bwd(cuda, args, qkv.shape[0])) return kernel;
-    if (KernelPtr kernel = launch(cuda, args, qkv.shape[0], true)) return kernel;
+  if (for_tensor_cores(args.shape, qkv.dtype, qkv, y) && aligned16(dy) && aligned16(io.out[0])) {
+    const int64_t images = qkv.shape[0];
+    if (KernelPtr kernel = short_attention(cuda, args, images, true)) return kernel;
+    if (!args.bias) {
+      if (KernelPtr kernel = warpgroup_attention_bwd(cuda, args, images)) return kernel;
+      if (KernelPtr kernel = launch(cuda, args, images, true)) return kernel;
+    }
   }
   float* partials =
       args.dbias ? cuda.scratch_of<float>(bias_partials(args.shape, qkv.shape[0])) : nullptr;

@@ -95,6 +95,10 @@ __device__ __forceinline__ float quad_max(float x) {
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
+// Up to 80 tokens and heads of up to 64, without dropout, with or without a bias; null otherwise.
+KernelPtr short_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
+                          bool backward);
+
 // On sm_90, heads of 64 whose keys and values fit into shared memory, without dropout; null
 // otherwise.
 KernelPtr warpgroup_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);

@@ -104,9 +104,10 @@ std::unique_ptr<Backend> make_backend(const DeviceOptions& options) {
 std::vector<BackendStatus> backend_statuses() {
   std::vector<BackendStatus> all;
 #if VITRUM_HAS_CPU_BACKEND
-  all.push_back({"cpu", true, describe(cpu_features())});
+  all.push_back({"cpu", true, describe(cpu_features()), bf16_products()});
 #else
-  all.push_back({"cpu", false, "not built for this processor; the reference backend stands in"});
+  all.push_back(
+      {"cpu", false, "not built for this processor; the reference backend stands in", "emulated"});
 #endif
   const CudaLibrary& cuda = cuda_library();
   all.push_back({"cuda", cuda.usable(), cuda.usable() ? cuda.card() : cuda.problem()});

@@ -19,7 +19,8 @@ std::unique_ptr<Backend> make_backend(const DeviceOptions& options);
 struct BackendStatus {
   std::string name;
   bool available = false;
-  std::string detail;  // instruction set and threads, or why it is not available
+  std::string detail;     // instruction set and threads, or why it is not available
+  std::string bf16 = {};  // how it multiplies bf16, where that is worth telling
 };
 std::vector<BackendStatus> backend_statuses();
 

@@ -57,9 +57,8 @@ void epilogue(const LinearEpilogueArgs& args, const float* c, int64_t ldc, int64
   });
 }
 
-template <Act kAct, class T>
-void gradient_rows(const LinearGradArgs& args, int64_t row, int64_t rows, float* to,
-                   float* factors) {
+template <Act kAct, class T, class To>
+void gradient_rows(const LinearGradArgs& args, int64_t row, int64_t rows, To* to, float* factors) {
   const Stream<T> dy(args.dy), saved(args.saved);
   for (int64_t r = 0; r < rows; ++r, to += args.width) {
     const int64_t at = (row + r) * args.width;
@@ -77,10 +76,16 @@ void gradient_rows(const LinearGradArgs& args, int64_t row, int64_t rows, float*
   }
 }
 
-void gradient(const LinearGradArgs& args, int64_t row, int64_t rows, float* to, float* factors) {
+void gradient(const LinearGradArgs& args, int64_t row, int64_t rows, Array to, float* factors) {
   with_act(args.act, [&]<Act kAct>() {
-    with_type([&]<class T>() { gradient_rows<kAct, T>(args, row, rows, to, factors); }, args.dy,
-              args.saved);
+    if (to.dtype == DType::kBF16)
+      return gradient_rows<kAct, uint16_t>(args, row, rows, static_cast<uint16_t*>(to.data),
+                                           factors);
+    with_type(
+        [&]<class T>() {
+          gradient_rows<kAct, T>(args, row, rows, static_cast<float*>(to.data), factors);
+        },
+        args.dy, args.saved);
   });
 }
 

@@ -25,9 +25,9 @@ struct LinearKernels {
   // 16 floats of scratch.
   void (*epilogue)(const LinearEpilogueArgs&, const float* c, int64_t ldc, int64_t row,
                    int64_t rows, int64_t column, int64_t columns, float* factors);
-  // to = dy * dropout * act'(saved), as f32 (rows, width), rounded where dy is. factors: `width` +
-  // 16 floats.
-  void (*gradient)(const LinearGradArgs&, int64_t row, int64_t rows, float* to, float* factors);
+  // to (rows, width) = dy * dropout * act'(saved), rounded where dy is; bf16 only where dy and
+  // saved are. factors: `width` + 16 floats.
+  void (*gradient)(const LinearGradArgs&, int64_t row, int64_t rows, Array to, float* factors);
   // sums[j] += sum over rows of x[r * stride + j], one row after the other.
   void (*column_sums)(Array x, int64_t at, int64_t stride, int64_t rows, int64_t columns,
                       float* sums);

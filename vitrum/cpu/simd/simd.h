@@ -137,6 +137,7 @@ struct LinearKernels;     // simd/linear.h
 struct AttentionKernels;  // simd/attention.h
 struct ConvKernels;       // simd/conv.h
 struct BatchNormKernels;  // simd/conv.h
+struct TilePacking;       // simd/tiles.h
 
 struct SimdKernels {
   const NormKernels* norm;
@@ -149,6 +150,7 @@ struct SimdKernels {
   const AttentionKernels* attention;
   const ConvKernels* conv;
   const BatchNormKernels* batch_norm;
+  const TilePacking* tiles;
 };
 extern const SimdKernels kSimdAvx2, kSimdAvx512;
 
@@ -164,6 +166,7 @@ extern const LinearKernels kLinear;
 extern const AttentionKernels kAttention;
 extern const ConvKernels kConv;
 extern const BatchNormKernels kBatchNorm;
+extern const TilePacking kTilePacking;
 }  // namespace VITRUM_ISA
 #endif
 

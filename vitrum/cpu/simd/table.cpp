@@ -17,6 +17,7 @@ constinit const SimdKernels kSimdAvx2
        .linear = &VITRUM_ISA::kLinear,
        .attention = &VITRUM_ISA::kAttention,
        .conv = &VITRUM_ISA::kConv,
-       .batch_norm = &VITRUM_ISA::kBatchNorm};
+       .batch_norm = &VITRUM_ISA::kBatchNorm,
+       .tiles = &VITRUM_ISA::kTilePacking};
 
 }  // namespace vitrum::cpu

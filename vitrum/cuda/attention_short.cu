@@ -1,0 +1,423 @@
+// Attention over short sequences on tensor cores: windows of a Swin with their bias and mask, ViTs
+// of 32-px images. For bf16, up to 80 tokens and heads of up to 64 values. A group of warps has one
+// head of one image at a time, a warp 16 of its rows; all scores of a row are in registers at once,
+// so that each is computed once, in either direction. Blocks stay with one head and go through
+// images, which lets them load a bias once and add up its gradient in registers.
+#include <algorithm>
+
+#include "vitrum/cuda/attention.cuh"
+#include "vitrum/cuda/mma.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+constexpr int kRows = 16;  // of a warp
+
+// 16 rows and 16 columns from shared memory as the left operand: a(m, k) = m[row + m][column + k].
+__device__ __forceinline__ FragmentA load_left(const bf16* m, int stride, int row, int column) {
+  const int lane = threadIdx.x % kWarp;
+  const bf16* p = m + (row + lane % 16) * stride + column + lane / 16 * 8;
+  FragmentA a;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(a.r[0]), "=r"(a.r[1]), "=r"(a.r[2]), "=r"(a.r[3])
+               : "r"(shared_address(p)));
+  return a;
+}
+// The same transposed: a(m, k) = m[row + k][column + m].
+__device__ __forceinline__ FragmentA load_left_transposed(const bf16* m, int stride, int row,
+                                                          int column) {
+  const int lane = threadIdx.x % kWarp;
+  const bf16* p = m + (row + lane % 8 + lane / 16 * 8) * stride + column + lane / 8 % 2 * 8;
+  FragmentA a;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(a.r[0]), "=r"(a.r[1]), "=r"(a.r[2]), "=r"(a.r[3])
+               : "r"(shared_address(p)));
+  return a;
+}
+
+// Offsets of the scores in units of q . k; images [.., ..) of one head belong to a block.
+struct ShortArgs {
+  AttentionArgs attention;
+  int* masked;      // by window of an image: whether its mask has anything but zeros
+  float* partials;  // (parts * groups, H, T, T): sums of the bias' gradient, or null
+  int64_t images, part;
+};
+
+// kTiles x 16 tokens, heads of kSteps x 16 values.
+template <int kTiles, int kSteps>
+struct Short {
+  static constexpr int kTokens = kRows * kTiles, kWidth = 16 * kSteps;
+  static constexpr int kStride = kWidth + 8;         // ldmatrix then meets no bank twice
+  static constexpr int kWeightStride = kTokens + 8;  // of weights, and of the bias
+  static constexpr int kGroups = kTiles == 1 ? 8 : 1;
+  static constexpr int kGroupThreads = kWarp * kTiles, kThreads = kGroups * kGroupThreads;
+  static constexpr int kMatrix = kTokens * kStride, kWeights = kTokens * kWeightStride;
+  static constexpr size_t kBias = size_t{kWeights} * sizeof(float);
+  static constexpr size_t kForward = size_t{3} * kMatrix * sizeof(bf16);
+  static constexpr size_t kBackward = (size_t{4} * kMatrix + size_t{2} * kWeights) * sizeof(bf16);
+
+  static __device__ void group_sync() {
+    if (kTiles == 1)
+      __syncwarp();
+    else
+      __syncthreads();
+  }
+
+  // The rows of a head into shared memory, zeros behind `tokens` and behind `size`.
+  static __device__ void fill(bf16* to, Rows from, int tokens, int size) {
+    constexpr int kVectors = kWidth / 8;
+    for (int i = threadIdx.x % kGroupThreads; i < kTokens * kVectors; i += kGroupThreads) {
+      const int row = i / kVectors, column = i % kVectors * 8;
+      bf16* target = to + row * kStride + column;
+      if (row < tokens && column < size)
+        copy16_async(target, from.data + row * from.stride + column);
+      else
+        *reinterpret_cast<uint4*>(target) = make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  // A warp's 16 rows of sums to global memory, by way of shared memory for the sake of whole
+  // 16-byte stores; `rows` are its own rows there.
+  static __device__ void store(bf16* to, int64_t stride, bf16* rows, const Tile (&c)[2 * kSteps],
+                               float low, float high, int first, int tokens, int size) {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 2 * kSteps; ++n) {
+      auto* at = reinterpret_cast<uint32_t*>(rows + g * kStride + n * 8 + 2 * t);
+      at[0] = pack2(c[n].v[0] * low, c[n].v[1] * low);
+      at[4 * kStride] = pack2(c[n].v[2] * high, c[n].v[3] * high);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int piece = i * kWarp + lane, row = piece / (2 * kSteps),
+                column = piece % (2 * kSteps) * 8;
+      if (first + row < tokens && column < size)
+        *reinterpret_cast<uint4*>(to + (first + row) * stride + column) =
+            *reinterpret_cast<const uint4*>(rows + row * kStride + column);
+    }
+  }
+
+  // The bias of a head in units of q . k; -inf behind the last key, so that its weight is 0.
+  static __device__ void fill_bias(float* to, const float* bias, int tokens, float unit) {
+    for (int i = threadIdx.x; i < kTokens * kTokens; i += kThreads) {
+      const int q = i / kTokens, k = i % kTokens;
+      to[q * kWeightStride + k] = k >= tokens  ? -INFINITY
+                                  : q < tokens ? unit * bias[q * tokens + k]
+                                               : 0;
+    }
+  }
+
+  // Scores of the warp's rows with everything that is added to them.
+  static __device__ void add_offsets(Tile (&s)[2 * kTiles], const float* bias, const float* mask,
+                                     int row, int tokens, float unit) {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < 2 * kTiles; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int query = row + g + 8 * half, key = 8 * n + 2 * t;
+        if (bias) {
+          const float2 b = *reinterpret_cast<const float2*>(bias + query * kWeightStride + key);
+          s[n].v[2 * half] += b.x, s[n].v[2 * half + 1] += b.y;
+        } else {
+          if (key >= tokens) s[n].v[2 * half] = -INFINITY;
+          if (key + 1 >= tokens) s[n].v[2 * half + 1] = -INFINITY;
+        }
+        if (mask && query < tokens) {
+          if (key < tokens) s[n].v[2 * half] += unit * mask[query * tokens + key];
+          if (key + 1 < tokens) s[n].v[2 * half + 1] += unit * mask[query * tokens + key + 1];
+        }
+      }
+  }
+
+  // c += rows of `a` (16 x 16) times 16 rows of m.
+  static __device__ void add_product(Tile (&c)[2 * kSteps], const FragmentA& a, const bf16* m,
+                                     int row) {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const FragmentB b = load_rows(m, kStride, row, 16 * s);
+      multiply(c[2 * s], a, b.r[0], b.r[1]);
+      multiply(c[2 * s + 1], a, b.r[2], b.r[3]);
+    }
+  }
+  // c += 16 rows of `left` times all rows of `right`^T, for one step of 16 values.
+  static __device__ void add_scores(Tile (&c)[2 * kTiles], const bf16* left, const bf16* right,
+                                    int row, int step) {
+    const FragmentA a = load_left(left, kStride, row, 16 * step);
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      const FragmentB b = load_rows_as_columns(right, kStride, 16 * j, 16 * step);
+      multiply(c[2 * j], a, b.r[0], b.r[1]);
+      multiply(c[2 * j + 1], a, b.r[2], b.r[3]);
+    }
+  }
+};
+
+// What a group of warps works on: its head, its images, its memory.
+template <class S>
+struct Place {
+  int head, part, group, warp;
+  const float* bias;  // in shared memory
+  bf16* memory;
+
+  __device__ Place(const ShortArgs& args, std::byte* shared, size_t bytes_of_group)
+      : head(static_cast<int>(blockIdx.x) % args.attention.shape.heads),
+        part(static_cast<int>(blockIdx.x) / args.attention.shape.heads),
+        group(static_cast<int>(threadIdx.x) / S::kGroupThreads),
+        warp(static_cast<int>(threadIdx.x) % S::kGroupThreads / kWarp),
+        bias(args.attention.bias ? reinterpret_cast<const float*>(shared) : nullptr),
+        memory(reinterpret_cast<bf16*>(shared + (bias ? S::kBias : 0) +
+                                       static_cast<size_t>(group) * bytes_of_group)) {
+    const AttentionShape& shape = args.attention.shape;
+    if (!bias) return;
+    S::fill_bias(reinterpret_cast<float*>(shared),
+                 args.attention.bias + int64_t{head} * shape.tokens * shape.tokens, shape.tokens,
+                 sqrtf(static_cast<float>(shape.size)));
+    __syncthreads();
+  }
+  __device__ int64_t first(const ShortArgs& args) const { return part * args.part + group; }
+  __device__ int64_t end(const ShortArgs& args) const {
+    return min(int64_t{part} * args.part + args.part, args.images);
+  }
+  // The mask of an image, null where it has only zeros.
+  static __device__ const float* mask(const ShortArgs& args, int64_t image) {
+    const AttentionArgs& a = args.attention;
+    if (!a.mask) return nullptr;
+    const int64_t window = image % a.masks;
+    if (!args.masked[window]) return nullptr;
+    return a.mask + window * a.shape.tokens * a.shape.tokens;
+  }
+};
+
+template <class S, int kTiles, int kSteps>
+__global__ void __launch_bounds__(S::kThreads, kTiles == 1   ? 2
+                                               : kTiles == 4 ? 5
+                                                             : 4) short_forward(ShortArgs args) {
+  extern __shared__ __align__(16) std::byte shared[];
+  const Place<S> at(args, shared, S::kForward);
+  const AttentionShape shape = args.attention.shape;
+  bf16 *q = at.memory, *k = q + S::kMatrix, *v = k + S::kMatrix;
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, row = at.warp * kRows;
+  const float unit = sqrtf(static_cast<float>(shape.size)), scale = 1 / unit;
+  for (int64_t image = at.first(args); image < at.end(args); image += S::kGroups) {
+    const auto* qkv = static_cast<const bf16*>(args.attention.qkv) +
+                      image * shape.tokens * shape.qkv_stride() + at.head * shape.size;
+    for (int i = 0; i < 3; ++i)
+      S::fill(q + i * S::kMatrix, {qkv + i * shape.y_stride(), shape.qkv_stride()}, shape.tokens,
+              shape.size);
+    wait_for_copies();
+    S::group_sync();
+    Tile s[2 * kTiles];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) S::add_scores(s, q, k, row, step);
+    S::add_offsets(s, at.bias, at.mask(args, image), row, shape.tokens, unit);
+    float sum[2], top[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half] = -INFINITY, sum[half] = 0;
+#pragma unroll
+      for (int n = 0; n < 2 * kTiles; ++n)
+        top[half] = fmaxf(top[half], fmaxf(s[n].v[2 * half], s[n].v[2 * half + 1]));
+      top[half] = quad_max(top[half]) * scale;
+#pragma unroll
+      for (int n = 0; n < 2 * kTiles; ++n)
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i)
+          sum[half] += s[n].v[i] = exp2f((s[n].v[i] * scale - top[half]) * kLog2E);
+      sum[half] = quad_sum(sum[half]);
+    }
+    Tile o[2 * kSteps];
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j)
+      S::add_product(o, as_operand(s[2 * j], s[2 * j + 1]), v, 16 * j);
+    // No other warp reads this warp's queries.
+    if (args.attention.out)
+      S::store(static_cast<bf16*>(args.attention.out) + image * shape.tokens * shape.y_stride() +
+                   at.head * shape.size,
+               shape.y_stride(), q + row * S::kStride, o, 1 / sum[0], 1 / sum[1], row, shape.tokens,
+               shape.size);
+    for (int half = 0; half < 2; ++half)
+      if (args.attention.lse && t == 0 && row + g + 8 * half < shape.tokens)
+        args.attention.lse[(image * shape.heads + at.head) * shape.tokens + row + g + 8 * half] =
+            top[half] + logf(sum[half]);
+    S::group_sync();
+  }
+}
+
+template <class S, int kTiles, int kSteps, bool kBiased>
+__global__ void __launch_bounds__(S::kThreads, kTiles == 1              ? 2
+                                               : kTiles == 5 || kBiased ? 3
+                                                                        : 4)
+    short_backward(ShortArgs args) {
+  extern __shared__ __align__(16) std::byte shared[];
+  const Place<S> at(args, shared, S::kBackward);
+  const AttentionShape shape = args.attention.shape;
+  bf16 *q = at.memory, *k = q + S::kMatrix, *v = k + S::kMatrix, *dy = v + S::kMatrix;
+  bf16 *weights = dy + S::kMatrix, *gradients = weights + S::kWeights;
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, row = at.warp * kRows;
+  const float unit = sqrtf(static_cast<float>(shape.size)), scale = 1 / unit;
+  Tile sums[kBiased ? 2 * kTiles : 1];
+  for (int64_t image = at.first(args); image < at.end(args); image += S::kGroups) {
+    const BackwardViews views = backward_views(args.attention, image, at.head);
+    S::fill(q, views.q, shape.tokens, shape.size);
+    S::fill(k, views.k, shape.tokens, shape.size);
+    S::fill(v, views.v, shape.tokens, shape.size);
+    S::fill(dy, views.dy, shape.tokens, shape.size);
+    float lse[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = row + g + 8 * half;
+      lse[half] = query < shape.tokens
+                      ? args.attention.lse[(image * shape.heads + at.head) * shape.tokens + query]
+                      : INFINITY;
+    }
+    wait_for_copies();
+    S::group_sync();
+
+    Tile p[2 * kTiles], d[2 * kTiles];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      S::add_scores(p, q, k, row, step);
+      S::add_scores(d, dy, v, row, step);
+    }
+    S::add_offsets(p, at.bias, at.mask(args, image), row, shape.tokens, unit);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float delta = 0;  // sum of weights and their gradients: dy . y, without reading y
+#pragma unroll
+      for (int n = 0; n < 2 * kTiles; ++n)
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          p[n].v[i] = exp2f((p[n].v[i] * scale - lse[half]) * kLog2E);
+          delta = fmaf(p[n].v[i], d[n].v[i], delta);
+        }
+      delta = quad_sum(delta);
+#pragma unroll
+      for (int n = 0; n < 2 * kTiles; ++n)
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) d[n].v[i] = p[n].v[i] * (d[n].v[i] - delta);
+    }
+    Tile dq[2 * kSteps];
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+      for (int n = 2 * j; n < 2 * j + 2; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int place = (row + g + 8 * half) * S::kWeightStride + 8 * n + 2 * t;
+          *reinterpret_cast<uint32_t*>(weights + place) =
+              pack2(p[n].v[2 * half], p[n].v[2 * half + 1]);
+          *reinterpret_cast<uint32_t*>(gradients + place) =
+              pack2(d[n].v[2 * half], d[n].v[2 * half + 1]);
+        }
+      if (kBiased)
+#pragma unroll
+        for (int n = 2 * j; n < 2 * j + 2; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sums[n].v[i] += d[n].v[i];
+      S::add_product(dq, as_operand(d[2 * j], d[2 * j + 1]), k, 16 * j);
+    }
+    S::group_sync();
+    if (!args.attention.out) continue;
+
+    // Keys and values have been used: their rows serve as a way out.
+    bf16 *own_k = k + row * S::kStride, *own_v = v + row * S::kStride;
+    const int64_t stride = shape.qkv_stride();
+    S::store(views.dqkv, stride, own_k, dq, scale, scale, row, shape.tokens, shape.size);
+    Tile dk[2 * kSteps], dv[2 * kSteps];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      S::add_product(dv, load_left_transposed(weights, S::kWeightStride, 16 * i, row), dy, 16 * i);
+      S::add_product(dk, load_left_transposed(gradients, S::kWeightStride, 16 * i, row), q, 16 * i);
+    }
+    S::store(views.dqkv + shape.y_stride(), stride, own_k, dk, scale, scale, row, shape.tokens,
+             shape.size);
+    S::store(views.dqkv + 2 * shape.y_stride(), stride, own_v, dv, 1, 1, row, shape.tokens,
+             shape.size);
+    S::group_sync();
+  }
+  if (!kBiased) return;
+  float* to = args.partials + ((int64_t{at.part} * S::kGroups + at.group) * shape.heads + at.head) *
+                                  shape.tokens * shape.tokens;
+#pragma unroll
+  for (int n = 0; n < (kBiased ? 2 * kTiles : 0); ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int query = row + g + i / 2 * 8, key = 8 * n + 2 * t + i % 2;
+      if (query < shape.tokens && key < shape.tokens) to[query * shape.tokens + key] = sums[n].v[i];
+    }
+}
+
+__global__ void find_masked(const float* mask, int64_t size, int* masked) {
+  bool any = false;
+  for (int64_t i = threadIdx.x; i < size; i += blockDim.x) any |= mask[blockIdx.x * size + i] != 0;
+  any = __syncthreads_or(any);
+  if (threadIdx.x == 0) masked[blockIdx.x] = any;
+}
+
+// A block has 32 elements, whose parts its warps share; the order of the sum is fixed.
+__global__ void __launch_bounds__(256)
+    add_parts(const float* parts, int64_t count, int64_t size, float* to) {
+  __shared__ float sums[8][kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t i = int64_t{blockIdx.x} * kWarp + lane;
+  float sum = 0;
+  for (int64_t p = warp; i < size && p < count; p += 8) sum += parts[p * size + i];
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || i >= size) return;
+  for (int w = 1; w < 8; ++w) sum += sums[w][lane];
+  to[i] = sum;
+}
+
+template <int kTiles, int kSteps>
+KernelPtr launch(CudaBackend& cuda, const AttentionArgs& attention, int64_t images, bool backward) {
+  using S = Short<kTiles, kSteps>;
+  const AttentionShape& shape = attention.shape;
+  const bool biased = attention.bias != nullptr, sums = attention.dbias != nullptr;
+  // Blocks with a bias stay on the card; others are many and short.
+  const int64_t most = divide_up(images, S::kGroups);
+  const int64_t parts =
+      biased ? std::min(most, divide_up(int64_t{4} * cuda.processors(), shape.heads)) : most;
+  ShortArgs args{attention, nullptr, nullptr, images, divide_up(images, parts)};
+  const int64_t used = divide_up(images, args.part), square = int64_t{shape.tokens} * shape.tokens;
+  Buffer flags = cuda.allocate(static_cast<size_t>(attention.masks) * sizeof(int));
+  args.masked = reinterpret_cast<int*>(flags.data());
+  if (sums) args.partials = cuda.scratch_of<float>(used * S::kGroups * shape.heads * square);
+  void (*kernel)(ShortArgs) = short_forward<S, kTiles, kSteps>;
+  if (backward)
+    kernel =
+        sums ? short_backward<S, kTiles, kSteps, true> : short_backward<S, kTiles, kSteps, false>;
+  const size_t bytes =
+      (biased ? S::kBias : 0) + S::kGroups * (backward ? S::kBackward : S::kForward);
+  allow_shared_memory(kernel, bytes);
+  return make_kernel([=, flags = std::move(flags), stream = cuda.stream()] {
+    if (attention.mask)
+      find_masked<<<static_cast<unsigned>(attention.masks), 128, 0, stream>>>(attention.mask,
+                                                                              square, args.masked);
+    kernel<<<static_cast<unsigned>(used * shape.heads), S::kThreads, bytes, stream>>>(args);
+    if (sums)
+      add_parts<<<blocks_for(shape.heads * square, kWarp), 256, 0, stream>>>(
+          args.partials, used * S::kGroups, shape.heads * square, attention.dbias);
+  });
+}
+
+template <int kSteps>
+KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images, bool backward) {
+  if (args.shape.tokens <= 16) return launch<1, kSteps>(cuda, args, images, backward);
+  if (args.shape.tokens <= 64) return launch<4, kSteps>(cuda, args, images, backward);
+  return launch<5, kSteps>(cuda, args, images, backward);
+}
+
+}  // namespace
+
+KernelPtr short_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
+                          bool backward) {
+  if (args.shape.tokens > 80 || args.shape.size > 64 || args.drop.rng) return nullptr;
+  return args.shape.size <= 32 ? launch<2>(cuda, args, images, backward)
+                               : launch<4>(cuda, args, images, backward);
+}
+
+}  // namespace vitrum::cuda
