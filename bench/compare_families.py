@@ -24,7 +24,7 @@ MODELS = {"swin_tiny_patch4_window7_224": "swin_tiny_patch4_window7_224", "deit_
 MODES = ["eager_f32", "eager_bf16", "compile_f32", "compile_bf16"]
 
 
-def peer(name, work, mode, batch, threads, steps):
+def peer(name, work, mode, batch, threads, steps, now):
     import timm
     import torch
 
@@ -53,9 +53,9 @@ def peer(name, work, mode, batch, threads, steps):
         step()
         times = []
         for _ in range(steps):
-            start = time.perf_counter()
+            start = now()
             step()
-            times.append(time.perf_counter() - start)
+            times.append(now() - start)
         best = max(best, batch / statistics.median(times))
     print(best)
 
@@ -63,13 +63,14 @@ def peer(name, work, mode, batch, threads, steps):
 def ours(args, name, work, precision):
     run = subprocess.run([str(args.vitrum), "bench", "--model", name, "--mode", work, "--batch", str(args.batch), "--threads",
                           str(args.threads), "--precision", precision, "--device", "cpu", "--steps", str(args.steps),
-                          "--json"], check=True, capture_output=True, text=True)
+                          "--clock", args.clock, "--json"], check=True, capture_output=True, text=True)
     return json.loads(run.stdout)["images_per_second"]
 
 
 def theirs(args, name, work, mode):
     run = subprocess.run([sys.executable, __file__, "--peer", name, work, mode, "--batch", str(args.batch), "--threads",
-                          str(args.threads), "--steps", str(args.steps)], check=True, capture_output=True, text=True)
+                          str(args.threads), "--steps", str(args.steps), "--clock", args.clock], check=True, capture_output=True,
+                         text=True)
     return float(run.stdout.split()[-1])
 
 
@@ -84,10 +85,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
     parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.peer:
-        return peer(*args.peer, args.batch, args.threads, args.steps)
+        now = time.process_time if args.clock == "processor" else time.perf_counter
+        return peer(*args.peer, args.batch, args.threads, args.steps, now)
     for name in args.model:
         for work in args.work:
             rates = {}
