@@ -1,7 +1,8 @@
 // preprocess MODEL time ROUNDS IMAGE...: milliseconds of decoding and of resizing and cropping, per
 // image on one thread, the best of the rounds. preprocess MODEL serve: answers requests on stdin
 // with pixels on stdout, for tools/check_pillow.py:
-//   file EXIF HEIGHT WIDTH CHANNELS FILTER CROP_PCT RESIZE CENTER FLOOR PATH    the whole way
+//   file EXIF HEIGHT WIDTH CHANNELS FILTER CROP_PCT RESIZE CROP FLOOR PATH      the whole way;
+//   CROP is a number of CropMode, and borders have the colour of ImageNet's mean
 //   resize CHANNELS H W NEW_H NEW_W FILTER TOP LEFT HEIGHT WIDTH, then pixels    a window of a
 //   resized image
 #include <cstdio>
@@ -50,13 +51,15 @@ static void put(std::span<const uint8_t> pixels) {
 
 static void serve_file() {
   Preprocess p;
-  bool exif = false, center = false;
+  bool exif = false;
+  int crop = 0;
   std::string filter, path;
   std::cin >> exif >> p.height >> p.width >> p.channels >> filter >> p.crop_pct >> p.resize >>
-      center >> p.crop_floor >> std::ws;
+      crop >> p.crop_floor >> std::ws;
   std::getline(std::cin, path);
   p.interpolation = parse_filter(filter);
-  p.crop_mode = center ? CropMode::kCenter : CropMode::kSquash;
+  p.crop_mode = static_cast<CropMode>(crop);
+  p.border = {124, 116, 104};
   Preprocessor preprocessor(p);
   std::vector<uint8_t> out(preprocessor.bytes());
   preprocessor.apply(read_image(path, {.exif_orientation = exif}), out);

@@ -128,6 +128,7 @@ TEST(Cli, MistypedWordsGetTheNearestMatch) {
   expect_failure(2, "did you mean '--threads'?", "models --thread=3");
   expect_failure(2, "did you mean 'vit_mnist'?", "summary vit_minst");
   expect_failure(3, "did you mean 'fashion-mnist'?", "data fasion-mnist");
+  expect_failure(3, "did you mean 'folder:/'?", "data /");
   expect_failure(2, "did you mean 'parameters'?", "summary vit_mnist --columns name,parametres");
   expect_failure(2, "did you mean 'blocks.0'?", "summary vit_mnist --module block.0");
   expect_failure(2, "did you mean 'cpu'?", "bench --model vit_mnist --device cpus");
@@ -150,6 +151,8 @@ TEST(Cli, BadUsageIsExplained) {
   expect_failure(2, "no model matches 'resnet'", "models resnet");
   expect_failure(2, "image size 225x225 is not divisible by patch size 16x16",
                  "summary vit_base_patch16_224 --image-size 225");
+  expect_failure(2, "--image-size: expected N or HxW, each from 1 to 16384, not '224x'",
+                 "summary vit_base_patch16_224 --image-size 224x");
 }
 
 TEST(Cli, OptionsComeFromTheEnvironmentToo) {

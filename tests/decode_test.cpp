@@ -8,6 +8,8 @@
 
 #include "tests/support/data_files.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/philox.h"
+#include "vitrum/data/encode_png.h"
 
 namespace vitrum {
 namespace {
@@ -113,6 +115,28 @@ TEST(Decode, SurvivesDamage) {
         EXPECT_EQ(error.kind(), ErrorKind::kInput) << error.what();
       }
     }
+  }
+}
+
+// Strips must fit together, whatever their number and whoever compresses them.
+TEST(EncodePng, FastFilesAreRead) {
+  ThreadPool one(1), three(3);
+  for (const auto& [channels, height, width] :
+       {std::tuple(3, 1, 1), {1, 1, 65000}, {1, 700, 1}, {3, 300, 700}, {1, 500, 600}}) {
+    SCOPED_TRACE(testing::Message() << channels << " " << height << " " << width);
+    Image image = test::gradient(channels, height, width);
+    PhiloxStream random(1, 2, 3);
+    for (size_t i = 0; i < image.pixels.size(); i += 3)
+      image.pixels[i] = static_cast<uint8_t>(image.pixels[i] + random.below(8));
+    const std::string png = encode_png(image, three);
+    EXPECT_EQ(png, encode_png(image, one));
+    const Bytes bytes(png.begin(), png.end());
+    const Image back = decode_image(bytes, "p");  // RGB always
+    EXPECT_EQ(std::pair(back.height, back.width), std::pair(height, width));
+    for (int c = 0; c < 3; ++c)
+      EXPECT_TRUE(std::equal(back.plane(c), back.plane(c) + back.plane_size(),
+                             image.plane(std::min(c, channels - 1))));
+    EXPECT_LT(png.size(), image.pixels.size() + 1000);
   }
 }
 

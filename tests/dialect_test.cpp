@@ -89,6 +89,39 @@ TEST(Dialects, EachFileHoldsTheSameBits) {
   }
 }
 
+// big_vision counts the modules of a block by kind, and keeps the optimiser beside the weights.
+TEST(Dialects, BigVisionNamesAreReadToo) {
+  const auto renamed = [](std::string name) {
+    for (const auto& [from, to] : std::initializer_list<std::pair<const char*, const char*>>{
+             {"MultiHeadDotProductAttention_1", "MultiHeadDotProductAttention_0"},
+             {"LayerNorm_2", "LayerNorm_1"},
+             {"MlpBlock_3", "MlpBlock_0"},
+             {"Transformer/posembed_input/", ""}})
+      if (const size_t at = name.find(from); at != name.npos)
+        name.replace(at, std::string_view(from).size(), to);
+    return name;
+  };
+  LoadedModel first(spec_of(kSources[5]));
+  load_weights(dialect_file("google.npz"), spec_of(kSources[5]), first.store);
+  for (const char* prefix : {"", "params/", "params/img/", "opt/target/"}) {
+    const TempDir dir;
+    EditedFile file;
+    const auto google = open_tensors(dialect_file("google.npz"));
+    for (const TensorInfo& t : google->tensors()) {
+      const auto bytes = google->bytes(t);
+      const std::string name = std::string(prefix) == "opt/target/" ? t.name : renamed(t.name);
+      file.add(prefix + name, t.shape, t.dtype, {bytes.begin(), bytes.end()});
+    }
+    if (*prefix) file.add("opt/state/step", {1});
+    LoadedModel model(spec_of(kSources[5]));
+    EXPECT_EQ(load_weights(file.write(dir), spec_of(kSources[5]), model.store).dialect, "npz");
+    EXPECT_EQ(model.all_values(), first.all_values()) << prefix;
+    file.add("params/t/embedding", {1});
+    EXPECT_ERROR(load_weights(file.write(dir), spec_of(kSources[5]), model.store),
+                 ErrorKind::kInput, "params/t/embedding");
+  }
+}
+
 TEST(Dialects, LogitsAreTheFrameworksOwn) {
   for (const Source& source : kSources)
     for (const int64_t size : {12, 20}) {
@@ -289,6 +322,28 @@ TEST(BareFile, SaysItsSizesAndItsFrameworkThePreprocessing) {
   EXPECT_ERROR(resolve_model(file, "vit_b_17"), ErrorKind::kUsage, "did you mean 'vit_b_16'");
   EXPECT_ERROR(resolve_model(file + "x", "vit_b_16"), ErrorKind::kInput, "no such file");
   EXPECT_ERROR(resolve_model(dialect_file("timm"), "vit_b_16"), ErrorKind::kUsage, "of its own");
+}
+
+TEST(BareFile, AThousandClassesAreImageNets) {
+  const TempDir dir;
+  const auto spec = [&](int64_t classes) {
+    EditedFile file;
+    file.add("conv_proj.weight", {192, 3, 16, 16});
+    file.add("encoder.pos_embedding", {1, 197, 192});
+    file.add("heads.head.weight", {classes, 192});
+    file.add("heads.head.bias", {classes});
+    return resolve_model(file.write(dir), "vit_tiny_patch16_224");
+  };
+  const ModelSpec named = spec(1000);
+  ASSERT_EQ(named.labels.size(), 1000u);
+  ASSERT_EQ(named.class_ids.size(), 1000u);
+  EXPECT_EQ(named.labels[0], "tench, Tinca tinca");
+  EXPECT_EQ(named.class_ids[0], "n01440764");
+  EXPECT_EQ(named.labels[281], "tabby, tabby cat");
+  EXPECT_EQ(named.labels[999].substr(0, 14), "toilet tissue,");
+  EXPECT_TRUE(std::is_sorted(named.class_ids.begin(), named.class_ids.end()));
+  EXPECT_TRUE(spec(999).labels.empty());
+  EXPECT_TRUE(spec(21843).labels.empty());
 }
 
 TEST(BareFile, OfAnotherModelIsRefused) {

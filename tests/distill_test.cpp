@@ -295,6 +295,30 @@ TEST_F(Distill, TheTeacherHasItsOwnNormalisation) {
   EXPECT_NE(run(r, "shifted_run").train_loss, plain);
 }
 
+TEST_F(Distill, AChangedTeacherIsNoticed) {
+  Recipe r = recipe();
+  r.max_steps = 2, r.checkpoint_every = 1;
+  run(r, "first");
+  const auto resume = [&] {
+    RunOptions options = tiny_.options("first");
+    options.resume = true;
+    Recipe longer = recipe_of_run(tiny_ / "first");
+    longer.max_steps = 3;
+    Trainer(longer, options).run();
+  };
+  // The same weights, written anew, are the same teacher.
+  write_file_atomic(tiny_ / "teacher/best/model.safetensors",
+                    bytes("teacher/best/model.safetensors"));
+  resume();
+  std::string other = bytes("teacher/best/model.safetensors");
+  other.back() = static_cast<char>(other.back() ^ 1);
+  write_file_atomic(tiny_ / "teacher/best/model.safetensors", other);
+  EXPECT_ERROR(resume(), ErrorKind::kInput, "has other weights than when");
+  std::filesystem::remove(tiny_ /
+                          "first/state/teacher.sha256");  // of a run from before it was kept
+  resume();
+}
+
 TEST_F(Distill, AnswersOfOthersAreRefused) {
   Recipe r = recipe();
   r.max_steps = 1, r.teacher_logits = tiny_ / "answers.safetensors";

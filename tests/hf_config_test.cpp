@@ -145,6 +145,8 @@ TEST(HfConfig, WhatIsWrittenComesBack) {
   EXPECT_EQ(back(), spec);
   p.mean.clear(), p.std.clear(), spec.labels.clear();
   EXPECT_EQ(back(), spec);
+  p.crop_mode = "border";
+  EXPECT_ERROR(back(), ErrorKind::kInput, "which transformers cannot make");
 }
 
 }  // namespace

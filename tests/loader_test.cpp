@@ -242,6 +242,40 @@ TEST(Transform, CropsTheCentre) {
   EXPECT_EQ(out, std::vector<uint8_t>(image.pixels.begin() + 8, image.pixels.begin() + 24));
 }
 
+// timm's ResizeKeepRatio(longest=1) and CenterCropOrPad.
+TEST(Transform, PutsABorderRoundWhatIsSmaller) {
+  Preprocess p{.channels = 1,
+               .height = 6,
+               .width = 6,
+               .interpolation = Filter::kNearest,
+               .crop_mode = CropMode::kBorder,
+               .border = {200, 0, 0}};
+  Image wide = test::gradient(1, 3, 6);
+  EXPECT_EQ(resize_target(p, 3, 6), std::pair(int64_t{3}, int64_t{6}));
+  std::vector<uint8_t> expected(36, 200);  // one row above, two below
+  std::copy(wide.pixels.begin(), wide.pixels.end(), expected.begin() + 6);
+  EXPECT_EQ(apply(wide, p), expected);
+  // The long edge is cropped and the short one bordered: 6 x 8 of 7 x 8, and of 2 x 8.
+  p.crop_pct = 0.75;
+  EXPECT_EQ(resize_target(p, 2, 8), std::pair(int64_t{2}, int64_t{8}));
+  Image flat = test::gradient(1, 2, 8);
+  expected.assign(36, 200);
+  for (size_t y = 0; y < 2; ++y)
+    std::copy_n(flat.pixels.begin() + static_cast<ptrdiff_t>(y * 8 + 1), 6,
+                expected.begin() + static_cast<ptrdiff_t>((y + 2) * 6));
+  EXPECT_EQ(apply(flat, p), expected);
+  // One row more than there is: it comes below.
+  p.crop_pct = 1;
+  Image high = test::gradient(1, 5, 6);
+  expected.assign(36, 200);
+  std::copy(high.pixels.begin(), high.pixels.end(), expected.begin());
+  EXPECT_EQ(apply(high, p), expected);
+  p.crop_pct = 0.75;
+  EXPECT_EQ(resize_target(p, 1, 4000), std::pair(int64_t{1}, int64_t{8})) << "never nothing";
+  p.crop_mode = CropMode::kCenter;
+  EXPECT_EQ(crop_window(p, 9, 9).top, 2);
+}
+
 TEST(Transform, RefusesWhatIsTooThin) {
   Image image;
   image.reshape(1, 1, 2'000'000);

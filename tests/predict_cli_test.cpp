@@ -68,6 +68,30 @@ TEST_F(PredictCli, ClassifyFolder) {
   EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 6);
 }
 
+TEST_F(PredictCli, AnotherImageSize) {
+  Predictor predictor(dir_ / "model", {.image_size = InputSize{48, 24}});
+  const std::string photo = dir_ / "photos/goldfish/a.png";
+  const test::Finished o = run({"classify", photo, "--json", "--image-size", "48x24"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  const auto expected = predictor.classify(photo, 1)[0];
+  EXPECT_EQ(lines(o.out)[0]["predictions"][0]["probability"].get<float>(), expected.probability);
+  ASSERT_EQ(run({"embed", photo, "--image-size", "48x24", "--output", dir_ / "s.npy", "-q"}).code,
+            0);
+  EXPECT_EQ(read_npy(dir_ / "s.npy").values, predictor.features(photo));
+  EXPECT_EQ(run({"eval", "--data", "folder:" + (dir_ / "photos"), "--image-size", "16", "-q"}).code,
+            0);
+  EXPECT_EQ(run({"explain", photo, "--image-size", "16", "--output", dir_ / "ex", "-q"}).code, 0);
+  for (const char* wrong : {"0", "48x", "x48", "48x0", "48x24x3", "-16", "99999", "a"}) {
+    const test::Finished bad = run({"classify", photo, "--image-size", wrong});
+    EXPECT_EQ(bad.code, 2) << wrong;
+    EXPECT_THAT(bad.err, HasSubstr("--image-size: expected N or HxW, each from 1 to 16384"));
+  }
+  EXPECT_THAT(run({"classify", photo, "--image-size", "30"}).err, HasSubstr("not divisible"));
+  const test::Finished huge = run({"classify", photo, "--image-size", "16384"});
+  EXPECT_EQ(huge.code, 3);
+  EXPECT_THAT(huge.err, HasSubstr("too large to be meant"));
+}
+
 TEST_F(PredictCli, ClassifyGoesOnAfterAnUnreadableImage) {
   write_file_atomic(dir_ / "broken.jpg", "\xff\xd8\xff nothing");
   const test::Finished o = run({"classify", dir_ / "broken.jpg", dir_ / "photos/goldfish/a.png",

@@ -141,6 +141,49 @@ TEST_F(PredictorTest, MappedWeightsEqualLoadedOnes) {
   }
 }
 
+TEST_F(PredictorTest, AnotherImageSizeIsThatOfALoadedModel) {
+  for (const InputSize size : {InputSize{16, 16}, InputSize{48, 24}}) {
+    ModelSpec spec = resolve_model(model());
+    set_image_size(spec, size.height, size.width);
+    const auto backend = make_backend({});
+    Graph g;
+    trace(g, spec, 1);
+    ParamStore loaded(g, *backend);
+    EXPECT_EQ(load_weights(model(), spec, loaded).adapted.size(), 1u);
+    Preprocessor preprocessor(preprocess_of(spec));
+    std::vector<uint8_t> pixels(preprocessor.bytes());
+    preprocessor.apply(photo(2), pixels);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      ModelProgram plain(spec, loaded, 1, {.compute = dtype});
+      plain.run(pixels.data());
+      std::vector<float> expected(48);
+      plain.read_features(expected.data());
+      Predictor predictor(model(), {.image_size = size, .precision = dtype});
+      EXPECT_EQ(predictor.features(photo(2)), expected);
+      EXPECT_EQ(predictor.model().preprocess.crop_pct, 0.9);
+      if (dtype == DType::kF32) {
+        EXPECT_GT(predictor.weights().mapped(), 20 * predictor.weights().converted())
+            << "only the positions are made anew";
+      }
+    }
+  }
+  EXPECT_ERROR(Predictor(model(), {.image_size = InputSize{20, 32}}), ErrorKind::kUsage,
+               "image size 20x32 is not divisible");
+}
+
+TEST_F(PredictorTest, BordersAreTheConfigsMean) {
+  ModelSpec bordered = test::tiny_rgb_model();
+  bordered.preprocess.crop_mode = "border";
+  bordered.preprocess.mean = {0.485f, 0.456f, 0.5f};
+  test::write_tiny_model(dir_ / "bordered", bordered);
+  const ModelSpec spec = resolve_model(dir_ / "bordered");
+  EXPECT_EQ(spec.preprocess, bordered.preprocess);
+  const Preprocess p = preprocess_of(spec);
+  EXPECT_EQ(p.crop_mode, CropMode::kBorder);
+  EXPECT_EQ(p.border, (std::array<uint8_t, 3>{124, 116, 128}));
+  EXPECT_NE(Predictor(dir_ / "bordered").features(photo(1)), Predictor(model()).features(photo(1)));
+}
+
 TEST_F(PredictorTest, FailsBeforeTheFirstImage) {
   EXPECT_ERROR(Predictor("vit_tiny_patch16_224"), ErrorKind::kUsage, "preset without weights");
   EXPECT_ERROR(Predictor(dir_ / "nothing"), ErrorKind::kUsage, "unknown model");

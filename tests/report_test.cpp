@@ -219,11 +219,11 @@ TEST_F(Report, TrainingWritesItAndKeepsItUpToDate) {
   Trainer trainer(recipe, tiny_.options("live"));
   LiveReport live(trainer);
   std::vector<std::string> states;
-  trainer.run({.epoch = [&](const EpochMetrics&, bool) {
-    live.epoch();
+  trainer.run({.saved = [&] {
+    live.update();
     states.push_back(data_of(read_text(report_path(tiny_ / "live")))["runs"][0]["state"]);
   }});
-  EXPECT_THAT(states, Each("running"));
+  EXPECT_THAT(states, AllOf(Not(IsEmpty()), Each("running")));
   live.finish(RunState::kFinished);
   const json page = data_of(read_text(report_path(tiny_ / "live")))["runs"][0];
   EXPECT_EQ(page["state"], "finished");

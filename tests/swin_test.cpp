@@ -7,6 +7,7 @@
 #include "tests/support/dialect_model.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
+#include "vitrum/infer/predictor.h"
 #include "vitrum/models/registry.h"
 #include "vitrum/runtime/summary.h"
 #include "vitrum/weights/convert.h"
@@ -209,6 +210,18 @@ TEST(SwinTables, FollowAnotherWindowAndFewerTokens) {
   const LoadReport fewer = load_weights(swin_file("timm"), spec, small.store);
   EXPECT_EQ(fewer.adapted,
             (std::vector<std::string>{"windows of stage 1 4x4 -> 3x3 (linear, as timm)"}));
+}
+
+// A predictor reads the file in place; tables that do not fit are made anew there too.
+TEST(SwinTables, FollowThePredictorsImageSize) {
+  ModelSpec spec = resolve_model(swin_file("timm"));
+  set_image_size(spec, 24, 24);
+  LoadedModel loaded(spec);
+  load_weights(swin_file("timm"), spec, loaded.store);
+  Predictor predictor(swin_file("timm"), {.image_size = InputSize{24, 24}, .device = "reference"});
+  ParamStore& store = predictor.store();
+  for (size_t i = 0; i < store.specs().size(); ++i)
+    EXPECT_EQ(store.read(i), loaded.store.read(i)) << store.specs()[i].name;
 }
 
 std::vector<std::vector<float>> weights_of(const std::string& path) {

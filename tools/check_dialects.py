@@ -111,6 +111,18 @@ def google_arrays(model):
     return out
 
 
+def big_vision_arrays(arrays, prefix):
+    """The same, as big_vision names them, with something of the optimiser beside."""
+    out = {"opt/0/step": np.zeros(1, np.float32)}
+    for name, array in arrays.items():
+        for ours, theirs in (("MultiHeadDotProductAttention_1", "MultiHeadDotProductAttention_0"),
+                             ("LayerNorm_2", "LayerNorm_1"), ("MlpBlock_3", "MlpBlock_0"),
+                             ("Transformer/posembed_input/", "")):
+            name = name.replace(ours, theirs)
+        out[prefix + name] = array
+    return out
+
+
 def check_timm(v, size, folder):
     model = size.timm()
     perturb(model)
@@ -226,7 +238,18 @@ def check_google(v, size, folder):
     model.load_pretrained(str(folder / "google.npz"))
     image = size.images()
     arch = ("--arch", size.arch)
-    yield "Google npz (timm reads it)", v.forward(folder / "google.npz", image, *arch), model(image)
+    expected = model(image)
+    yield "Google npz (timm reads it)", v.forward(folder / "google.npz", image, *arch), expected
+    np.savez(folder / "target.npz", **{"opt/target/" + k: a for k, a in google_arrays(source).items()})
+    variants = {"opt/target/": "target.npz"}
+    for prefix in ("params/", "params/img/"):
+        variants[f"{prefix}, big_vision's names"] = name = prefix.replace("/", "-") + ".npz"
+        np.savez(folder / name, **big_vision_arrays(google_arrays(source), prefix))
+    for what, name in variants.items():
+        read = size.timm(act_layer="gelu_tanh")
+        read.load_pretrained(str(folder / name))
+        yield f"Google npz, {what} in timm", read(image), expected
+        yield f"Google npz, {what}", v.forward(folder / name, image, *arch), expected
     try:
         import scipy  # noqa: F401
     except ImportError:

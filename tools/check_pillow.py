@@ -26,6 +26,8 @@ from torchvision.transforms import CenterCrop, InterpolationMode, Resize
 
 ImageFile.MAXBLOCK = 1 << 24  # noise makes large files
 FILTERS = ["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+CROPS = ["squash", "center", "border"]  # timm's, as our CropMode numbers them
+CENTER = CROPS.index("center")
 HF_SAME = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 
 
@@ -121,25 +123,27 @@ def check_file(server, r, rng, folder):
         array = array[: 20 * array.shape[1], : 20 * array.shape[0]]
     path = folder / "image"
     path.write_bytes(encode(r, array))
-    exif, grey = r.random() < 0.3, r.random() < 0.2
+    kind = r.choice([*CROPS, "torchvision", "hf"])
+    exif, grey = r.random() < 0.3, r.random() < 0.2 and kind != "border"  # whose colour has three channels
     image = Image.open(path)
     image = ImageOps.exif_transpose(image) if exif else image
     image = image.convert("RGB")
     image = image.convert("L") if grey else image
-    size, crop_pct, resize, center, floor = r.choice([32, 97, 160, 224, 225]), 1.0, 0, 1, 0
+    size, crop_pct, resize, crop, floor = (r.choice([32, 97, 160, 224, 225]),) * 2, 1.0, 0, CENTER, 0
     name = r.choice(["nearest", "bilinear", "bicubic", "lanczos"])
-    kind = r.choice(["timm", "squash", "torchvision", "hf"])
-    if kind in ("timm", "squash"):
+    if kind in CROPS:
         name, crop_pct = r.choice(["bilinear", "bicubic", "lanczos"]), r.choice([0.875, 0.9, 0.95, 1.0])
-        center = int(kind == "timm")
-        expected = timm_pixels(image, size, crop_pct, "center" if center else "squash", name)
+        crop = CROPS.index(kind)
+        if r.random() < 0.4:
+            size = size[0], r.choice([40, 128, 230])
+        expected = timm_pixels(image, size, crop_pct, kind, name)
     else:
-        resize = size + r.choice([0, 1, 24, 31, 32])
+        resize = size[0] + r.choice([0, 1, 24, 31, 32])
         floor = int(kind == "hf")
-        expected = (hf_pixels if floor else torchvision_pixels)(image, size, resize, name)
+        expected = (hf_pixels if floor else torchvision_pixels)(image, size[0], resize, name)
     channels = 1 if grey else 3
-    line = f"file {int(exif)} {size} {size} {channels} {name} {crop_pct} {resize} {center} {floor} {path}"
-    found = server.ask(line, b"", channels * size * size)
+    line = f"file {int(exif)} {size[0]} {size[1]} {channels} {name} {crop_pct} {resize} {crop} {floor} {path}"
+    found = server.ask(line, b"", channels * size[0] * size[1])
     return f"{kind} {image.size} {line}", planar(expected).ravel(), found
 
 

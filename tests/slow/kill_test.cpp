@@ -37,7 +37,7 @@ class Kill : public testing::Test {
                                  "--epochs",
                                  "60",
                                  "--batch-size",
-                                 "8",
+                                 "2",
                                  "--threads",
                                  "1",
                                  "--set",
@@ -107,9 +107,9 @@ TEST_F(Kill, InsideASave) {
   PhiloxStream random(static_cast<uint64_t>(getpid()), 1, 0);
   for (const std::string folder : {"state", "best", "last"}) {
     SCOPED_TRACE(folder);
-    uint32_t patience = 2;  // saves
+    uint32_t patience = 0;  // saves
     const int kills = kill_again_and_again(folder, [&](Process& process) {
-      for (uint32_t saves = 1 + random.below(patience += 3); saves > 0 && process.running();
+      for (uint32_t saves = 1 + random.below(patience += 1); saves > 0 && process.running();
            --saves) {
         while (process.running() && !has_temporary(tiny_ / (folder + "/" + folder))) {
         }

@@ -5,23 +5,23 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <map>
 
-#include "vitrum/cli/verbs.h"
+#include "vitrum/cli/size_options.h"
+#include "vitrum/cli/trace_table.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/parallel.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
+#include "vitrum/runtime/finite.h"
 #include "vitrum/runtime/summary.h"
 #include "vitrum/train/step.h"
 
 namespace vitrum {
 namespace {
 
-struct Options {
+struct Options : SizeOptions {
   std::string model, mode = "infer", recompute = "none", clock = "wall";
   int64_t batch = 32, steps = 10, warmup = 2;
-  std::optional<int64_t> image_size, num_classes;
   bool trace = false;
 };
 
@@ -217,7 +217,8 @@ Result measure(Workload& work, const ModelSpec& spec, const Options& o, DType co
   return r;
 }
 
-std::string to_json(const Result& r, const Options& o, const std::string& device, DType compute) {
+std::string to_json(const Result& r, const Options& o, const std::string& device, DType compute,
+                    const std::optional<TraceTable>& trace) {
   JsonWriter json;
   json.begin_object()
       .field("model", o.model)
@@ -231,6 +232,7 @@ std::string to_json(const Result& r, const Options& o, const std::string& device
   json.field("gflops", 1e-9 * r.flops)
       .field("gemm_peak_gflops", 1e-9 * r.gemm_peak)
       .field("macs", r.macs);
+  if (trace) trace->to_json(json.key("trace"));
   return json.end_object().str() + "\n";
 }
 
@@ -246,39 +248,19 @@ std::string to_text(const Result& r, const Options& o, const std::string& device
   return out;
 }
 
-// The kernels of one step by kind of op, with what each kind reaches: bytes are those of its
-// operands, so that a kernel which reads them twice shows as slow.
-std::string traced(Workload& work) {
-  struct Sum {
-    int64_t count = 0, bytes = 0, macs = 0;
-    double seconds = 0;
-  };
-  std::map<std::string, Sum> kinds;
-  double total = 0;
+// Times first: to look at the results between kernels would empty the caches. Those on a card stay
+// there: to fetch all that a large model computes takes minutes.
+TraceTable traced(Workload& work, Backend& backend) {
+  TraceTable table;
   work.start(), work.finish();
-  work.run_traced([&](const Program::Step& step, double seconds) {
-    const std::string shape = step.out.empty() || !step.out[0] ? "" : step.out[0].shape.str();
-    Sum& sum = kinds[fmt::format("{} {}", step.op, shape)];
-    ++sum.count, sum.bytes += step.bytes, sum.macs += step.macs, sum.seconds += seconds;
-    total += seconds;
-  });
-  std::vector<std::pair<std::string, Sum>> rows(kinds.begin(), kinds.end());
-  std::sort(rows.begin(), rows.end(),
-            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  std::string out = fmt::format("\n{:<38}{:>6}{:>10}{:>7}{:>9}{:>9}\n", "op and first output",
-                                "times", "ms", "share", "TFLOP/s", "TB/s");
-  for (const auto& [name, sum] : rows)
-    out += fmt::format("{:<38}{:>6}{:>10.3f}{:>6.1f}%{:>9.2f}{:>9.3f}\n", name, sum.count,
-                       1e3 * sum.seconds, 100 * sum.seconds / total,
-                       2e-12 * static_cast<double>(sum.macs) / sum.seconds,
-                       1e-12 * static_cast<double>(sum.bytes) / sum.seconds);
-  return out + fmt::format("{:<44}{:>10.3f}\n", "one step, kernel by kernel", 1e3 * total);
+  work.run_traced([&](const Program::Step& step, double seconds) { table.add(step, seconds); });
+  if (backend.host_visible())
+    work.run_traced([&](const Program::Step& step, double) { require_finite(backend, step); });
+  return table;
 }
 
 int run(const Options& o, const CommonOptions& common) {
-  ModelSpec spec = resolve_model(o.model);
-  if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
-  if (o.num_classes) set_classes(spec, *o.num_classes);
+  const ModelSpec spec = resolve_sized(o.model, o);
   const std::unique_ptr<Backend> backend = open_backend(common);
   const DType compute = compute_precision(common, *backend);
   std::unique_ptr<Workload> work;
@@ -287,9 +269,12 @@ int run(const Options& o, const CommonOptions& common) {
   else
     work = std::make_unique<Inference>(spec, o.batch, compute, *backend);
   const Result result = measure(*work, spec, o, compute, *backend);
-  const auto text = common.json ? to_json : to_text;
-  print_out(text(result, o, backend->name(), compute));
-  if (o.trace && !common.json) print_out(traced(*work));
+  std::optional<TraceTable> trace;
+  if (o.trace) trace = traced(*work, *backend);
+  if (common.json)
+    print_out(to_json(result, o, backend->name(), compute, trace));
+  else
+    print_out(to_text(result, o, backend->name(), compute) + (trace ? trace->text() : ""));
   return 0;
 }
 
@@ -297,53 +282,43 @@ int run(const Options& o, const CommonOptions& common) {
 
 Verb bench_verb() {
   auto o = std::make_shared<Options>();
-  return {
-      .name = "bench",
-      .summary = "measure throughput, latency and memory of a model",
-      .examples = {"bench --model vit_tiny_patch16_224",
-                   "bench --model vit_mnist --mode train --batch 128 --precision bf16",
-                   "bench --model minvit_cifar10 --mode train --batch 64 --json"},
-      .options =
-          {{.name = "--model",
-            .target = &o->model,
-            .help = "preset or model directory",
-            .value = "MODEL",
-            .required = true},
-           {.name = "--mode",
-            .target = &o->mode,
-            .help = "what is measured",
-            .value = "NAME",
-            .choices = {"infer", "train"}},
-           {.name = "--batch",
-            .target = &o->batch,
-            .help = "images in a batch",
-            .min = 1,
-            .max = 65536},
-           {.name = "--steps", .target = &o->steps, .help = "steps to measure", .min = 1},
-           {.name = "--warmup", .target = &o->warmup, .help = "steps before measuring", .min = 1},
-           {.name = "--recompute",
-            .target = &o->recompute,
-            .help = "what training computes again to save memory",
-            .value = "NAME",
-            .choices = {"none", "cheap", "block"}},
-           {.name = "--clock",
-            .target = &o->clock,
-            .help = "what times are of: the wall, or the processor, which other work does not slow",
-            .value = "NAME",
-            .choices = {"wall", "processor"}},
-           {.name = "--trace",
-            .target = &o->trace,
-            .help = "then run one step kernel by kernel and say where its time goes"},
-           {.name = "--image-size",
-            .target = &o->image_size,
-            .help = "another input size, in pixels",
-            .min = 1,
-            .max = 16384},
-           {.name = "--num-classes",
-            .target = &o->num_classes,
-            .help = "another number of classes",
-            .max = 10'000'000}},
-      .run = [o](const CommonOptions& common) { return run(*o, common); }};
+  std::vector<Option> options = {
+      {.name = "--model",
+       .target = &o->model,
+       .help = "preset or model directory",
+       .value = "MODEL",
+       .required = true},
+      {.name = "--mode",
+       .target = &o->mode,
+       .help = "what is measured",
+       .value = "NAME",
+       .choices = {"infer", "train"}},
+      {.name = "--batch", .target = &o->batch, .help = "images in a batch", .min = 1, .max = 65536},
+      {.name = "--steps", .target = &o->steps, .help = "steps to measure", .min = 1},
+      {.name = "--warmup", .target = &o->warmup, .help = "steps before measuring", .min = 1},
+      {.name = "--recompute",
+       .target = &o->recompute,
+       .help = "what training computes again to save memory",
+       .value = "NAME",
+       .choices = {"none", "cheap", "block"}},
+      {.name = "--clock",
+       .target = &o->clock,
+       .help = "what times are of: the wall, or the processor, which other work does not slow",
+       .value = "NAME",
+       .choices = {"wall", "processor"}},
+      {.name = "--trace",
+       .target = &o->trace,
+       .help =
+           "then run one step kernel by kernel: where its time goes, and whether all results are "
+           "finite"}};
+  for (Option& option : size_options(*o)) options.push_back(std::move(option));
+  return {.name = "bench",
+          .summary = "measure throughput, latency and memory of a model",
+          .examples = {"bench --model vit_tiny_patch16_224",
+                       "bench --model vit_mnist --mode train --batch 128 --precision bf16",
+                       "bench --model minvit_cifar10 --mode train --batch 64 --json"},
+          .options = std::move(options),
+          .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 
 }  // namespace vitrum

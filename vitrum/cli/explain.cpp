@@ -40,14 +40,16 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 // Files of one call, all in one folder.
 class Folder {
  public:
-  explicit Folder(const std::string& path) : path_(path) { ensure_directory(path); }
+  Folder(const std::string& path, int threads) : path_(path), pool_(threads) {
+    ensure_directory(path);
+  }
 
   void write(const std::string& name, std::string_view bytes) {
     write_file_atomic(add(name), bytes);
   }
   void write(const Explanation& found, const std::string& prefix, bool arrays) {
     for (const NamedPicture& p : found.pictures)
-      write(prefix + p.name + ".png", encode_png(p.image, /*fast=*/true));
+      write(prefix + p.name + ".png", encode_png(p.image, pool_));
     for (const NamedArray& a : found.maps)
       if (arrays) write_npy(add(prefix + a.name + ".npy"), a.shape, a.values);
   }
@@ -56,9 +58,11 @@ class Folder {
     return files_.back();
   }
   const std::vector<std::string>& files() const { return files_; }
+  ThreadPool& pool() { return pool_; }  // that draws and encodes
 
  private:
   std::string path_;
+  ThreadPool pool_;
   std::vector<std::string> files_;
 };
 
@@ -105,7 +109,8 @@ class ImageExplainer {
                            .rolled = {fusion(), o_.discard},
                            .target = predictor_.classes() ? label(shown_class_) : "",
                            .edge = static_cast<int>(o_.size)};
-    folder_.write(explain_photo(photo, preprocess_, layers, options), prefix(path), o_.npy);
+    folder_.write(explain_photo(photo, preprocess_, layers, options, folder_.pool()), prefix(path),
+                  o_.npy);
     results_.picture_ms += milliseconds_since(start);
   }
 
@@ -129,7 +134,7 @@ class ImageExplainer {
         results_.distances, images == 1
                                 ? std::filesystem::path(results_.rows[0].image).filename().string()
                                 : fmt::format("mean of {} images", images));
-    folder_.write("distance.png", encode_png(plot, /*fast=*/true));
+    folder_.write("distance.png", encode_png(plot, folder_.pool()));
     folder_.write("distance.csv", csv);
     write_npy(folder_.add("distance.npy"),
               {static_cast<int64_t>(results_.distances.size()), static_cast<int64_t>(most)}, flat);
@@ -173,12 +178,13 @@ class ImageExplainer {
 
   void add_distances(const std::vector<LayerAttention>& layers) {
     results_.distances.resize(layers.size());
-    for (size_t l = 0; l < layers.size(); ++l) {
+    folder_.pool().run(static_cast<int64_t>(layers.size()), [&](int64_t i, int) {
+      const auto l = static_cast<size_t>(i);
       const std::vector<double> means =
           mean_distances(layers[l], preprocess_.height, preprocess_.width);
       results_.distances[l].resize(means.size(), 0.0);
       for (size_t h = 0; h < means.size(); ++h) results_.distances[l][h] += means[h];
-    }
+    });
   }
 
   // "cat-" for photos/cat.jpg; "cat-2-" where another cat was there before.
@@ -248,7 +254,8 @@ int run(const Options& o, const CommonOptions& common) {
     fail_usage("--discard {}: expected a share from 0 to less than 1", o.discard);
   Predictor predictor(o.model, predictor_options(o, common));
   note_preprocessing(common, predictor.model());
-  Folder folder(o.output);
+  Folder folder(o.output,
+                common.threads > 0 ? static_cast<int>(common.threads) : available_cores());
   Results results;
   if (o.weights) {
     Graph g;

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "vitrum/cli/verbs.h"
+#include "vitrum/cli/size_options.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/export/onnx.h"
@@ -13,16 +13,15 @@ namespace {
 
 struct Options {
   std::string model, arch, output, pos_resample = "auto";
-  std::optional<int64_t> image_size;
+  std::optional<InputSize> image_size;
   bool normalize = false, external = false;
 };
 
 OnnxSummary export_model(const Options& o) {
-  ModelSpec spec = resolve_model(o.model, o.arch);
+  const ModelSpec spec = resolve_sized(o.model, {o.image_size, {}}, o.arch);
   if (!has_weights(o.model))
     fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
                o.model);
-  if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
   const ModelConfig& c = spec.config;
   Graph g;
   Value image = g.input("pixel_values", {1, c.channels(), c.image_h(), c.image_w()},
@@ -69,11 +68,7 @@ Verb export_verb() {
                    .value = "FILE",
                    .required = true},
                   {"--arch", &o->arch, "the preset that a single weight file belongs to", "NAME"},
-                  {.name = "--image-size",
-                   .target = &o->image_size,
-                   .help = "height and width of the images, where not the model's own",
-                   .min = 1,
-                   .max = 1 << 14},
+                  image_size_option(o->image_size),
                   {.name = "--pos-resample",
                    .target = &o->pos_resample,
                    .help = "how positions are resampled; auto: as the model's framework does",

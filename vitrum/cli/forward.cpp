@@ -2,30 +2,28 @@
 
 #include <chrono>
 
-#include "vitrum/cli/verbs.h"
+#include "vitrum/cli/size_options.h"
+#include "vitrum/cli/trace_table.h"
 #include "vitrum/core/error.h"
 #include "vitrum/graph/passes.h"
 #include "vitrum/models/vit.h"
-#include "vitrum/runtime/program.h"
+#include "vitrum/runtime/finite.h"
 #include "vitrum/weights/model_dir.h"
 #include "vitrum/weights/npy.h"
 
 namespace vitrum {
 namespace {
 
-struct Options {
+struct Options : SizeOptions {
   std::string model, arch, input, output, pos_resample = "auto";
-  std::optional<int64_t> image_size, num_classes;
+  bool trace = false;
 };
 
 ModelSpec model_of(const Options& o) {
-  ModelSpec spec = resolve_model(o.model, o.arch);
+  ModelSpec spec = resolve_sized(o.model, o, o.arch);
   if (!has_weights(o.model))
     fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
                o.model);
-  if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
-  if (o.num_classes) set_classes(spec, *o.num_classes);
-  validate(spec.config);
   return spec;
 }
 
@@ -56,11 +54,19 @@ int run(const Options& o, const CommonOptions& common) {
                   {.compute = compute_precision(common, *backend)});
   program.upload(image, input.values.data());
   const auto start = std::chrono::steady_clock::now();
-  program.run();
+  TraceTable trace;
+  if (o.trace)
+    program.run_traced([&](const Program::Step& step, double seconds) {
+      require_finite(*backend, step);
+      trace.add(step, seconds);
+    });
+  else
+    program.run();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
   std::vector<float> out(static_cast<size_t>(logits.shape().numel()));
   program.download(out.data(), logits);
   write_npy(o.output, logits.shape(), out);
+  if (o.trace) info(common, trace.text());
   if (common.json)
     print_out(fmt::format("{{\"shape\":[{},{}],\"milliseconds\":{}}}\n", logits.dim(0),
                           logits.dim(1), took.count()));
@@ -74,42 +80,37 @@ int run(const Options& o, const CommonOptions& common) {
 
 Verb forward_verb() {
   auto o = std::make_shared<Options>();
-  return {
-      .name = "forward",
-      .summary = "run a model on a raw tensor, without preprocessing",
-      .examples = {"forward --model DIR --input x.npy --output logits.npy",
-                   "forward --model vit_b_16.pth --arch vit_b_16 --input x.npy --output y.npy",
-                   "forward --model DIR --image-size 384 --input x.npy --output y.npy --json"},
-      .options = {{.name = "--model",
-                   .target = &o->model,
-                   .help = "model directory, or a weight file with --arch",
-                   .value = "DIR",
-                   .required = true},
-                  {"--arch", &o->arch, "preset that a weight file without a config is of", "NAME"},
-                  {.name = "--image-size",
-                   .target = &o->image_size,
-                   .help = "another input size: positions are resampled",
-                   .min = 1,
-                   .max = 1 << 14},
-                  {.name = "--num-classes",
-                   .target = &o->num_classes,
-                   .help = "another number of classes: the head is new; 0: features",
-                   .max = 10'000'000},
-                  {.name = "--pos-resample",
-                   .target = &o->pos_resample,
-                   .help = "how positions are resampled; auto: as the model's framework does",
-                   .choices = {"auto", "bilinear", "bicubic"}},
-                  {.name = "--input",
-                   .target = &o->input,
-                   .help = "float32 .npy of shape (N, C, H, W), as the model sees it",
-                   .value = "FILE",
-                   .required = true},
-                  {.name = "--output",
-                   .target = &o->output,
-                   .help = "where the logits (N, classes) go, as .npy",
-                   .value = "FILE",
-                   .required = true}},
-      .run = [o](const CommonOptions& common) { return run(*o, common); }};
+  std::vector<Option> options = {
+      {.name = "--model",
+       .target = &o->model,
+       .help = "model directory, or a weight file with --arch",
+       .value = "DIR",
+       .required = true},
+      {"--arch", &o->arch, "preset that a weight file without a config is of", "NAME"},
+      {.name = "--pos-resample",
+       .target = &o->pos_resample,
+       .help = "how positions are resampled; auto: as the model's framework does",
+       .choices = {"auto", "bilinear", "bicubic"}},
+      {.name = "--input",
+       .target = &o->input,
+       .help = "float32 .npy of shape (N, C, H, W), as the model sees it",
+       .value = "FILE",
+       .required = true},
+      {.name = "--output",
+       .target = &o->output,
+       .help = "where the logits (N, classes) go, as .npy",
+       .value = "FILE",
+       .required = true},
+      {"--trace", &o->trace,
+       "kernel by kernel: fail at the first that gives NaN or infinity, and say where time goes"}};
+  for (Option& option : size_options(*o)) options.push_back(std::move(option));
+  return {.name = "forward",
+          .summary = "run a model on a raw tensor, without preprocessing",
+          .examples = {"forward --model DIR --input x.npy --output logits.npy",
+                       "forward --model vit_b_16.pth --arch vit_b_16 --input x.npy --output y.npy",
+                       "forward --model DIR --image-size 384 --input x.npy --output y.npy --json"},
+          .options = std::move(options),
+          .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 
 }  // namespace vitrum

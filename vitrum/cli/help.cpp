@@ -40,6 +40,7 @@ std::string value_name(const Option& option) {
     std::string operator()(std::optional<int64_t>*) const { return "N"; }
     std::string operator()(double*) const { return "X"; }
     std::string operator()(std::optional<double>*) const { return "X"; }
+    std::string operator()(std::optional<InputSize>*) const { return "N|HxW"; }
     std::string operator()(void*) const { return "TEXT"; }
   };
   return option.value.empty() ? std::visit(Names{}, option.target) : option.value;

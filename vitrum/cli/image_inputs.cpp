@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "vitrum/cli/size_options.h"
 #include "vitrum/core/error.h"
 #include "vitrum/data/file_dataset.h"
 #include "vitrum/data/folder.h"
@@ -44,6 +45,7 @@ std::vector<Option> model_options(ModelOptions& o) {
            .value = "MODEL",
            .required = true},
           {"--arch", &o.arch, "what a bare weight file is for: a name of `vitrum models`", "NAME"},
+          image_size_option(o.image_size),
           {"--exif-orientation", &o.exif_orientation,
            "turn photos upright as their EXIF data says; off by default, as in timm, torchvision "
            "and transformers"}};
@@ -63,6 +65,7 @@ void note_preprocessing(const CommonOptions& common, const ModelSpec& model) {
 PredictorOptions predictor_options(const ModelOptions& o, const CommonOptions& common) {
   PredictorOptions options;
   options.arch = o.arch;
+  options.image_size = o.image_size;
   options.device = common.device;
   options.threads = static_cast<int>(common.threads);
   if (common.precision != "auto") options.precision = compute_precision(common);

@@ -15,9 +15,10 @@ namespace vitrum {
 std::unique_ptr<Dataset> open_images(const std::vector<std::string>& inputs,
                                      const DecodeOptions& options);
 
-// --model, --arch and --exif-orientation as options of a verb.
+// --model, --arch, --image-size and --exif-orientation as options of a verb.
 struct ModelOptions {
   std::string model, arch;
+  std::optional<InputSize> image_size;
   bool exif_orientation = false;
 };
 std::vector<Option> model_options(ModelOptions& options);

@@ -13,8 +13,8 @@ class LivePage {
   LivePage(const Trainer& trainer, const CommonOptions& common)
       : report_(trainer), common_(common) {}
 
-  void epoch() {
-    attempt([&] { report_.epoch(); });
+  void update() {
+    attempt([&] { report_.update(); });
   }
   void finish(int signal) {  // what stopped the run, or 0
     attempt([&] { report_.finish(signal != 0 ? RunState::kStopped : RunState::kFinished); });

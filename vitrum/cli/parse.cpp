@@ -61,6 +61,22 @@ void assign(const Given& given, std::string* target) {
   *target = given.word;
 }
 
+// "224", or "160x320": height and width.
+void assign(const Given& given, InputSize* target) {
+  const size_t cross = given.word.find('x');
+  const auto edge = [&](const std::string& word) {
+    const int64_t low = given.option.min, high = given.option.max;
+    const char* end = word.data() + word.size();
+    int64_t n = 0;
+    const auto [stop, code] = std::from_chars(word.data(), end, n);
+    if (code != std::errc() || stop != end || n < low || n > high)
+      wrong(given, fmt::format("N or HxW, each from {} to {}", low, high));
+    return n;
+  };
+  target->height = edge(given.word.substr(0, cross));
+  target->width = cross == std::string::npos ? target->height : edge(given.word.substr(cross + 1));
+}
+
 void assign(const Given& given, std::vector<std::string>* target) { target->push_back(given.word); }
 
 template <class T>

@@ -7,6 +7,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
+#include "vitrum/core/parallel.h"
 #include "vitrum/report/attention.h"
 #include "vitrum/report/html.h"
 #include "vitrum/report/live_report.h"
@@ -45,10 +46,11 @@ Overlay overlay_of(const ReportRun& run, const Options& o, const CommonOptions& 
 }
 
 int run(const Options& o, const CommonOptions& common) {
+  const int threads = common.threads > 0 ? static_cast<int>(common.threads) : available_cores();
   std::vector<ReportRun> runs;
   for (const std::string& path : o.runs) runs.push_back(read_run(path));
   for (ReportRun& run : runs) {
-    add_pictures(run, overlay_of(run, o, common));
+    add_pictures(run, overlay_of(run, o, common), threads);
     for (const std::string& note : run.notes) info(common, run.name + ": " + note);
   }
   distinguish(runs);
@@ -57,7 +59,7 @@ int run(const Options& o, const CommonOptions& common) {
                                                 : "report.html";
   if (const auto folder = std::filesystem::path(output).parent_path(); !folder.empty())
     ensure_directory(folder.string());
-  const std::vector<std::string> plots = write_plots(runs, output);
+  const std::vector<std::string> plots = write_plots(runs, output, threads);
   write_file_atomic(output, report_html(runs, plots));
   JsonWriter json;
   json.begin_object().field("output", output).key("plots").begin_array();

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "vitrum/cli/layer_table.h"
-#include "vitrum/cli/verbs.h"
+#include "vitrum/cli/size_options.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/nearest.h"
@@ -15,10 +15,9 @@
 namespace vitrum {
 namespace {
 
-struct Options {
+struct Options : SizeOptions {
   std::string model, module, columns;
   std::vector<std::string> freeze;
-  std::optional<int64_t> image_size, num_classes;
   std::optional<int64_t> depth;
   int64_t batch = 1;
   bool all = false;
@@ -163,9 +162,7 @@ std::string to_json(const Report& r) {
 }
 
 int run(const Options& o, const CommonOptions& common) {
-  ModelSpec spec = resolve_model(o.model);
-  if (o.image_size) set_image_size(spec, *o.image_size, *o.image_size);
-  if (o.num_classes) set_classes(spec, *o.num_classes);
+  const ModelSpec spec = resolve_sized(o.model, o);
   Report report{o.model, subtree(layers_of(spec, o), o.module), memory_of(spec, o),
                 compute_precision(common)};
   if (!common.json && !o.all) report.rows = fold_repeats(report.rows);
@@ -179,46 +176,32 @@ int run(const Options& o, const CommonOptions& common) {
 
 Verb summary_verb() {
   auto o = std::make_shared<Options>();
+  std::vector<Option> options = {
+      {.name = "MODEL", .target = &o->model, .help = "preset or model directory", .required = true},
+      {.name = "--batch", .target = &o->batch, .help = "images in a batch", .min = 1, .max = 65536},
+      {.name = "--depth",
+       .target = &o->depth,
+       .help = "levels of the tree to show (default 3; all with --json and --module)",
+       .max = 100},
+      {.name = "--columns",
+       .target = &o->columns,
+       .help = "in this order, with commas: " + layer_columns() + " (default: what fits)",
+       .value = "LIST"},
+      {.name = "--module",
+       .target = &o->module,
+       .help = "only this part of the model, as blocks.0",
+       .value = "NAME"},
+      {.name = "--freeze",
+       .target = &o->freeze,
+       .help = "parameters that do not learn, as 'blocks.*'; may be given again and again",
+       .value = "PATTERN"},
+      {"--all", &o->all, "every block, also where many are alike"}};
+  for (Option& option : size_options(*o)) options.push_back(std::move(option));
   return {.name = "summary",
           .summary = "show the layers of a model: shapes, parameters, MACs, memory",
           .examples = {"summary vit_base_patch16_224", "summary runs/1/best --batch 32 --depth 1",
                        "summary vit_base_patch16_224 --num-classes 3 --freeze 'blocks.*'"},
-          .options =
-              {{.name = "MODEL",
-                .target = &o->model,
-                .help = "preset or model directory",
-                .required = true},
-               {.name = "--image-size",
-                .target = &o->image_size,
-                .help = "another input size, in pixels",
-                .min = 1,
-                .max = 16384},
-               {.name = "--num-classes",
-                .target = &o->num_classes,
-                .help = "another number of classes",
-                .max = 10'000'000},
-               {.name = "--batch",
-                .target = &o->batch,
-                .help = "images in a batch",
-                .min = 1,
-                .max = 65536},
-               {.name = "--depth",
-                .target = &o->depth,
-                .help = "levels of the tree to show (default 3; all with --json and --module)",
-                .max = 100},
-               {.name = "--columns",
-                .target = &o->columns,
-                .help = "in this order, with commas: " + layer_columns() + " (default: what fits)",
-                .value = "LIST"},
-               {.name = "--module",
-                .target = &o->module,
-                .help = "only this part of the model, as blocks.0",
-                .value = "NAME"},
-               {.name = "--freeze",
-                .target = &o->freeze,
-                .help = "parameters that do not learn, as 'blocks.*'; may be given again and again",
-                .value = "PATTERN"},
-               {"--all", &o->all, "every block, also where many are alike"}},
+          .options = std::move(options),
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 

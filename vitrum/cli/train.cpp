@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "vitrum/cli/live_page.h"
+#include "vitrum/cli/trace_table.h"
 #include "vitrum/cli/training.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
@@ -26,7 +27,7 @@ struct Given {
 struct Options {
   std::optional<std::string> recipe, resume, out;
   std::vector<std::string> set;
-  bool fast = false;
+  bool fast = false, trace = false;
   std::vector<KeyOption> keys;
   std::vector<Given> given;  // for each key
   std::function<void(const Recipe&)> check;
@@ -228,18 +229,22 @@ int train(const Options& o, const CommonOptions& common) {
   if (!recipe.lr_scan.empty())
     if (const int signal = scan(recipe, options, common))
       return stopped(options.out, "in the scan", signal, common);
+  TraceTable trace;
+  if (o.trace)
+    options.trace = [&](const Program::Step& step, double seconds) { trace.add(step, seconds); };
   Trainer trainer(recipe, options);
   info(common, opening(trainer));
   if (common.verbose) info(common, "\n" + to_toml(trainer.recipe()));
   LivePage page(trainer, common);
-  const TrainResult result = trainer.run({.epoch = [&](const EpochMetrics& row, bool best) {
+  const auto tell = [&](const EpochMetrics& row, bool best) {
     if (common.json)
       print_out(to_json(row) + "\n");
     else if (!common.quiet)
       print_out(epoch_line(row, best, trainer.total_epochs()));
-    page.epoch();
-  }});
+  };
+  const TrainResult result = trainer.run({.epoch = tell, .saved = [&] { page.update(); }});
   page.finish(result.signal);
+  if (o.trace) info(common, trace.text());
   if (result.signal != 0)
     return stopped(trainer.directory(), fmt::format("after step {}", trainer.position().step),
                    result.signal, common);
@@ -274,6 +279,10 @@ Verb training_verb(TrainingVerb verb) {
   options.push_back({"--resume", &o->resume, "go on with an interrupted run", "RUN"});
   options.push_back(
       {"--fast", &o->fast, "cut down to about a minute on two cores, to try things out"});
+  options.push_back(
+      {"--trace", &o->trace,
+       "run kernel by kernel, slowly: stop at the first that gives NaN or infinity, and say "
+       "where time goes"});
   options.push_back(
       {"--set", &o->set, "any other recipe key; may be given again and again", "KEY=VALUE"});
   return {.name = verb.name,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "vitrum/core/dtype.h"
+#include "vitrum/data/input_size.h"
 #include "vitrum/runtime/backend.h"
 
 namespace vitrum {
@@ -23,9 +24,9 @@ struct CommonOptions {
 };
 
 // Where a parsed value goes. An optional stays empty where the option was not given.
-using OptionTarget =
-    std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*,
-                 std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*>;
+using OptionTarget = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*,
+                                  std::optional<int64_t>*, std::optional<double>*,
+                                  std::optional<std::string>*, std::optional<InputSize>*>;
 
 struct Option {
   std::string name;  // "--batch-size", "-q,--quiet", or "MODEL" for a positional argument
@@ -34,7 +35,7 @@ struct Option {
   std::string value = {};  // what the help calls the value; by default N, X or TEXT
   bool required = false;
   std::vector<std::string> choices = {};
-  int64_t min = 0, max = 1'000'000'000;  // of whole numbers
+  int64_t min = 0, max = 1'000'000'000;  // of whole numbers and edges
 };
 
 // A verb's targets live in what `run` captures:

@@ -1,13 +1,22 @@
 #include "vitrum/cuda/backend.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <typeinfo>
 #include <utility>
 
 #include "vitrum/core/error.h"
 #include "vitrum/cuda/plugin.h"
+#if __has_include(<nvtx3/nvToolsExt.h>)  // a package of its own in some toolkits
+#include <nvtx3/nvToolsExt.h>
+#else
+static void nvtxRangePushA(const char*) {}
+static void nvtxRangePop() {}
+#endif
 
 namespace vitrum::cuda {
 
@@ -158,13 +167,51 @@ void* CudaBackend::scratch(size_t bytes) {
   return scratch_.back().data();
 }
 
+namespace {
+
+template <class T>
+std::string name_of_type() {  // "Linear"
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(typeid(T).name(), nullptr, nullptr, nullptr), &std::free);
+  const std::string text = name ? name.get() : "";
+  return text.substr(text.rfind(':') + 1);
+}
+
+// What lower() gives, with the op's name for profilers.
+class NamedKernel final : public Kernel {
+ public:
+  NamedKernel(std::string name, std::unique_ptr<Kernel> kernel)
+      : name_(std::move(name)), kernel_(std::move(kernel)) {}
+  void launch() override { kernel_->launch(); }
+  const char* name() const { return name_.c_str(); }
+
+ private:
+  std::string name_;
+  std::unique_ptr<Kernel> kernel_;
+};
+
+}  // namespace
+
 std::unique_ptr<Kernel> CudaBackend::lower(const Op& op, const Operands& io) {
-  return std::visit([&](const auto& o) { return cuda::lower(*this, o, io); }, op);
+  return std::visit(
+      [&]<class T>(const T& o) -> std::unique_ptr<Kernel> {
+        return std::make_unique<NamedKernel>(name_of_type<T>(), cuda::lower(*this, o, io));
+      },
+      op);
 }
 
 // ---- a program as one graph ----
 
 namespace {
+
+// Shows up in Nsight and the like; costs a test of a pointer where nothing listens.
+class ProfilerRange {
+ public:
+  explicit ProfilerRange(const char* name) { nvtxRangePushA(name); }
+  ~ProfilerRange() { nvtxRangePop(); }
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+};
 
 class CapturedSequence final : public Sequence {
  public:
@@ -177,12 +224,14 @@ class CapturedSequence final : public Sequence {
   // Captured at the first run, when all of the program's scratch is known.
   void run() override {
     if (!graph_) capture();
+    const ProfilerRange range("program");
     check(cudaGraphLaunch(graph_, stream_), "launching a program");
   }
   double run_one(size_t i) override {
     cudaEvent_t start = nullptr, stop = nullptr;
     check(cudaEventCreate(&start), "an event"), check(cudaEventCreate(&stop), "an event");
     check(cudaStreamSynchronize(stream_), "waiting for the card");
+    const ProfilerRange range(static_cast<const NamedKernel&>(*kernels_[i]).name());
     check(cudaEventRecord(start, stream_), "an event");
     kernels_[i]->launch();
     check(cudaGetLastError(), "launching a kernel");

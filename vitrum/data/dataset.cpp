@@ -42,7 +42,8 @@ Spec parse_spec(const std::string& spec) {
   const size_t colon = spec.find(':');
   Spec parsed{spec.substr(0, colon), colon == std::string::npos ? "" : spec.substr(colon + 1)};
   if (std::find(kKinds.begin(), kKinds.end(), parsed.kind) == kKinds.end()) {
-    const std::string hint = did_you_mean(parsed.kind, kKinds);
+    const std::string hint = is_folder(spec) ? fmt::format("; did you mean 'folder:{}'?", spec)
+                                             : did_you_mean(parsed.kind, kKinds);
     fail_input("unknown data '{}'{}", spec,
                hint.empty() ? "; expected fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, "
                               "folder:DIR or csv:FILE"

@@ -8,7 +8,7 @@
 
 namespace vitrum {
 
-std::string encode_png(const Image& image, bool fast) {
+std::string encode_png(const Image& image) {
   assert(image.channels == 1 || image.channels == 3);
   const auto channels = static_cast<size_t>(image.channels);
   std::vector<uint8_t> interleaved(image.pixels.size());
@@ -21,7 +21,6 @@ std::string encode_png(const Image& image, bool fast) {
   header.width = static_cast<png_uint_32>(image.width);
   header.height = static_cast<png_uint_32>(image.height);
   header.format = channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
-  if (fast) header.flags = PNG_IMAGE_FLAG_FAST;
   png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(header);
   std::string out(bytes, '\0');
   if (!png_image_write_to_memory(&header, out.data(), &bytes, 0, interleaved.data(), 0, nullptr))

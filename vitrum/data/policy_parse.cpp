@@ -118,36 +118,29 @@ Policy parse_rand(Options options) {
   return policy;
 }
 
-Policy parse_trivial(Options options) {
-  Policy policy = trivial_augment();
-  options.each("m, its strength, as in trivial-m0.5",
-               [&](std::string_view key, std::string_view section) {
-                 if (key == "m") policy.strength = options.number(section, 1, 0, 1);
-                 return key == "m";
-               });
+// Policies with one number to set: `key` and a number up to `high`.
+struct OneNumber {
+  std::string_view key, known;
+  double high;
+  double Policy::*target;
+};
+constexpr OneNumber kStrength{"m", "m, its strength, as in trivial-m0.5", 1, &Policy::strength},
+    kJitter{"j", "j, its colour jitter, as in three-j0.3", 1, &Policy::jitter},
+    kDeviation{"mstd", "mstd, as in auto-original-mstd0.5", 100, &Policy::deviation};
+
+Policy with_number(Policy policy, Options options, const OneNumber& number, bool allowed = true) {
+  options.each(number.known, [&](std::string_view key, std::string_view section) {
+    if (key != number.key || !allowed) return false;
+    policy.*number.target = options.number(section, key.size(), 0, number.high);
+    return true;
+  });
   return policy;
 }
 
 Policy parse_auto(Options options, std::string_view name) {
   if (!contains(auto_names(), name)) options.refuse("AutoAugment policy", name, auto_names());
-  Policy policy = auto_policy(name);
-  options.each("mstd, as in auto-original-mstd0.5",
-               [&](std::string_view key, std::string_view section) {
-                 if (key != "mstd" || policy.scale != LevelScale::kTimm) return false;
-                 policy.deviation = options.number(section, 4, 0, 100);
-                 return true;
-               });
-  return policy;
-}
-
-Policy parse_three(Options options) {
-  Policy policy = three_augment();
-  options.each("j, its colour jitter, as in three-j0.3",
-               [&](std::string_view key, std::string_view section) {
-                 if (key == "j") policy.jitter = options.number(section, 1, 0, 1);
-                 return key == "j";
-               });
-  return policy;
+  const Policy policy = auto_policy(name);
+  return with_number(policy, std::move(options), kDeviation, policy.scale == LevelScale::kTimm);
 }
 
 }  // namespace
@@ -159,8 +152,8 @@ Policy parse_policy(std::string_view text) {
   const std::string_view name = parts[0];
   parts.erase(parts.begin());
   if (name == "rand") return parse_rand({text, parts});
-  if (name == "trivial") return parse_trivial({text, parts});
-  if (name == "three") return parse_three({text, parts});
+  if (name == "trivial") return with_number(trivial_augment(), {text, parts}, kStrength);
+  if (name == "three") return with_number(three_augment(), {text, parts}, kJitter);
   if (name != "auto") Options(text, {}).refuse("policy", name, policy_names());
   const std::string_view table = parts.empty() ? "" : parts[0];
   if (!parts.empty()) parts.erase(parts.begin());

@@ -23,7 +23,9 @@ std::pair<int64_t, int64_t> resized_size(const Preprocess& p) {
   return {static_cast<int64_t>(p.height / p.crop_pct), static_cast<int64_t>(p.width / p.crop_pct)};
 }
 
+// Where there is less image than crop, the border is the smaller one before it.
 int crop_start(int64_t slack, bool round_down) {
+  if (slack < 0) return static_cast<int>(-(-slack / 2));
   return static_cast<int>(round_down ? slack / 2
                                      : round_half_even(static_cast<double>(slack) / 2.0));
 }
@@ -47,15 +49,26 @@ void check(const Preprocess& p) {
 std::pair<int64_t, int64_t> resize_target(const Preprocess& p, int height, int width) {
   const auto [target_height, target_width] = resized_size(p);
   if (p.crop_mode == CropMode::kSquash) return {target_height, target_width};
-  if (target_height == target_width) {  // torchvision's Resize(int): the long edge is rounded down
+  if (target_height == target_width &&
+      p.crop_mode ==
+          CropMode::kCenter) {  // torchvision's Resize(int): the long edge is rounded down
     const int64_t edge = target_height;
     return height <= width ? std::pair(edge, edge * width / height)
                            : std::pair(edge * height / width, edge);
   }
-  // timm's ResizeKeepRatio, for models that are not square.
-  const double ratio = std::min(height / static_cast<double>(target_height),
-                                width / static_cast<double>(target_width));
-  return {round_half_even(height / ratio), round_half_even(width / ratio)};
+  // timm's ResizeKeepRatio, for borders and for models that are not square.
+  const double down = height / static_cast<double>(target_height),
+               across = width / static_cast<double>(target_width);
+  const double ratio =
+      p.crop_mode == CropMode::kBorder ? std::max(down, across) : std::min(down, across);
+  return {std::max<int64_t>(1, round_half_even(height / ratio)),
+          std::max<int64_t>(1, round_half_even(width / ratio))};
+}
+
+// timm's centre crop is bilinear, whatever the model says, where the model is not square.
+Filter used_filter(const Preprocess& p) {
+  const auto [height, width] = resized_size(p);
+  return p.crop_mode == CropMode::kCenter && height != width ? Filter::kBilinear : p.interpolation;
 }
 
 Window crop_window(const Preprocess& p, int64_t resized_height, int64_t resized_width) {
@@ -95,8 +108,32 @@ void Preprocessor::apply(const Image& image, std::span<uint8_t> out) {
                image.width, image.height);
   }
   const Window window = crop_window(p, height, width);
+  if (height < p.height || width < p.width)
+    return apply_bordered(image, window, {height, width}, out);
   resizer_.resize(with_channels(image), static_cast<int>(height), static_cast<int>(width),
-                  p.interpolation, window, out.data());
+                  used_filter(p), window, out.data());
+}
+
+void Preprocessor::apply_bordered(const Image& image, const Window& window, InputSize resized,
+                                  std::span<uint8_t> out) {
+  const int top = std::max(0, -window.top), left = std::max(0, -window.left);
+  const Window inner{std::max(0, window.top), std::max(0, window.left),
+                     static_cast<int>(std::min<int64_t>(resized.height, window.height)),
+                     static_cast<int>(std::min<int64_t>(resized.width, window.width))};
+  const auto rows = static_cast<size_t>(inner.height), columns = static_cast<size_t>(inner.width);
+  inner_.resize(static_cast<size_t>(preprocess_.channels) * rows * columns);
+  resizer_.resize(with_channels(image), static_cast<int>(resized.height),
+                  static_cast<int>(resized.width), preprocess_.interpolation, inner, inner_.data());
+  const auto width = static_cast<size_t>(window.width),
+             plane = static_cast<size_t>(window.height) * width;
+  const uint8_t* from = inner_.data();
+  for (size_t c = 0; c < static_cast<size_t>(preprocess_.channels); ++c) {
+    uint8_t* const to = out.data() + c * plane;
+    std::fill_n(to, plane, preprocess_.border[c]);
+    for (size_t y = 0; y < rows; ++y, from += columns)
+      std::copy_n(from, columns,
+                  to + (static_cast<size_t>(top) + y) * width + static_cast<size_t>(left));
+  }
 }
 
 }  // namespace vitrum

@@ -1,11 +1,13 @@
 // From a decoded image to the pixels a model sees, byte for byte as timm, torchvision and Hugging
 // Face make them with Pillow: channels, resize, centre crop.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
 #include <utility>
 
 #include "vitrum/data/image.h"
+#include "vitrum/data/input_size.h"
 #include "vitrum/data/resize.h"
 
 namespace vitrum {
@@ -13,6 +15,7 @@ namespace vitrum {
 enum class CropMode : uint8_t {
   kSquash,  // resize both edges, whatever the aspect ratio (Hugging Face; recipes from scratch)
   kCenter,  // resize the shortest edge, keeping the aspect ratio (timm, torchvision)
+  kBorder,  // resize the longest edge, and put a border round what is smaller (timm)
 };
 
 // The resize aims at `resize` or floor(size / crop_pct), then the centre is cropped.
@@ -23,12 +26,13 @@ struct Preprocess {
   CropMode crop_mode = CropMode::kSquash;
   int resize = 0;           // the edge to aim at instead, in pixels; 0: as crop_pct says
   bool crop_floor = false;  // round the crop's corner down as transformers does, not to even
+  std::array<uint8_t, 3> border = {};  // its colour
 };
 
-// Size to which kCenter or kSquash resizes a (height, width) image before the centre crop.
+// Size to which a (height, width) image is resized before the centre crop.
 std::pair<int64_t, int64_t> resize_target(const Preprocess& preprocess, int height, int width);
 
-// The part of the resized image that the model sees.
+// The part of the resized image that the model sees; with a border it begins before the image.
 Window crop_window(const Preprocess& preprocess, int64_t resized_height, int64_t resized_width);
 
 // Keeps scratch memory between images, so give each thread its own.
@@ -42,10 +46,13 @@ class Preprocessor {
 
  private:
   const Image& with_channels(const Image& image);
+  void apply_bordered(const Image& image, const Window& window, InputSize resized,
+                      std::span<uint8_t> out);
 
   Preprocess preprocess_;
   Resizer resizer_;
   Image converted_;
+  PixelVector inner_;  // of a bordered image
 };
 
 }  // namespace vitrum

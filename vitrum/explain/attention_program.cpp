@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 
 namespace vitrum {
@@ -137,6 +138,10 @@ void AttentionProgram::run_backward(int64_t target) {
 std::vector<float> AttentionProgram::read(Value v) const {
   std::vector<float> values(static_cast<size_t>(v.shape().numel()));
   program_.download(values.data(), v);
+  if (!all_finite(values))
+    fail(
+        "attention weights or their gradients are NaN or infinite: the model's weights may be "
+        "damaged; `vitrum forward --trace` finds the layer");
   return values;
 }
 

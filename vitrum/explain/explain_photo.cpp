@@ -26,10 +26,11 @@ std::string_view name_of(HeadFusion fusion) {
 class Drawer {
  public:
   Drawer(const ExplainedPhoto& photo, const Preprocess& preprocess,
-         std::span<const LayerAttention> layers, const ExplainOptions& options)
-      : photo_(photo), preprocess_(preprocess), layers_(layers), options_(options) {}
+         std::span<const LayerAttention> layers, const ExplainOptions& options, ThreadPool& pool)
+      : photo_(photo), preprocess_(preprocess), layers_(layers), options_(options), pool_(pool) {}
 
   Explanation run() {
+    prepare();
     if (options_.attention) options_.layer ? one_layer() : all_layers();
     if (options_.rollout) {
       const std::string what =
@@ -37,21 +38,51 @@ class Drawer {
               ? fmt::format("attention rollout, {} of heads, smallest {:g} % discarded",
                             name_of(options_.rolled.fusion), 100 * options_.rolled.discard)
               : fmt::format("attention rollout, {} of heads", name_of(options_.rolled.fusion));
-      one("rollout", what, rollout(layers_, options_.rolled));
+      one("rollout", what, rolled_);
     }
     if (options_.gradient)
       one("gradient", fmt::format("gradient-weighted attention for {}", options_.target),
-          gradient_relevance(layers_));
+          relevance_);
     return std::move(out_);
   }
 
  private:
+  // What takes time and is needed before the first picture, beside each other.
+  void prepare() {
+    const auto shown = [&](int edge) { return show_photo(photo_.image, preprocess_, edge); };
+    pool_.run(5, [&](int64_t part, int) {
+      switch (part) {
+        case 0:
+          if (options_.gradient) relevance_ = gradient_relevance(layers_);
+          break;
+        case 1:
+          if (options_.rollout) rolled_ = rollout(layers_, options_.rolled);
+          break;
+        case 2: large_ = shown(options_.edge); break;
+        case 3:
+          if (options_.attention) medium_ = shown(kCell);
+          break;
+        default:
+          if (options_.attention) small_ = shown(kSmallCell);
+      }
+    });
+  }
+
   Image draw(const ShownPhoto& shown, const PatchMap& map) const {
-    Image picture = overlay(shown, map, range_of(map));
+    Image picture = map.values.empty() ? blank(shown.image.height, shown.image.width)
+                                       : overlay(shown, map, range_of(map));
     apply_orientation(photo_.orientation, picture);
     return picture;
   }
-  ShownPhoto shown(int edge) const { return show_photo(photo_.image, preprocess_, edge); }
+  // One picture each, map_of(i) laid over the photo; blank where that has no values.
+  template <class MapOf>
+  std::vector<Image> draw_all(const ShownPhoto& shown, size_t count, const MapOf& map_of) {
+    std::vector<Image> pictures(count);
+    pool_.run(static_cast<int64_t>(count), [&](int64_t i, int) {
+      pictures[static_cast<size_t>(i)] = draw(shown, map_of(static_cast<size_t>(i)));
+    });
+    return pictures;
+  }
 
   void add(const std::string& name, Image picture, const Title& title) {
     out_.pictures.push_back({name, with_title(picture, title)});
@@ -59,7 +90,7 @@ class Drawer {
   // One map over the photo, with its numbers at the ends of the colour bar.
   void one(const std::string& name, const std::string& what, const PatchMap& map) {
     const Range range = range_of(map);
-    add(name, draw(shown(options_.edge), map),
+    add(name, draw(large_, map),
         {photo_.name, what, fmt::format("{:.2g}", range.low), fmt::format("{:.2g}", range.high)});
     out_.maps.push_back(array_of(name, map));
   }
@@ -88,25 +119,25 @@ class Drawer {
     one(stem,
         fmt::format("attention of {}, {} of heads", layer.name, name_of(options_.rolled.fusion)),
         attention_map(layer, options_.rolled.fusion));
-    const ShownPhoto small = shown(kCell);
     Sheet heads{.columns = layer.heads <= 4 ? static_cast<size_t>(layer.heads)
                                             : static_cast<size_t>(std::ceil(
                                                   std::sqrt(static_cast<double>(layer.heads))))};
-    for (int64_t h = 0; h < layer.heads; ++h) {
-      heads.pictures.push_back(draw(small, attention_map(layer, options_.rolled.fusion, h)));
-      heads.captions.push_back(fmt::format("head {}", h));
-    }
+    heads.pictures = draw_all(medium_, static_cast<size_t>(layer.heads), [&](size_t h) {
+      return attention_map(layer, options_.rolled.fusion, static_cast<int64_t>(h));
+    });
+    for (int64_t h = 0; h < layer.heads; ++h) heads.captions.push_back(fmt::format("head {}", h));
     sheet(stem + "-heads", std::move(heads), "attention of " + layer.name + ", head by head");
   }
 
   void all_layers() {
-    const ShownPhoto small = shown(kCell);
+    std::vector<PatchMap> maps(layers_.size());
     Sheet sheet_of_layers{.columns = std::min<size_t>(4, layers_.size())};
+    sheet_of_layers.pictures = draw_all(medium_, layers_.size(), [&](size_t i) {
+      return maps[i] = attention_map(layers_[i], options_.rolled.fusion);
+    });
     for (size_t i = 0; i < layers_.size(); ++i) {
-      const PatchMap map = attention_map(layers_[i], options_.rolled.fusion);
-      sheet_of_layers.pictures.push_back(draw(small, map));
       sheet_of_layers.captions.push_back(fmt::format("layer {}", i));
-      out_.maps.push_back(array_of(fmt::format("attention-{:02}", i), map));
+      out_.maps.push_back(array_of(fmt::format("attention-{:02}", i), maps[i]));
     }
     sheet("attention-layers", std::move(sheet_of_layers),
           fmt::format("attention by layer, {} of heads", name_of(options_.rolled.fusion)));
@@ -115,19 +146,17 @@ class Drawer {
 
   // A row a layer, a column a head; layers may differ in their number of heads.
   void all_heads() {
-    int64_t most = 0;
-    for (const LayerAttention& layer : layers_) most = std::max(most, layer.heads);
-    const ShownPhoto tiny = shown(kSmallCell);
-    Sheet heads{.columns = static_cast<size_t>(most)};
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      heads.row_names.push_back(std::to_string(i));
-      for (int64_t h = 0; h < most; ++h)
-        heads.pictures.push_back(
-            h < layers_[i].heads
-                ? draw(tiny, attention_map(layers_[i], options_.rolled.fusion, h))
-                : blank(heads.pictures.front().height, heads.pictures.front().width));
-    }
-    for (int64_t h = 0; h < most; ++h) heads.column_names.push_back(std::to_string(h));
+    size_t most = 0;
+    for (const LayerAttention& layer : layers_)
+      most = std::max(most, static_cast<size_t>(layer.heads));
+    Sheet heads{.columns = most};
+    heads.pictures = draw_all(small_, layers_.size() * most, [&](size_t i) {
+      const auto head = static_cast<int64_t>(i % most);
+      const LayerAttention& layer = layers_[i / most];
+      return head < layer.heads ? attention_map(layer, options_.rolled.fusion, head) : PatchMap{};
+    });
+    for (size_t i = 0; i < layers_.size(); ++i) heads.row_names.push_back(std::to_string(i));
+    for (size_t h = 0; h < most; ++h) heads.column_names.push_back(std::to_string(h));
     sheet("attention-heads", std::move(heads), "attention, a row a layer, a column a head");
   }
 
@@ -135,14 +164,18 @@ class Drawer {
   const Preprocess& preprocess_;
   std::span<const LayerAttention> layers_;
   const ExplainOptions& options_;
+  ThreadPool& pool_;
+  PatchMap rolled_, relevance_;
+  ShownPhoto large_, medium_, small_;
   Explanation out_;
 };
 
 }  // namespace
 
 Explanation explain_photo(const ExplainedPhoto& photo, const Preprocess& preprocess,
-                          std::span<const LayerAttention> layers, const ExplainOptions& options) {
-  return Drawer(photo, preprocess, layers, options).run();
+                          std::span<const LayerAttention> layers, const ExplainOptions& options,
+                          ThreadPool& pool) {
+  return Drawer(photo, preprocess, layers, options, pool).run();
 }
 
 Image distance_plot(const std::vector<std::vector<double>>& distances, const std::string& below) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "vitrum/core/parallel.h"
 #include "vitrum/core/shape.h"
 #include "vitrum/explain/picture.h"
 
@@ -38,7 +39,8 @@ struct Explanation {
   std::vector<NamedArray> maps;  // the numbers behind them
 };
 Explanation explain_photo(const ExplainedPhoto& photo, const Preprocess& preprocess,
-                          std::span<const LayerAttention> layers, const ExplainOptions& options);
+                          std::span<const LayerAttention> layers, const ExplainOptions& options,
+                          ThreadPool& pool);
 
 // Mean distances (layers, heads), one dot a head over the layers.
 Image distance_plot(const std::vector<std::vector<double>>& distances, const std::string& below);

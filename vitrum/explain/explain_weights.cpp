@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/data/resize.h"
 #include "vitrum/explain/principal.h"
@@ -15,7 +16,10 @@ namespace {
 constexpr size_t kComponents = 28;  // as figure 7 of the ViT paper shows
 
 std::vector<float> values_of(const ValueInfo& info, ParamStore& store) {
-  return info.role == Role::kConst ? info.data : store.read(static_cast<size_t>(info.param));
+  std::vector<float> values =
+      info.role == Role::kConst ? info.data : store.read(static_cast<size_t>(info.param));
+  if (!all_finite(values)) fail_input("{} holds NaN or infinite numbers", info.name);
+  return values;
 }
 
 // The first layer of a model that cuts patches.

@@ -35,35 +35,45 @@ Taps taps_at(double position, int64_t patches) {
 class Interpolator {
  public:
   Interpolator(const PatchMap& map, const Range& range, const Area& seen, int width)
-      : map_(map), range_(range), seen_(seen), between_(static_cast<size_t>(map.columns)) {
-    for (int x = 0; x < width; ++x)
-      columns_.push_back(taps_at(
-          (x + 0.5 - seen.left) / seen.width * static_cast<double>(map.columns), map.columns));
-  }
-  void row(int y, std::vector<double>& out) {
-    const Taps rows =
-        taps_at((y + 0.5 - seen_.top) / seen_.height * static_cast<double>(map_.rows), map_.rows);
-    for (size_t c = 0; c < between_.size(); ++c) {
-      between_[c] = 0;
-      for (size_t i = 0; i < 4; ++i)
-        between_[c] +=
-            rows.weight[i] * map_.values[static_cast<size_t>(rows.at[i] * map_.columns) + c];
+      : rows_(map.rows),
+        width_(static_cast<size_t>(width)),
+        low_(static_cast<float>(range.low)),
+        scale_(static_cast<float>(range.high > range.low ? 1 / (range.high - range.low) : 1)),
+        seen_(seen),
+        along_(static_cast<size_t>(map.rows) * width_) {
+    for (size_t x = 0; x < width_; ++x) {
+      const Taps taps = taps_at((static_cast<double>(x) + 0.5 - seen.left) / seen.width *
+                                    static_cast<double>(map.columns),
+                                map.columns);
+      for (int64_t r = 0; r < map.rows; ++r) {
+        double v = 0;
+        for (size_t i = 0; i < 4; ++i)
+          v += taps.weight[i] * map.values[static_cast<size_t>(r * map.columns + taps.at[i])];
+        along_[static_cast<size_t>(r) * width_ + x] = static_cast<float>(v);
+      }
     }
-    const double span = range_.high > range_.low ? range_.high - range_.low : 1;
-    for (size_t x = 0; x < columns_.size(); ++x) {
-      double v = 0;
-      for (size_t i = 0; i < 4; ++i)
-        v += columns_[x].weight[i] * between_[static_cast<size_t>(columns_[x].at[i])];
-      out[x] = std::clamp((v - range_.low) / span, 0.0, 1.0);
+  }
+  void row(int y, std::vector<float>& out) const {
+    const Taps taps =
+        taps_at((y + 0.5 - seen_.top) / seen_.height * static_cast<double>(rows_), rows_);
+    const auto line = [&](size_t i) {
+      return along_.data() + static_cast<size_t>(taps.at[i]) * width_;
+    };
+    const auto weight = [&](size_t i) { return static_cast<float>(taps.weight[i]); };
+    const float *a = line(0), *b = line(1), *c = line(2), *d = line(3);
+    const float wa = weight(0), wb = weight(1), wc = weight(2), wd = weight(3);
+    for (size_t x = 0; x < width_; ++x) {
+      const float v = (wa * a[x] + wb * b[x] + wc * c[x] + wd * d[x] - low_) * scale_;
+      out[x] = v > 0 ? std::min(v, 1.f) : 0.f;  // NaN is low
     }
   }
 
  private:
-  const PatchMap& map_;
-  Range range_;
+  int64_t rows_;
+  size_t width_;
+  float low_, scale_;
   Area seen_;
-  std::vector<Taps> columns_;
-  std::vector<double> between_;
+  std::vector<float> along_;  // (rows of patches, width): interpolated across
 };
 
 // ---- colours ----
@@ -77,24 +87,26 @@ const std::array<Rgb, 256>& colour_table() {
   return table;
 }
 
+float luma(uint8_t r, uint8_t g, uint8_t b) { return 0.299f * r + 0.587f * g + 0.114f * b; }
+// Of what is not negative.
+uint8_t to_byte(float x) { return static_cast<uint8_t>(std::min(static_cast<int>(x + 0.5f), 255)); }
+
+// One pixel of an overlay, in place.
 struct Pixel {
-  double r, g, b;
+  uint8_t &r, &g, &b;
+
+  // Outside of what the model saw.
+  void dim() const { r = g = b = to_byte(0.4f * luma(r, g, b)); }
+  // The photo, half of its colour gone, under a colour that takes over the photo's light and dark:
+  // the more of it, the higher the value.
+  void blend(float value, const std::array<Rgb, 256>& colours) const {
+    const float grey = luma(r, g, b), strength = 0.2f + 0.55f * value,
+                light = strength * (0.45f + 0.65f / 255 * grey), kept = 0.5f * (1 - strength);
+    const Rgb colour = colours[static_cast<size_t>(value * 255 + 0.5f)];
+    const auto mix = [&](uint8_t& p, uint8_t c) { p = to_byte(kept * (p + grey) + light * c); };
+    mix(r, colour.r), mix(g, colour.g), mix(b, colour.b);
+  }
 };
-double luma(const Pixel& p) { return 0.299 * p.r + 0.587 * p.g + 0.114 * p.b; }
-uint8_t to_byte(double x) { return static_cast<uint8_t>(std::clamp(x, 0.0, 255.0) + 0.5); }
-
-constexpr double kDimmed = 0.4;  // brightness outside of what the model saw
-
-// The photo, half of its colour gone, under a colour that takes over the photo's light and dark:
-// the more of it, the higher the value.
-Pixel blended(const Pixel& photo, double value) {
-  const double grey = luma(photo), light = 0.45 + 0.65 * grey / 255, strength = 0.2 + 0.55 * value;
-  const Rgb colour = colour_table()[static_cast<size_t>(value * 255 + 0.5)];
-  const auto mix = [&](double p, uint8_t c) {
-    return (1 - strength) * (0.5 * p + 0.5 * grey) + strength * light * c;
-  };
-  return {mix(photo.r, colour.r), mix(photo.g, colour.g), mix(photo.b, colour.b)};
-}
 
 Image to_rgb(const Image& image) {
   if (image.channels == 3) return image;
@@ -131,21 +143,26 @@ Range range_of(const PatchMap& map) {
 Image overlay(const ShownPhoto& photo, const PatchMap& map, const Range& range) {
   Image out = photo.image;
   const Area& seen = photo.seen;
-  Interpolator values(map, range, seen, out.width);
-  std::vector<double> row(static_cast<size_t>(out.width));
-  uint8_t *red = out.plane(0), *green = out.plane(1), *blue = out.plane(2);
+  // The first pixel whose centre lies past an edge.
+  const auto past = [](double edge, int size) {
+    return static_cast<int>(std::clamp(std::ceil(edge - 0.5), 0.0, static_cast<double>(size)));
+  };
+  const int top = past(seen.top, out.height), bottom = past(seen.top + seen.height, out.height),
+            left = past(seen.left, out.width), right = past(seen.left + seen.width, out.width);
+  const Interpolator values(map, range, seen, out.width);
+  const std::array<Rgb, 256>& colours = colour_table();
+  std::vector<float> row(static_cast<size_t>(out.width));
   for (int y = 0; y < out.height; ++y) {
-    const bool above = y + 0.5 < seen.top, below = y + 0.5 > seen.top + seen.height;
-    if (!above && !below) values.row(y, row);
-    for (int x = 0; x < out.width; ++x, ++red, ++green, ++blue) {
-      const Pixel before{static_cast<double>(*red), static_cast<double>(*green),
-                         static_cast<double>(*blue)};
-      const bool beside = x + 0.5 < seen.left || x + 0.5 > seen.left + seen.width;
-      const double grey = kDimmed * luma(before);
-      const Pixel after = above || below || beside ? Pixel{grey, grey, grey}
-                                                   : blended(before, row[static_cast<size_t>(x)]);
-      *red = to_byte(after.r), *green = to_byte(after.g), *blue = to_byte(after.b);
-    }
+    const auto start = static_cast<ptrdiff_t>(y) * out.width;
+    uint8_t *red = out.plane(0) + start, *green = out.plane(1) + start,
+            *blue = out.plane(2) + start;
+    const bool inside = y >= top && y < bottom;
+    const int from = inside ? left : out.width, to = inside ? right : out.width;
+    if (inside) values.row(y, row);
+    for (int x = 0; x < from; ++x) Pixel{red[x], green[x], blue[x]}.dim();
+    for (int x = from; x < to; ++x)
+      Pixel{red[x], green[x], blue[x]}.blend(row[static_cast<size_t>(x)], colours);
+    for (int x = to; x < out.width; ++x) Pixel{red[x], green[x], blue[x]}.dim();
   }
   return out;
 }

@@ -1,6 +1,7 @@
 #include "vitrum/explain/relevance.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cmath>
 #include <numeric>
@@ -34,17 +35,30 @@ double combine(HeadFusion fusion, double a, double b) {
   return a + b;
 }
 
-Matrix fused(const LayerAttention& layer, int64_t window, HeadFusion fusion) {
-  const auto n = static_cast<size_t>(layer.size * layer.size);
-  const float* first = layer.matrix(layer.weights, window, 0);
-  Matrix a(first, first + n);
-  for (int64_t h = 1; h < layer.heads; ++h) {
-    const float* p = layer.matrix(layer.weights, window, h);
-    for (size_t i = 0; i < n; ++i) a[i] = combine(fusion, a[i], static_cast<double>(p[i]));
+// Rows [first, last) of all heads' matrices as one.
+Matrix fused(const LayerAttention& layer, int64_t window, HeadFusion fusion, int64_t first,
+             int64_t last) {
+  Matrix a(static_cast<size_t>((last - first) * layer.size));
+  for (int64_t h = 0; h < layer.heads; ++h) {
+    const float* p = layer.matrix(layer.weights, window, h) + first * layer.size;
+    if (h == 0)
+      std::copy_n(p, a.size(), a.begin());
+    else
+      for (size_t i = 0; i < a.size(); ++i) a[i] = combine(fusion, a[i], static_cast<double>(p[i]));
   }
   if (fusion == HeadFusion::kMean)
     for (double& x : a) x /= static_cast<double>(layer.heads);
   return a;
+}
+
+// In four sums beside each other: one alone would wait for itself.
+double dot(const float* a, const double* b, size_t n) {
+  std::array<double, 4> sums{};
+  size_t i = 0;
+  for (; i + 4 <= n; i += 4)
+    for (size_t j = 0; j < 4; ++j) sums[j] += static_cast<double>(a[i + j]) * b[i + j];
+  for (; i < n; ++i) sums[0] += static_cast<double>(a[i]) * b[i];
+  return sums[0] + sums[1] + sums[2] + sums[3];
 }
 
 // The smallest share of the elements becomes 0; of equal ones the first.
@@ -58,17 +72,26 @@ void discard_smallest(Matrix& a, double share) {
   std::for_each(order.begin(), end, [&](uint32_t i) { a[i] = 0; });
 }
 
-// to += r a, for the tokens of one window.
-void add_product(const LayerAttention& layer, int64_t window, const TokenRow& r, const Matrix& a,
-                 TokenRow& to) {
+// to += r a, for the tokens of one window; row_of(t) is where row t of `a` starts. Rows that count
+// for nothing are not asked for: all but one, where a class token is read.
+template <class RowOf>
+void add_product(const LayerAttention& layer, int64_t window, const TokenRow& r,
+                 const RowOf& row_of, TokenRow& to) {
   const int64_t* place = layer.place.data() + window * layer.size;
   for (int64_t t = 0; t < layer.size; ++t) {
-    if (place[t] < 0) continue;
-    const double factor = r[static_cast<size_t>(place[t])];
-    const double* row = a.data() + t * layer.size;
+    const double factor = place[t] < 0 ? 0 : r[static_cast<size_t>(place[t])];
+    if (factor == 0) continue;
+    const auto& row = row_of(t);
     for (int64_t u = 0; u < layer.size; ++u)
-      if (place[u] >= 0) to[static_cast<size_t>(place[u])] += factor * row[u];
+      if (place[u] >= 0)
+        to[static_cast<size_t>(place[u])] +=
+            factor * static_cast<double>(row[static_cast<size_t>(u)]);
   }
+}
+void add_product(const LayerAttention& layer, int64_t window, const TokenRow& r, const Matrix& a,
+                 TokenRow& to) {
+  add_product(
+      layer, window, r, [&](int64_t t) { return a.data() + t * layer.size; }, to);
 }
 
 // Where patches were merged on the way up, each merged one's share is spread over what it came
@@ -108,10 +131,14 @@ PatchMap attention_map(const LayerAttention& layer, HeadFusion fusion,
                        std::optional<int64_t> head) {
   const TokenRow r = readout(layer.grid);
   TokenRow seen(r.size(), 0.0);
-  const auto n = static_cast<size_t>(layer.size * layer.size);
   for (int64_t w = 0; w < layer.windows; ++w) {
-    const float* one = layer.matrix(layer.weights, w, head.value_or(0));
-    add_product(layer, w, r, head ? Matrix(one, one + n) : fused(layer, w, fusion), seen);
+    if (head)
+      add_product(
+          layer, w, r,
+          [&](int64_t t) { return layer.matrix(layer.weights, w, *head) + t * layer.size; }, seen);
+    else
+      add_product(
+          layer, w, r, [&](int64_t t) { return fused(layer, w, fusion, t, t + 1); }, seen);
   }
   return patches_of(seen, layer.grid);
 }
@@ -120,7 +147,7 @@ PatchMap rollout(std::span<const LayerAttention> layers, const RolloutOptions& o
   return through_layers(layers, [&](const LayerAttention& layer, const TokenRow& r) {
     TokenRow next(r.size(), 0.0);
     for (int64_t w = 0; w < layer.windows; ++w) {
-      Matrix a = fused(layer, w, options.fusion);
+      Matrix a = fused(layer, w, options.fusion, 0, layer.size);
       if (options.discard > 0) discard_smallest(a, options.discard);
       for (int64_t t = 0; t < layer.size; ++t) {
         double* row = a.data() + t * layer.size;
@@ -142,9 +169,9 @@ PatchMap gradient_relevance(std::span<const LayerAttention> layers) {
       for (int64_t h = 0; h < layer.heads; ++h) {
         const float *p = layer.matrix(layer.weights, w, h), *g = layer.matrix(layer.gradient, w, h);
         for (size_t i = 0; i < a.size(); ++i)
-          a[i] += std::max(0.0, static_cast<double>(g[i]) * static_cast<double>(p[i])) /
-                  static_cast<double>(layer.heads);
+          a[i] += std::max(0.0, static_cast<double>(g[i]) * static_cast<double>(p[i]));
       }
+      for (double& x : a) x /= static_cast<double>(layer.heads);
       add_product(layer, w, r, a, next);
     }
     return next;
@@ -155,29 +182,33 @@ std::vector<double> mean_distances(const LayerAttention& layer, int64_t image_h,
   const TokenGrid& grid = layer.grid;
   const double step_y = static_cast<double>(image_h) / static_cast<double>(grid.rows),
                step_x = static_cast<double>(image_w) / static_cast<double>(grid.columns);
-  const auto distance = [&](int64_t a, int64_t b) {  // of two patches
-    return std::hypot(static_cast<double>(a / grid.columns - b / grid.columns) * step_y,
-                      static_cast<double>(a % grid.columns - b % grid.columns) * step_x);
+  const auto place_of = [&](int64_t token) {  // of a patch, in pixels; nothing for other tokens
+    const int64_t i = token - grid.prefix;
+    return i < 0 ? std::pair(-1.0, -1.0)
+                 : std::pair(static_cast<double>(i / grid.columns) * step_y,
+                             static_cast<double>(i % grid.columns) * step_x);
   };
   std::vector<double> means(static_cast<size_t>(layer.heads), 0.0);
   const auto n = static_cast<size_t>(layer.size * layer.size);
   Matrix far(n), counts(n);
   for (int64_t w = 0; w < layer.windows; ++w) {
     const int64_t* place = layer.place.data() + w * layer.size;
-    for (size_t i = 0; i < n; ++i) {
-      const int64_t t = place[i / static_cast<size_t>(layer.size)] - grid.prefix,
-                    u = place[i % static_cast<size_t>(layer.size)] - grid.prefix;
-      counts[i] = t >= 0 && u >= 0, far[i] = counts[i] > 0 ? distance(t, u) : 0;
-    }
+    std::vector<std::pair<double, double>> at;
+    for (int64_t t = 0; t < layer.size; ++t) at.push_back(place_of(place[t]));
+    for (size_t t = 0, i = 0; t < at.size(); ++t)
+      for (size_t u = 0; u < at.size(); ++u, ++i) {
+        const double y = at[t].first - at[u].first, x = at[t].second - at[u].second;
+        counts[i] = at[t].first >= 0 && at[u].first >= 0,
+        far[i] = counts[i] * std::sqrt(y * y + x * x);
+      }
     for (int64_t h = 0; h < layer.heads; ++h) {
       const float* p = layer.matrix(layer.weights, w, h);
       for (size_t t = 0; t < n; t += static_cast<size_t>(layer.size)) {
-        double sum = 0, weight = 0;
-        for (size_t i = t; i < t + static_cast<size_t>(layer.size); ++i)
-          sum += static_cast<double>(p[i]) * far[i],
-              weight += static_cast<double>(p[i]) * counts[i];
+        const auto size = static_cast<size_t>(layer.size);
+        const double weight = dot(p + t, counts.data() + t, size);
         if (weight > 0)
-          means[static_cast<size_t>(h)] += sum / weight / static_cast<double>(grid.patches());
+          means[static_cast<size_t>(h)] +=
+              dot(p + t, far.data() + t, size) / weight / static_cast<double>(grid.patches());
       }
     }
   }

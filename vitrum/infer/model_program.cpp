@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "vitrum/graph/functional.h"
 #include "vitrum/graph/taps.h"
@@ -51,14 +52,20 @@ bool head_sees_features_only(const ModelSpec& model) {
 
 Preprocess preprocess_of(const ModelSpec& model) {
   const Preprocessing& p = model.preprocess;
+  std::array<uint8_t, 3> border = {};  // the mean: what the model sees as zero
+  for (size_t i = 0; i < std::min(border.size(), p.mean.size()); ++i)
+    border[i] = static_cast<uint8_t>(std::nearbyint(255 * std::clamp(p.mean[i], 0.f, 1.f)));
   return {.channels = static_cast<int>(model.config.channels()),
           .height = static_cast<int>(model.config.image_h()),
           .width = static_cast<int>(model.config.image_w()),
           .interpolation = parse_filter(p.interpolation),
           .crop_pct = p.crop_pct,
-          .crop_mode = p.crop_mode == "squash" ? CropMode::kSquash : CropMode::kCenter,
+          .crop_mode = p.crop_mode == "squash"   ? CropMode::kSquash
+                       : p.crop_mode == "border" ? CropMode::kBorder
+                                                 : CropMode::kCenter,
           .resize = static_cast<int>(p.resize),
-          .crop_floor = p.crop_floor};
+          .crop_floor = p.crop_floor,
+          .border = border};
 }
 
 ModelProgram::ModelProgram(const ModelSpec& model, ParamStore& store, int64_t batch,

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/graph/taps.h"
 
@@ -18,6 +19,14 @@ ModelSpec resolve(const std::string& model, const std::string& arch) {
     fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
                model);
   return spec;
+}
+
+// Gives the model another image size; returns it as it was.
+ModelConfig resize(ModelSpec& spec, const std::optional<InputSize>& size) {
+  ModelConfig stored = spec.config;
+  if (size) set_image_size(spec, size->height, size->width);
+  validate(spec.config);
+  return stored;
 }
 
 // States the parameters, and gives the shapes of the taps for one image, without the dimension for
@@ -59,11 +68,13 @@ std::vector<Prediction> top_predictions(std::span<const float> logits,
 }
 
 Predictor::Predictor(const std::string& model, const PredictorOptions& options)
-    : options_(options),
+    : path_(model),
+      options_(options),
       spec_(resolve(model, options.arch)),
+      stored_(resize(spec_, options.image_size)),
       backend_(make_backend({.device = options.device, .threads = options.threads})),
       tap_shapes_(record(parameters_, spec_, options.taps)),
-      weights_(model, spec_, parameters_, *backend_),
+      weights_(model, spec_, parameters_, *backend_, stored_),
       preprocess_(preprocess_of(spec_)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
 }
@@ -96,6 +107,15 @@ void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
     for (size_t i = 0; i < taps.size(); ++i)
       program.read_tap(i, taps[i].data() + done * static_cast<size_t>(tap_shapes_[i].numel()));
   }
+  require_finite(logits.empty() ? features : logits);
+}
+
+void Predictor::require_finite(std::span<const float> answer) const {
+  if (!all_finite(answer))
+    fail(
+        "{} answers with NaN or infinity: its weights may be damaged; `vitrum forward --trace` "
+        "finds the layer",
+        path_);
 }
 
 Predictor::Outputs Predictor::run_one(const Image& image) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "vitrum/data/decode.h"
+#include "vitrum/data/input_size.h"
 #include "vitrum/infer/model_program.h"
 #include "vitrum/runtime/backends.h"
 #include "vitrum/weights/frozen_weights.h"
@@ -17,11 +18,12 @@
 namespace vitrum {
 
 struct PredictorOptions {
-  std::string arch = {};                // the preset a bare weight file is for
-  std::string device = "auto";          // as --device
-  int threads = 0;                      // 0: every core this process may use
-  std::optional<DType> precision = {};  // kF32 or kBF16; empty: what suits the device
-  int64_t max_batch = 16;               // images computed at once
+  std::string arch = {};                     // the preset a bare weight file is for
+  std::optional<InputSize> image_size = {};  // another than the model's: positions are resampled
+  std::string device = "auto";               // as --device
+  int threads = 0;                           // 0: every core this process may use
+  std::optional<DType> precision = {};       // kF32 or kBF16; empty: what suits the device
+  int64_t max_batch = 16;                    // images computed at once
   DecodeOptions decode = {};
   std::vector<std::string> taps = {};  // values inside the model to give out: see graph/taps.h
 };
@@ -70,7 +72,7 @@ class Predictor {
 
   // Any number of images that are preprocessed already, (count, C, H, W) as preprocess_of(model())
   // says, to logits (count, classes) and features (count, dimension); an empty span is not filled.
-  // `taps` has none, or one (count, tap_shapes()[i]) for each.
+  // `taps` has none, or one (count, tap_shapes()[i]) for each. Fails where an answer is NaN.
   void run(std::span<const uint8_t> pixels, std::span<float> logits, std::span<float> features,
            std::span<const std::span<float>> taps = {});
 
@@ -80,9 +82,12 @@ class Predictor {
   };
   Outputs run_one(const Image& image);
   ModelProgram& program(int64_t batch);
+  void require_finite(std::span<const float> answer) const;
 
+  std::string path_;
   PredictorOptions options_;
   ModelSpec spec_;
+  ModelConfig stored_;  // as it is on disk: its image size may be another
   std::unique_ptr<Backend> backend_;
   Graph parameters_{Mode::kInference};
   std::vector<Shape> tap_shapes_;

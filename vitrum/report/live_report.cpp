@@ -1,5 +1,7 @@
 #include "vitrum/report/live_report.h"
 
+#include <algorithm>
+
 #include "vitrum/core/files.h"
 #include "vitrum/report/html.h"
 
@@ -7,13 +9,14 @@ namespace vitrum {
 
 std::string report_path(const std::string& run) { return run + "/report.html"; }
 
-void LiveReport::epoch() {
+void LiveReport::update() {
   constexpr int kShare = 20;
+  constexpr Clock::duration kBetween = std::chrono::seconds(5);
   const Clock::time_point start = Clock::now();
   if (start < next_) return;
   write(RunState::kRunning);
   const Clock::time_point end = Clock::now();
-  next_ = end + kShare * (end - start);
+  next_ = end + std::max(kBetween, kShare * (end - start));
 }
 
 void LiveReport::write(RunState state) {

@@ -14,8 +14,8 @@ class LiveReport {
  public:
   explicit LiveReport(const Trainer& trainer) : trainer_(trainer) {}
 
-  // After an epoch: writes the page, unless that would take more than a twentieth of the time.
-  void epoch();
+  // After a save: writes the page, every few seconds and for no more than a twentieth of the time.
+  void update();
   // At the end, or when the run was stopped.
   void finish(RunState state) { write(state); }
 

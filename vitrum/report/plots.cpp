@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "vitrum/core/files.h"
+#include "vitrum/core/parallel.h"
 #include "vitrum/train/draw.h"
 
 namespace vitrum {
@@ -22,18 +23,9 @@ std::vector<std::vector<int64_t>> confusion_of(const ReportRun& run) {
 
 }  // namespace
 
-std::vector<std::string> write_plots(std::span<const ReportRun> runs, const std::string& output) {
-  const std::filesystem::path page(output);
-  std::vector<std::string> names;
-  const auto write = [&](const std::string& what, const Picture& picture) {
-    const std::string stem = fmt::format("{}-{}", page.stem().string(), what);
-    for (const char* kind : {".svg", ".png"}) {
-      write_file_atomic((page.parent_path() / (stem + kind)).string(),
-                        kind[1] == 's' ? to_svg(picture) : to_png(picture));
-      names.push_back(stem + kind);
-    }
-  };
-
+std::vector<std::string> write_plots(std::span<const ReportRun> runs, const std::string& output,
+                                     int threads) {
+  std::vector<std::pair<std::string, Picture>> plots;
   std::vector<RunCurves> curves;
   bool measured = false;
   for (const ReportRun& run : runs)
@@ -43,11 +35,24 @@ std::vector<std::string> write_plots(std::span<const ReportRun> runs, const std:
                                   std::pair("learning-rate", CurvePanel::kLearningRate),
                                   std::pair("throughput", CurvePanel::kThroughput)};
   for (const auto& [name, panel] : kPanels)
-    if (measured) write(name, draw_curves(curves, {&panel, 1}));
+    if (measured) plots.emplace_back(name, draw_curves(curves, {&panel, 1}));
   for (size_t i = 0; i < runs.size(); ++i)
     if (!runs[i].samples.empty() && runs[i].classes.size() <= kMostClasses)
-      write(runs.size() > 1 ? fmt::format("confusion-{}", i + 1) : "confusion",
-            draw_confusion(confusion_of(runs[i]), runs[i].classes));
+      plots.emplace_back(runs.size() > 1 ? fmt::format("confusion-{}", i + 1) : "confusion",
+                         draw_confusion(confusion_of(runs[i]), runs[i].classes));
+
+  // Each twice: as SVG and, what takes time, as PNG.
+  std::vector<std::string> files(2 * plots.size()), names;
+  ThreadPool(threads).run(static_cast<int64_t>(files.size()), [&](int64_t i, int) {
+    const auto at = static_cast<size_t>(i);
+    files[at] = i % 2 == 0 ? to_svg(plots[at / 2].second) : to_png(plots[at / 2].second);
+  });
+  const std::filesystem::path page(output);
+  for (size_t i = 0; i < files.size(); ++i) {
+    names.push_back(fmt::format("{}-{}{}", page.stem().string(), plots[i / 2].first,
+                                i % 2 == 0 ? ".svg" : ".png"));
+    write_file_atomic((page.parent_path() / names.back()).string(), files[i]);
+  }
   return names;
 }
 

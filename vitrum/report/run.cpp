@@ -100,13 +100,13 @@ ReportRun read_run(const std::string& path) {
   return run;
 }
 
-void add_pictures(ReportRun& run, const Overlay& overlay) {
+void add_pictures(ReportRun& run, const Overlay& overlay, int threads) {
   attempt(run, "No pictures, the data cannot be opened", [&] {
     const Recipe recipe = recipe_of_run(run.path);
     const TrainData data(recipe);
-    add_test_images(run, data.test(), overlay);
+    add_test_images(run, data.test(), overlay, threads);
     if (const auto spec = saved_model(run.path))
-      add_training_samples(run, recipe, *spec, data.train());
+      add_training_samples(run, recipe, *spec, data.train(), threads);
   });
 }
 

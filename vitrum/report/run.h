@@ -52,14 +52,15 @@ using Overlay = std::function<Image(const Image& image, const SampleResult& resu
 ReportRun read_run(const std::string& path);
 
 // Opens the data of a run and adds its pictures; what cannot be had becomes a note.
-void add_pictures(ReportRun& run, const Overlay& overlay = {});
+void add_pictures(ReportRun& run, const Overlay& overlay = {}, int threads = 1);
 
 // Where its model is, "" where none is saved yet.
 std::string model_of_run(const std::string& path);
 
 // The same with data that is open already.
-void add_test_images(ReportRun& run, const Dataset& test, const Overlay& overlay = {});
+void add_test_images(ReportRun& run, const Dataset& test, const Overlay& overlay = {},
+                     int threads = 1);
 void add_training_samples(ReportRun& run, const Recipe& recipe, const ModelSpec& model,
-                          const Dataset& train);
+                          const Dataset& train, int threads = 1);
 
 }  // namespace vitrum

@@ -4,6 +4,7 @@
 
 #include "vitrum/core/base64.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/parallel.h"
 #include "vitrum/data/encode_png.h"
 #include "vitrum/data/encode_webp.h"
 #include "vitrum/data/resize.h"
@@ -57,33 +58,47 @@ std::vector<SampleResult> most_uncertain(const std::vector<SampleResult>& all) {
       [&](const SampleResult& a, const SampleResult& b) { return margin(a) < margin(b); });
 }
 
-ReportTile tile(const SampleResult& result, const Dataset& test, const Overlay& overlay) {
-  ReportTile tile{.result = result};
+// A tile whose pictures are not encoded yet.
+struct Draft {
+  ReportTile tile;
+  Image image, overlay = {};  // without pixels: there is none
+};
+
+Draft draft(const SampleResult& result, const Dataset& test, const Overlay& overlay) {
   if (result.index >= test.size()) fail_input("the data has no image {}", result.index);
-  tile.name = test.name(result.index);
-  const Image image = test.read(result.index);
-  tile.image = data_url(image), tile.small = is_small(image);
-  if (!overlay) return tile;
-  if (const Image drawn = overlay(image, result); !drawn.pixels.empty())
-    tile.overlay = data_url(drawn);
-  return tile;
+  Draft draft{.tile = {.result = result, .name = test.name(result.index)},
+              .image = test.read(result.index)};
+  if (overlay) draft.overlay = overlay(draft.image, result);
+  return draft;
+}
+
+std::vector<ReportTile> encoded(std::vector<Draft> drafts, int threads) {
+  std::vector<ReportTile> tiles(drafts.size());
+  ThreadPool(threads).run(static_cast<int64_t>(drafts.size()), [&](int64_t i, int) {
+    Draft& draft = drafts[static_cast<size_t>(i)];
+    if (!draft.image.pixels.empty())
+      draft.tile.image = data_url(draft.image), draft.tile.small = is_small(draft.image);
+    if (!draft.overlay.pixels.empty()) draft.tile.overlay = data_url(draft.overlay);
+    tiles[static_cast<size_t>(i)] = std::move(draft.tile);
+  });
+  return tiles;
 }
 
 // An image that cannot be read any more is a tile without a picture.
 std::vector<ReportTile> tiles(ReportRun& run, const std::vector<SampleResult>& chosen,
-                              const Dataset& test, const Overlay& overlay) {
-  std::vector<ReportTile> all;
+                              const Dataset& test, const Overlay& overlay, int threads) {
+  std::vector<Draft> all;
   bool noted = false;
   for (const SampleResult& result : chosen) {
     try {
-      all.push_back(tile(result, test, overlay));
+      all.push_back(draft(result, test, overlay));
     } catch (const Error& error) {
-      all.push_back({.result = result});
+      all.push_back({.tile = {.result = result}, .image = {}});
       if (!std::exchange(noted, true))
         run.notes.push_back(fmt::format("Some images are missing: {}", error.what()));
     }
   }
-  return all;
+  return encoded(std::move(all), threads);
 }
 
 Image image_of(const Batch& batch, int64_t row, const Preprocess& size) {
@@ -97,15 +112,15 @@ Image image_of(const Batch& batch, int64_t row, const Preprocess& size) {
 
 }  // namespace
 
-void add_test_images(ReportRun& run, const Dataset& test, const Overlay& overlay) {
+void add_test_images(ReportRun& run, const Dataset& test, const Overlay& overlay, int threads) {
   if (run.classes.size() <= test.classes().size()) run.classes = test.classes();
   std::copy(test.classes().begin(), test.classes().end(), run.classes.begin());
-  run.mistakes = tiles(run, worst_mistakes(run.samples), test, overlay);
-  run.uncertain = tiles(run, most_uncertain(run.samples), test, overlay);
+  run.mistakes = tiles(run, worst_mistakes(run.samples), test, overlay, threads);
+  run.uncertain = tiles(run, most_uncertain(run.samples), test, overlay, threads);
 }
 
 void add_training_samples(ReportRun& run, const Recipe& recipe, const ModelSpec& model,
-                          const Dataset& train) {
+                          const Dataset& train, int threads) {
   LoaderConfig config = loader_config(recipe, model, train, 1);
   config.batch_size = std::min(kAugmentedSamples, train.size());
   config.threads = config.prefetch = 1, config.tolerant = true;
@@ -113,16 +128,15 @@ void add_training_samples(ReportRun& run, const Recipe& recipe, const ModelSpec&
   loader.start(0);
   Batch batch;
   if (!loader.next(batch)) return;
-  run.augmented.clear();
+  std::vector<Draft> drafts;
   for (int64_t i = 0; i < batch.count; ++i) {
     const auto row = static_cast<size_t>(i);
-    const Image image = image_of(batch, i, config.preprocess);
     if (!batch.errors[row].empty()) continue;
-    run.augmented.push_back({.result = {.index = batch.indices[row], .label = batch.labels[row]},
-                             .name = train.name(batch.indices[row]),
-                             .image = data_url(image),
-                             .small = is_small(image)});
+    drafts.push_back({.tile = {.result = {.index = batch.indices[row], .label = batch.labels[row]},
+                               .name = train.name(batch.indices[row])},
+                      .image = image_of(batch, i, config.preprocess)});
   }
+  run.augmented = encoded(std::move(drafts), threads);
 }
 
 }  // namespace vitrum

@@ -5,6 +5,15 @@
 #include "vitrum/runtime/summary.h"
 
 namespace vitrum {
+namespace {
+
+std::string operand_name(const Graph& g, ValueId id) {
+  const ValueInfo& info = g.values[static_cast<size_t>(id)];
+  if (info.role == Role::kTemp) return "";
+  return info.role == Role::kParam ? g.params[static_cast<size_t>(info.param)].name : info.name;
+}
+
+}  // namespace
 
 Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
                  const CompileOptions& options)
@@ -26,7 +35,12 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
     for (ValueId id : node.in) io.in.push_back(view(id));
     for (ValueId id : node.out) io.out.push_back(view(id));
     kernels.push_back(store.backend().lower(node.op, io));
-    Step step{.name = node.name, .op = name_of(node.op), .macs = multiply_adds(g, node)};
+    Step step{.name = node.name,
+              .op = name_of(node.op),
+              .number = steps_.size(),
+              .macs = multiply_adds(g, node)};
+    for (ValueId id : node.in)
+      if (id != kAbsent) step.in.push_back({operand_name(g, id), view(id)});
     for (const auto* views : {&io.in, &io.out})
       for (const TensorView& v : *views)
         if (v) step.bytes += static_cast<int64_t>(v.bytes());

@@ -41,11 +41,17 @@ class Program {
     for (size_t i = first; i < last; ++i) sequence_->run_one(i);
   }
   // Kernel by kernel, and what each did.
+  struct Operand {
+    std::string name;  // of a parameter, an input or a state; "" for what another kernel made
+    TensorView view;
+  };
   struct Step {
     std::string name;     // of the layer
     std::string_view op;  // of op.h
+    size_t number = 0;    // in the program, from 0
     int64_t bytes = 0;    // of its operands, each once
     int64_t macs = 0;     // multiply-adds of matrix products and attention
+    std::vector<Operand> in;
     std::vector<TensorView> out;
   };
   using Trace = std::function<void(const Step&, double seconds)>;
@@ -73,5 +79,10 @@ class Program {
   std::vector<Step> steps_;
   std::unique_ptr<Sequence> sequence_;
 };
+
+// Kernel by kernel where somebody looks.
+inline void run_program(Program& program, const Program::Trace& trace) {
+  trace ? program.run_traced(trace) : program.run();
+}
 
 }  // namespace vitrum

@@ -4,14 +4,15 @@
 
 #include <array>
 #include <charconv>
-#include <deque>
 #include <filesystem>
-#include <functional>
 #include <map>
+#include <span>
 #include <vector>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
+#include "vitrum/runtime/backends.h"
 #include "vitrum/weights/safetensors.h"
 
 namespace vitrum {
@@ -19,7 +20,6 @@ namespace {
 
 constexpr const char* kFormat = "vitrum-state-1";
 
-// The bf16 copy is made anew from the master weights.
 struct NamedArena {
   Arena arena;
   const char* name;
@@ -40,6 +40,12 @@ std::vector<NamedTensor> tensors_of(ParamStore& store) {
   }
   for (const auto& [name, view] : store.states()) all.push_back({"state/" + name, view});
   return all;
+}
+
+ParamStore same_layout(const ParamStore& store, Backend& backend) {
+  Graph g;
+  g.params = store.specs();
+  return ParamStore(g, backend, store.dtype(Arena::kMaster));
 }
 
 using Metadata = std::map<std::string, std::string>;
@@ -87,17 +93,25 @@ bool has_checkpoint(const std::string& run) {
   return std::filesystem::exists(checkpoint_path(run), ignored);
 }
 
-void save_checkpoint(const std::string& run, ParamStore& store, const TrainPosition& position) {
-  std::vector<NamedTensor> tensors = tensors_of(store);
-  std::deque<Buffer> copies;
-  if (!store.backend().host_visible())
-    for (NamedTensor& t : tensors) {
-      copies.push_back(allocate_host(t.tensor.bytes()));
-      store.backend().download(copies.back().data(), t.tensor);
-      t.tensor.data = copies.back().data();
-    }
+Snapshot::Snapshot(ParamStore& store)
+    : host_(make_backend({.device = "reference"})), store_(same_layout(store, *host_)) {
+  const auto copy = [&](TensorView to, TensorView from) {
+    store.backend().download(to.data, from);
+  };
+  for (const NamedArena& a : kSaved)
+    if (store.has(a.arena)) copy(store_.arena(a.arena), store.arena(a.arena));
+  for (const auto& [name, view] : store.states())
+    copy(store_.state(name, view.shape, view.dtype), view);
+}
+
+bool Snapshot::finite() {
+  const TensorView weights = store_.arena(Arena::kMaster);
+  return all_finite(std::span(weights.f32(), static_cast<size_t>(weights.shape.numel())));
+}
+
+void save_checkpoint(const std::string& run, Snapshot& snapshot, const TrainPosition& position) {
   ensure_directory(run + "/state");
-  write_safetensors(checkpoint_path(run), tensors, metadata_of(position));
+  write_safetensors(checkpoint_path(run), tensors_of(snapshot.store()), metadata_of(position));
 }
 
 TrainPosition load_checkpoint(const std::string& run, ParamStore& store) {

@@ -3,6 +3,7 @@
 // the new one.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "vitrum/runtime/params.h"
@@ -25,9 +26,22 @@ struct TrainPosition {
 std::string checkpoint_path(const std::string& run);
 bool has_checkpoint(const std::string& run);
 
-// Parameters, moments, averages and named state, all bits of them. Gradients are zero between
-// optimiser steps.
-void save_checkpoint(const std::string& run, ParamStore& store, const TrainPosition& position);
+// What a checkpoint keeps of a store (parameters, moments, averages and named state, all bits of
+// them) in host memory: it can be written while training goes on. Gradients are zero between
+// optimiser steps, and the bf16 copy is made anew from the master weights.
+class Snapshot {
+ public:
+  explicit Snapshot(ParamStore& store);
+
+  ParamStore& store() { return store_; }
+  bool finite();  // every weight
+
+ private:
+  std::unique_ptr<Backend> host_;
+  ParamStore store_;
+};
+
+void save_checkpoint(const std::string& run, Snapshot& snapshot, const TrainPosition& position);
 // Fails, naming the file, where it does not belong to this model and optimiser.
 TrainPosition load_checkpoint(const std::string& run, ParamStore& store);
 

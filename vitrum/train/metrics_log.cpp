@@ -71,9 +71,9 @@ std::optional<std::string_view> take_line(std::string_view& rest) {
   return line.ends_with('\r') ? line.substr(0, line.size() - 1) : line;
 }
 
-void append_line(const std::string& path, std::string_view line) {
+void append_lines(const std::string& path, std::string_view lines) {
   OutputFile file(path, O_APPEND | O_CREAT);
-  file.write(line);
+  file.write(lines);
   file.sync();
   file.close();
 }
@@ -118,10 +118,13 @@ MetricsLog::MetricsLog(const std::string& dir, int last_epoch) : dir_(dir) {
   write_file_atomic(jsonl_path(dir), jsonl);
 }
 
-void MetricsLog::append(const EpochMetrics& row) {
-  append_line(csv_path(dir_), csv_line(row));
-  append_line(jsonl_path(dir_), to_json(row) + '\n');
-  rows_.push_back(row);
+void MetricsLog::append(std::span<const EpochMetrics> rows) {
+  if (rows.empty()) return;
+  std::string csv, jsonl;
+  for (const EpochMetrics& row : rows) csv += csv_line(row), jsonl += to_json(row) + '\n';
+  append_lines(csv_path(dir_), csv);
+  append_lines(jsonl_path(dir_), jsonl);
+  rows_.insert(rows_.end(), rows.begin(), rows.end());
 }
 
 }  // namespace vitrum

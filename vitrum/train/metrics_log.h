@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,7 +50,8 @@ class MetricsLog {
   // that a resumed run repeats nothing. A torn last line of a killed run is dropped.
   MetricsLog(const std::string& dir, int last_epoch);
 
-  void append(const EpochMetrics& row);  // on disk when it returns
+  void append(std::span<const EpochMetrics> rows);  // on disk when it returns
+  void append(const EpochMetrics& row) { append(std::span(&row, 1)); }
   const std::vector<EpochMetrics>& rows() const { return rows_; }
 
   // Rows of `dir`/metrics.csv; none where there is no such file. Numbers come back bit for bit.

@@ -107,19 +107,21 @@ RunLock::~RunLock() { close(fd_); }
 RunLog::RunLog(const std::string& run, const TrainPosition& position)
     : run_(run), metrics_(open_metrics(run, position)), events_(run) {}
 
-void RunLog::step(int64_t step, double loss, double lr, double gradient_norm) {
-  events_.scalar("loss/step", step, loss);
-  events_.scalar("lr", step, lr);
-  events_.scalar("gradient norm", step, gradient_norm);
+void RunLog::append(std::span<const StepMetrics> steps, std::span<const EpochMetrics> rows) {
+  for (const StepMetrics& s : steps) {
+    events_.scalar("loss/step", s.step, s.loss, s.wall_time);
+    events_.scalar("lr", s.step, s.lr, s.wall_time);
+    events_.scalar("gradient norm", s.step, s.gradient_norm, s.wall_time);
+  }
+  for (const EpochMetrics& row : rows)
+    for (const EpochTag& t : kEpochTags)
+      if (!std::isnan(row.*t.member)) events_.scalar(t.tag, row.epoch, row.*t.member);
+  events_.flush();
+  metrics_.append(rows);
 }
 
-void RunLog::epoch(const EpochMetrics& row, const Evaluation* evaluation,
-                   const std::vector<std::string>& classes) {
-  metrics_.append(row);
-  for (const EpochTag& t : kEpochTags)
-    if (!std::isnan(row.*t.member)) events_.scalar(t.tag, row.epoch, row.*t.member);
-  flush();
-  write_file_atomic(run_ + "/curves.svg", to_svg(draw_curves(metrics_.rows())));
+void RunLog::draw(const Evaluation* evaluation, const std::vector<std::string>& classes) const {
+  write_file_atomic(run_ + "/curves.svg", to_svg(draw_curves(rows())));
   if (!evaluation) return;
   write_file_atomic(run_ + "/confusion.svg",
                     to_svg(draw_confusion(evaluation->confusion, classes)));

@@ -1,7 +1,9 @@
 // The directory of a run: making and locking it, and what is written to it while training.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "vitrum/infer/evaluator.h"
 #include "vitrum/train/checkpoint.h"
@@ -34,17 +36,22 @@ class RunLock {
   int fd_;
 };
 
+// Of one optimiser step, for the event files.
+struct StepMetrics {
+  int64_t step = 0;
+  double loss = 0, lr = 0, gradient_norm = 0;
+  double wall_time = 0;  // seconds since 1970
+};
+
 // Metrics, event files and pictures. A run that resumes at `position` first drops whatever was
 // written after it.
 class RunLog {
  public:
   RunLog(const std::string& run, const TrainPosition& position);
 
-  void step(int64_t step, double loss, double lr, double gradient_norm);
-  // `evaluation` is null where none was due.
-  void epoch(const EpochMetrics& row, const Evaluation* evaluation,
-             const std::vector<std::string>& classes);
-  void flush() { events_.flush(); }  // before a checkpoint, which counts on what came before it
+  void append(std::span<const StepMetrics> steps, std::span<const EpochMetrics> rows);
+  // The pictures, and of the last evaluation the predictions, where there was one.
+  void draw(const Evaluation* evaluation, const std::vector<std::string>& classes) const;
   const std::vector<EpochMetrics>& rows() const { return metrics_.rows(); }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
@@ -27,6 +28,13 @@ std::vector<Segment> segments_of(const ParamStore& store, const Recipe& recipe) 
                           .decay = decays ? static_cast<float>(recipe.decay()) : 0.f});
   }
   return segments;
+}
+
+// A training that starts from NaN would blame the learning rate.
+void require_finite_weights(ParamStore& store, const std::string& path) {
+  for (size_t i = 0; i < store.specs().size(); ++i)
+    if (!all_finite(store.read(i)))
+      fail_input("weights '{}': {} holds NaN or infinite numbers", path, store.specs()[i].name);
 }
 
 }  // namespace
@@ -73,6 +81,7 @@ ParamStore TrainStep::filled(const ModelSpec& model, const Recipe& recipe, Backe
     loaded_ = load_weights(
         recipe.weights, model, store,
         {.pos_resample = recipe.pos_resample, .head = recipe.head_init, .seed = seed_});
+  if (!recipe.weights.empty()) require_finite_weights(store, recipe.weights);
   if (recipe.weights.empty() && recipe.head_init != HeadInit::kKeep)
     for (size_t i = 0; i < store.specs().size(); ++i)
       if (in_head(model.config, store.specs()[i].name))
@@ -98,15 +107,15 @@ void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step)
   const RandomState random{static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32),
                            static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32)};
   backward_.upload(values_.rng, &random);
-  if (teacher_) teacher_->run(batch);
-  backward_.run();
+  if (teacher_) teacher_->run(batch, trace_);
+  run_program(backward_, trace_);
   if (perturbed_) return;
   backward_.download_later(&reading_.emplace_back(), values_.loss);
   ++shares_.back();
 }
 
 void TrainStep::perturb() {
-  update_.perturb();
+  update_.perturb(trace_);
   perturbed_ = true;
 }
 
@@ -122,7 +131,7 @@ void TrainStep::upload_targets(const Batch& batch) {
 }
 
 void TrainStep::update(double lr, int64_t step) {
-  update_.run(lr, step);
+  update_.run(lr, step, trace_);
   store_.backend().download_later(&reading_.emplace_back(), update_.norm());
   shares_.push_back(0);
   perturbed_ = false;

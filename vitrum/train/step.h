@@ -48,6 +48,8 @@ class TrainStep {
   // idles.
   std::vector<StepResult> results();
 
+  // From now on kernel by kernel; an empty function ends that.
+  void set_trace(Program::Trace trace) { trace_ = std::move(trace); }
   // One backward and one update, kernel by kernel, on whatever was given last.
   void run_traced(const Program::Trace& after) {
     backward_.run_traced(after);
@@ -86,6 +88,7 @@ class TrainStep {
   Program backward_;
   Update update_;
   std::unique_ptr<Teacher> teacher_;
+  Program::Trace trace_;
   bool perturbed_ = false;
   std::vector<float> weights_, targets_;
   std::deque<float> reading_;  // for each step its batches' shares of the loss, then its norm

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <span>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/files.h"
 #include "vitrum/core/progress.h"
 
 namespace vitrum {
@@ -39,6 +40,7 @@ Teacher::Teacher(const Recipe& recipe, const ModelSpec& student, DType compute, 
                  const TeacherViews& views)
     : spec_(teacher_for(recipe, student)),
       path_(*recipe.teacher),
+      digest_(teacher_digest(path_, spec_)),
       views_(views),
       backend_(backend),
       model_(
@@ -55,15 +57,30 @@ Program Teacher::compile(DType compute) {
   return Program(graph_, outputs, weights_->store(), options);
 }
 
-void Teacher::run(const Batch& batch) {
-  if (!file_) return program_->run();
+void Teacher::run(const Batch& batch, const Program::Trace& trace) {
+  if (!file_) return run_program(*program_, trace);
   file_->rows(batch.indices, rows_);
   backend_.upload(views_.logits, rows_.data());
 }
 
+void Teacher::note_in(const std::string& run) const {
+  const std::string path = run + "/state/teacher.sha256";
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    ensure_directory(run + "/state");
+    return write_file_atomic(path, digest_ + "\n");
+  }
+  if (read_file(path, 2 * digest_.size()) != digest_ + "\n")
+    fail_input(
+        "teacher '{}' has other weights than when '{}' was started; a resumed run needs the same "
+        "teacher",
+        path_, run);
+}
+
 void Teacher::use_file(const std::string& path, const Dataset& data, const LoaderConfig& plain,
                        bool quiet) {
-  const TeacherLogitsKey key = teacher_logits_key(path_, spec_, data, plain.preprocess);
+  const TeacherLogitsKey key =
+      teacher_logits_key(digest_, spec_.config.classes(), data, plain.preprocess);
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
     write_teacher_logits(path, key, answers(data, plain, quiet));
@@ -85,7 +102,7 @@ std::vector<float> Teacher::answers(const Dataset& data, const LoaderConfig& pla
     backend_.download(rows_.data(), views_.logits);
     for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i) {
       const std::span<const float> row(&rows_[i * classes], classes);
-      if (!std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); }))
+      if (!all_finite(row))
         fail_input("teacher '{}' has no finite answer to {}", path_, data.name(batch.indices[i]));
       std::copy(row.begin(), row.end(), &all[static_cast<size_t>(batch.indices[i]) * classes]);
     }

@@ -36,7 +36,10 @@ class Teacher {
                 bool quiet);
 
   // Writes the logits of the batch whose pixels the student was given.
-  void run(const Batch& batch);
+  void run(const Batch& batch, const Program::Trace& trace = {});
+
+  // Writes down in the run which weights the teacher has; fails where it had others before.
+  void note_in(const std::string& run) const;
 
   const ModelSpec& model() const { return spec_; }
   int64_t activation_bytes() const { return program_ ? program_->plan().bytes : 0; }
@@ -47,6 +50,7 @@ class Teacher {
 
   ModelSpec spec_;
   std::string path_;
+  std::string digest_;  // of its weights
   TeacherViews views_;
   Backend& backend_;
   Graph graph_{Mode::kInference};

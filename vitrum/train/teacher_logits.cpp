@@ -6,9 +6,11 @@
 #include <cassert>
 #include <cstring>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/sha.h"
 #include "vitrum/weights/checkpoint.h"
+#include "vitrum/weights/convert_floats.h"
 
 namespace vitrum {
 namespace {
@@ -30,6 +32,8 @@ std::string data_digest(const Dataset& data, const Preprocess& preprocess) {
   return sha256(text);
 }
 
+}  // namespace
+
 std::string teacher_digest(const std::string& teacher, const ModelSpec& spec) {
   const Preprocessing& p = spec.preprocess;
   std::string text = fmt::format("{} {}", fmt::join(p.mean, ","), fmt::join(p.std, ","));
@@ -39,20 +43,20 @@ std::string teacher_digest(const std::string& teacher, const ModelSpec& spec) {
   std::vector<std::byte> scratch;
   for (const ParamSpec& param : params) {
     const auto bytes = file.read(param, spec.config, scratch);
+    if (!all_finite(to_floats(bytes, file.dtype(param, spec.config))))
+      fail_input("teacher '{}': {} holds NaN or infinite numbers", teacher, param.name);
     text += sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     file.release(param, spec.config);
   }
   return sha256(text);
 }
 
-}  // namespace
-
-TeacherLogitsKey teacher_logits_key(const std::string& teacher, const ModelSpec& spec,
+TeacherLogitsKey teacher_logits_key(const std::string& teacher_digest, int64_t classes,
                                     const Dataset& data, const Preprocess& preprocess) {
   return {.images = data.size(),
-          .classes = spec.config.classes(),
+          .classes = classes,
           .data = data_digest(data, preprocess),
-          .teacher = teacher_digest(teacher, spec)};
+          .teacher = teacher_digest};
 }
 
 void write_teacher_logits(const std::string& path, const TeacherLogitsKey& key,

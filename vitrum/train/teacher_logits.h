@@ -19,7 +19,9 @@ struct TeacherLogitsKey {
   int64_t images = 0, classes = 0;
   std::string data, teacher;
 };
-TeacherLogitsKey teacher_logits_key(const std::string& teacher, const ModelSpec& spec,
+// Of every weight of a teacher, and its mean and std.
+std::string teacher_digest(const std::string& teacher, const ModelSpec& spec);
+TeacherLogitsKey teacher_logits_key(const std::string& teacher_digest, int64_t classes,
                                     const Dataset& data, const Preprocess& preprocess);
 
 // `logits` is (images, classes). Atomic.

@@ -11,8 +11,8 @@
 #include "vitrum/core/files.h"
 #include "vitrum/core/parallel.h"
 #include "vitrum/core/progress.h"
+#include "vitrum/runtime/finite.h"
 #include "vitrum/train/environment.h"
-#include "vitrum/train/lora.h"
 
 namespace vitrum {
 namespace {
@@ -59,12 +59,8 @@ void refuse_other_recipe(const Recipe& recipe, const std::string& run) {
       fail_usage("'{}' was started with another {}; a resumed run cannot change it", run, key);
 }
 
-bool all_finite(ParamStore& store) {
-  const auto finite = [](float x) { return std::isfinite(x); };
-  for (size_t i = 0; i < store.specs().size(); ++i)
-    if (const auto values = store.read(i); !std::all_of(values.begin(), values.end(), finite))
-      return false;
-  return true;
+double wall_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -112,12 +108,15 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
       evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
                  compute(), ema() ? Arena::kEma : Arena::kMaster, source()) {
   if (recipe_.teacher) set_teacher();
+  if (options.trace) set_trace();
   run_ = options.resume ? options.out : make_run_dir(options.out, options.name);
   lock_ = std::make_unique<RunLock>(run_);
   if (options.resume) resume();
+  if (teacher()) teacher()->note_in(run_);
   write_file_atomic(config_path(run_), to_toml(recipe_));
   write_file_atomic(run_ + "/env.json", environment_json(*backend_, options.device.threads));
-  log_ = std::make_unique<RunLog>(run_, at_);
+  saver_ = std::make_unique<Saver>(run_, model_, ema() ? Arena::kEma : Arena::kMaster,
+                                   data_.test().classes(), at_);
 }
 
 void Trainer::set_teacher() {
@@ -135,6 +134,13 @@ void Trainer::set_teacher() {
   step_.set_teacher(std::move(teacher));
 }
 
+void Trainer::set_trace() {
+  step_.set_trace([this](const Program::Step& step, double seconds) {
+    require_finite(*backend_, step, fmt::format("step {}: ", at_.step + 1));
+    options_.trace(step, seconds);
+  });
+}
+
 // Without a checkpoint the run was killed before its first one: it starts again.
 void Trainer::resume() {
   refuse_other_recipe(recipe_, run_);
@@ -144,8 +150,8 @@ void Trainer::resume() {
   const bool finished = at_.epochs >= total_epochs();
   if (!finished && (in_epoch < 0 || in_epoch > steps_per_epoch()))
     fail_input(
-        "'{}': step {} does not lie in epoch {} of {} steps; a run that max_steps ended cannot "
-        "become longer",
+        "'{}': step {} does not lie in epoch {} of {} steps; the data must be as they were, and a "
+        "run that max_steps ended cannot become longer",
         checkpoint_path(run_), at_.step, at_.epochs + 1, steps_per_epoch());
 }
 
@@ -187,15 +193,36 @@ int64_t Trainer::epoch_end() const {
 
 TrainResult Trainer::run(const TrainHooks& hooks) {
   const InterruptGuard interrupt;
-  if (features_ && !finished()) fill_features(interrupt);
-  while (!finished() && interrupt.signal() == 0)
-    if (!train_epoch(interrupt, hooks) || !close_epoch(interrupt, hooks))
-      save(), save_model("last");
-  const auto& rows = log_->rows();
+  saver_->saved = hooks.saved;
+  try {
+    if (features_ && !finished()) fill_features(interrupt);
+    while (!finished() && interrupt.signal() == 0)
+      if (!train_epoch(interrupt, hooks) || !close_epoch(interrupt, hooks))
+        saver_->save(checked_snapshot(), at_, /*last=*/true);
+    report(saver_->finish(), hooks);
+  } catch (...) {
+    keep_what_is_done(hooks);
+    throw;
+  }
+  const auto& rows = saver_->rows();
   return {.signal = finished() ? 0 : interrupt.signal(),
           .last = rows.empty() ? EpochMetrics{} : rows.back(),
           .best_accuracy = at_.best_accuracy,
           .best_epoch = at_.best_epoch};
+}
+
+// Whatever ends the run, epochs that were finished before it are saved. The first error is the one
+// to tell.
+void Trainer::keep_what_is_done(const TrainHooks& hooks) {
+  try {
+    report(saver_->finish(), hooks);
+  } catch (...) {
+  }
+}
+
+void Trainer::report(const std::vector<ClosedEpoch>& epochs, const TrainHooks& hooks) {
+  if (hooks.epoch)
+    for (const ClosedEpoch& closed : epochs) hooks.epoch(closed.row, closed.best);
 }
 
 bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks) {
@@ -214,8 +241,10 @@ bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
     if (saves || interrupt.signal() != 0 || at_.step == end || given_.size() >= patience)
       take_results(hooks);
     at_.seconds += seconds_since(start);
+    if (saves) saver_->save(checked_snapshot(), at_, /*last=*/false);
+    if (const auto on_disk = saver_->poll(); !on_disk.empty())
+      progress.clear(), report(on_disk, hooks);
     progress.update(at_.step - first, progress.due() ? fmt::format("loss={:.4f}", last_loss_) : "");
-    if (saves) save();
     if (interrupt.signal() != 0) return take_results(hooks), false;
   }
   progress.clear();
@@ -255,7 +284,7 @@ void Trainer::take_results(const TrainHooks& hooks) {
     check_finite("gradient norm", norm, step);
     at_.loss_images += loss * static_cast<double>(images);
     last_loss_ = loss;
-    if (step % every == 0) log_->step(step, loss, lr, norm);
+    if (step % every == 0) saver_->step({step, loss, lr, norm, wall_time()});
     if (hooks.step) hooks.step(step, loss);
   }
   given_.clear();
@@ -263,46 +292,43 @@ void Trainer::take_results(const TrainHooks& hooks) {
 
 void Trainer::check_finite(const char* what, double x, int64_t step) const {
   if (std::isfinite(x)) return;
-  const std::string kept =
-      has_checkpoint(run_) ? fmt::format("; '{}' keeps the last good state", run_) : "";
-  fail("the {} is {} at step {} (epoch {}){}; try a lower lr, a warm-up or clip_norm = 1", what, x,
-       step, at_.epochs + 1, kept);
+  const std::string kept = !saver_->idle() || has_checkpoint(run_)
+                               ? fmt::format("; '{}' keeps the last good state", run_)
+                               : "";
+  fail("the {} is {} at step {} (epoch {}){}; try a lower lr, a warm-up or clip_norm = 1", what,
+       std::isnan(x) ? "NaN" : "infinite", step, at_.epochs + 1, kept);
 }
 
 bool Trainer::close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks) {
   const bool last = at_.epochs + 1 == total_epochs();
-  std::unique_ptr<Evaluation> evaluation;
+  std::shared_ptr<const Evaluation> evaluation;
   if (last || (at_.epochs + 1) % recipe_.eval_every == 0) {
     evaluation = evaluate(interrupt);
     if (interrupt.signal() != 0) return false;
     check_finite("test loss", evaluation->loss, at_.step);
   }
-  const EpochMetrics row = metrics(evaluation.get());
-  log_->epoch(row, evaluation.get(), data_.test().classes());
-  const bool best = evaluation && evaluation->top1 > at_.best_accuracy;
-  if (best) {
-    at_.best_accuracy = evaluation->top1, at_.best_epoch = row.epoch;
-    save_model("best");
-  }
-  save_model("last");
+  ClosedEpoch closed{.row = metrics(evaluation.get())};
+  closed.best = evaluation && evaluation->top1 > at_.best_accuracy;
+  if (closed.best) at_.best_accuracy = evaluation->top1, at_.best_epoch = closed.row.epoch;
   ++at_.epochs;
   at_.loss_images = at_.seconds = 0;
   step_.clear_totals();
-  // Everything above is written again, with the same result, if the run dies before this line is
-  // done.
-  save();
-  if (hooks.epoch) hooks.epoch(row, best);
+  const auto snapshot = checked_snapshot();
+  saver_->epoch(closed, std::move(evaluation));
+  saver_->save(snapshot, at_, finished());
+  report(saver_->poll(), hooks);
   return true;
 }
 
-std::unique_ptr<Evaluation> Trainer::evaluate(const InterruptGuard& interrupt) {
+std::shared_ptr<const Evaluation> Trainer::evaluate(const InterruptGuard& interrupt) {
   Progress progress("evaluate", test_loader_.batches(), options_.quiet);
   const auto keep_going = [&](int64_t done) {
     progress.update(done);
     return interrupt.signal() == 0;
   };
   const auto classes = static_cast<int64_t>(data_.test().classes().size());
-  auto evaluation = std::make_unique<Evaluation>(evaluator_.run(test_loader_, classes, keep_going));
+  auto evaluation =
+      std::make_shared<const Evaluation>(evaluator_.run(test_loader_, classes, keep_going));
   progress.clear();
   return evaluation;
 }
@@ -324,20 +350,11 @@ EpochMetrics Trainer::metrics(const Evaluation* evaluation) {
   return row;
 }
 
-void Trainer::save_model(const char* name) {
-  const std::string dir = run_ + "/" + name;
-  const Arena which = ema() ? Arena::kEma : Arena::kMaster;
-  if (model_.lora.rank > 0)
-    save_adapted_model(dir, model_, step_.store(), which);
-  else
-    save_model_dir(dir, model_, step_.store(), which);
-}
-
-void Trainer::save() {
-  if (!all_finite(step_.store()))
+std::shared_ptr<Snapshot> Trainer::checked_snapshot() {
+  auto snapshot = std::make_shared<Snapshot>(step_.store());
+  if (!snapshot->finite())
     check_finite("largest weight", std::numeric_limits<double>::infinity(), at_.step);
-  log_->flush();
-  save_checkpoint(run_, step_.store(), at_);
+  return snapshot;
 }
 
 }  // namespace vitrum

@@ -13,6 +13,7 @@
 #include "vitrum/train/interrupt.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/train/run_dir.h"
+#include "vitrum/train/saver.h"
 #include "vitrum/train/setup.h"
 #include "vitrum/train/step.h"
 
@@ -24,6 +25,9 @@ struct RunOptions {
   bool resume = false;  // go on with what `out` holds
   DeviceOptions device;
   bool quiet = false;  // no progress
+  // Every step kernel by kernel, failing at the first whose result is not finite; this is told of
+  // each.
+  Program::Trace trace = {};
   std::shared_ptr<FeatureCache> features = std::make_shared<FeatureCache>();
 };
 
@@ -37,6 +41,8 @@ struct TrainResult {
 struct TrainHooks {
   std::function<void(const EpochMetrics&, bool best)> epoch;  // once it is on disk
   std::function<void(int64_t step, double loss)> step;  // after each optimiser step, counted from 1
+  // On the thread that writes, after a save: for what shows the run as it is on disk.
+  std::function<void()> saved;
 };
 
 // How training images reach the model: order, preprocessing, augmentation. `threads` as in
@@ -71,6 +77,7 @@ class Trainer {
  private:
   void resume();
   void set_teacher();
+  void set_trace();
   LoaderConfig fed(LoaderConfig config) const;  // with features in place of the images
   DType compute() const { return features_ ? DType::kF32 : compute_for(recipe_); }
   From source() const { return features_ ? From::kFeatures : From::kPixels; }
@@ -81,10 +88,11 @@ class Trainer {
   void train_step();
   void take_results(const TrainHooks& hooks);
   void check_finite(const char* what, double x, int64_t step) const;
-  std::unique_ptr<Evaluation> evaluate(const InterruptGuard& interrupt);
+  std::shared_ptr<const Evaluation> evaluate(const InterruptGuard& interrupt);
   EpochMetrics metrics(const Evaluation* evaluation);
-  void save();
-  void save_model(const char* name);
+  std::shared_ptr<Snapshot> checked_snapshot();  // fails where a weight is not finite
+  void keep_what_is_done(const TrainHooks& hooks);
+  static void report(const std::vector<ClosedEpoch>& epochs, const TrainHooks& hooks);
   int64_t steps_per_epoch() const { return schedule_.steps_per_epoch; }
   int64_t epoch_end() const;
   bool ema() const { return recipe_.ema > 0; }
@@ -116,7 +124,7 @@ class Trainer {
   std::string run_;
   std::unique_ptr<RunLock> lock_;
   TrainPosition at_;
-  std::unique_ptr<RunLog> log_;
+  std::unique_ptr<Saver> saver_;
   std::vector<Batch> batches_;
   std::vector<Given> given_;
   double last_loss_ = 0;

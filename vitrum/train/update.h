@@ -17,10 +17,10 @@ class Update {
 
   // SAM: puts weights and state aside, moves the weights up the gradient, and clears it. The next
   // run() starts by bringing both back.
-  void perturb() { perturb_->run(); }
+  void perturb(const Program::Trace& trace = {}) { run_program(*perturb_, trace); }
 
   // Clips, moves the weights, averages them and clears the gradients; `step` counts from 0.
-  void run(double lr, int64_t step);
+  void run(double lr, int64_t step, const Program::Trace& trace = {});
   void run_traced(const Program::Trace& after) { update_->run_traced(after); }
 
   TensorView norm() const;  // of the gradients that run() has used, before clipping

@@ -1,5 +1,6 @@
 // What a weight file without a config is, by the framework that wrote it.
 #include "vitrum/weights/checkpoint.h"
+#include "vitrum/weights/imagenet.h"
 
 namespace vitrum {
 namespace {
@@ -67,6 +68,15 @@ void as_published(const Dialect&, ResNetConfig& c, Preprocessing& p) {
   if (c.image_h == 224) center_crop(p, "bilinear", 256);
 }
 
+// Published files of as many classes are ImageNet-1k's. Where the number is part of the model it
+// says nothing about the data.
+void name_classes(ModelSpec& spec) {
+  constexpr int64_t kImageNetClasses = 1000;
+  if (spec.config.classes() != kImageNetClasses || spec.fixed_classes) return;
+  ClassNames names = imagenet_classes();
+  spec.labels = std::move(names.labels), spec.class_ids = std::move(names.ids);
+}
+
 }  // namespace
 
 ModelSpec bare_file_spec(ModelSpec spec, const Checkpoint& file) {
@@ -78,6 +88,7 @@ ModelSpec bare_file_spec(ModelSpec spec, const Checkpoint& file) {
   spec.config = sizes;
   spec.preprocess.assumed = true;
   spec.config.visit([&](auto& c) { as_published(dialect, c, spec.preprocess); });
+  name_classes(spec);
   return spec;
 }
 

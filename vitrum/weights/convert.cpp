@@ -176,11 +176,11 @@ const char* torch_dtype(DType dtype) {
 // Weights first, configs last, as save_model_dir does.
 void write_directory(const fs::path& dir, std::string_view dialect, const ModelSpec& spec,
                      std::span<const NamedTensor> tensors) {
+  const std::string preprocessor = dialect == "hf" ? hf_preprocessor_text(spec) : "";
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());
   write_safetensors((dir / "model.safetensors").string(), tensors, {{"format", "pt"}});
-  if (dialect == "hf")
-    write_file_atomic((dir / "preprocessor_config.json").string(), hf_preprocessor_text(spec));
+  if (dialect == "hf") write_file_atomic((dir / "preprocessor_config.json").string(), preprocessor);
   write_file_atomic((dir / "config.json").string(),
                     dialect == "hf"
                         ? hf_config_text(spec, torch_dtype(tensors.front().tensor.dtype))

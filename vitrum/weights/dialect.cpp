@@ -145,6 +145,12 @@ bool starts_with_any(std::string_view name, std::span<const std::string_view> st
   });
 }
 
+bool is_beside(const Dialect& dialect, std::string_view name) {
+  return std::any_of(dialect.ignored.begin(), dialect.ignored.end(), [&](std::string_view s) {
+    return s.starts_with('^') && name.starts_with(s.substr(1));
+  });
+}
+
 LayoutSizes sizes_of(const ViTConfig& c) {
   return {.patch_h = c.patch_h,
           .patch_w = c.patch_w,
@@ -210,7 +216,8 @@ Naming detect_naming(const TensorSource& file) {
 Extra extra_tensor(const Naming& naming, std::string_view name) {
   // How often a batch norm was updated: PyTorch counts it and, with a momentum, never reads it.
   if (name.ends_with(".num_batches_tracked")) return Extra::kIgnored;
-  if (!name.starts_with(naming.prefix)) return Extra::kUnknown;
+  if (!name.starts_with(naming.prefix))
+    return is_beside(*naming.dialect, name) ? Extra::kIgnored : Extra::kUnknown;
   name.remove_prefix(naming.prefix.size());
   if (starts_with_any(name, naming.dialect->ignored)) return Extra::kIgnored;
   if (starts_with_any(name, naming.dialect->before_head)) return Extra::kBeforeHead;

@@ -46,7 +46,8 @@ struct Dialect {
   std::string_view family;  // as family_of()
   std::string_view name, title;
   std::span<const NameRule> rules;
-  // What such names start with (*.x: end with) is not needed.
+  // What such names start with (*.x: end with) is not needed; ^x are names that do not have the
+  // file's prefix.
   std::span<const std::string_view> ignored;
   std::span<const std::string_view> before_head;  // and this not without the head
   // Our names of parameters that tell this dialect and its spellings from others; every model of

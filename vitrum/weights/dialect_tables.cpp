@@ -60,30 +60,35 @@ constexpr NameRule kTorchvision[] = {
     {"head", "heads.head"},
 };
 
+// google-research/vision_transformer numbers the modules of a block through; big_vision, the second
+// spelling, those of each kind.
 #define BLOCK "Transformer/encoderblock_{i}/"
-#define ATTENTION BLOCK "MultiHeadDotProductAttention_1/"
+#define ATTENTION(part) \
+  BLOCK "MultiHeadDotProductAttention_1/" part, BLOCK "MultiHeadDotProductAttention_0/" part
+#define MLP(part) BLOCK "MlpBlock_3/" part, BLOCK "MlpBlock_0/" part
 constexpr NameRule kGoogle[] = {
     {"patch_embed.proj.weight", "embedding/kernel", {}, kConvHwio},
     {"patch_embed.proj.bias", "embedding/bias"},
     {"cls_token", "cls"},
-    {"pos_embed", "Transformer/posembed_input/pos_embedding"},
+    {"pos_embed", "Transformer/posembed_input/pos_embedding", "pos_embedding"},
     {"blocks.{i}.norm1.weight", BLOCK "LayerNorm_0/scale"},
     {"blocks.{i}.norm1.bias", BLOCK "LayerNorm_0/bias"},
-    {"blocks.{i}.attn.qkv.weight", ATTENTION "{query,key,value}/kernel", {}, kHeadKernel},
-    {"blocks.{i}.attn.qkv.bias", ATTENTION "{query,key,value}/bias", {}, kHeadBias},
-    {"blocks.{i}.attn.proj.weight", ATTENTION "out/kernel", {}, kOutKernel},
-    {"blocks.{i}.attn.proj.bias", ATTENTION "out/bias"},
-    {"blocks.{i}.norm2.weight", BLOCK "LayerNorm_2/scale"},
-    {"blocks.{i}.norm2.bias", BLOCK "LayerNorm_2/bias"},
-    {"blocks.{i}.mlp.fc1.weight", BLOCK "MlpBlock_3/Dense_0/kernel", {}, kKernel},
-    {"blocks.{i}.mlp.fc1.bias", BLOCK "MlpBlock_3/Dense_0/bias"},
-    {"blocks.{i}.mlp.fc2.weight", BLOCK "MlpBlock_3/Dense_1/kernel", {}, kKernel},
-    {"blocks.{i}.mlp.fc2.bias", BLOCK "MlpBlock_3/Dense_1/bias"},
+    {"blocks.{i}.attn.qkv.weight", ATTENTION("{query,key,value}/kernel"), kHeadKernel},
+    {"blocks.{i}.attn.qkv.bias", ATTENTION("{query,key,value}/bias"), kHeadBias},
+    {"blocks.{i}.attn.proj.weight", ATTENTION("out/kernel"), kOutKernel},
+    {"blocks.{i}.attn.proj.bias", ATTENTION("out/bias")},
+    {"blocks.{i}.norm2.weight", BLOCK "LayerNorm_2/scale", BLOCK "LayerNorm_1/scale"},
+    {"blocks.{i}.norm2.bias", BLOCK "LayerNorm_2/bias", BLOCK "LayerNorm_1/bias"},
+    {"blocks.{i}.mlp.fc1.weight", MLP("Dense_0/kernel"), kKernel},
+    {"blocks.{i}.mlp.fc1.bias", MLP("Dense_0/bias")},
+    {"blocks.{i}.mlp.fc2.weight", MLP("Dense_1/kernel"), kKernel},
+    {"blocks.{i}.mlp.fc2.bias", MLP("Dense_1/bias")},
     {"norm.weight", "Transformer/encoder_norm/scale"},
     {"norm.bias", "Transformer/encoder_norm/bias"},
     {"head.weight", "head/kernel", {}, kKernel},
     {"head.bias", "head/bias"},
 };
+#undef MLP
 #undef ATTENTION
 #undef BLOCK
 
@@ -165,6 +170,8 @@ constexpr Names kHuggingFaceIgnored[] = {"pooler.", "embeddings.mask_token",
                                          "embeddings.position_ids"};
 constexpr Names kTorchvisionBefore[] = {"heads.pre_logits."};
 constexpr Names kGoogleBefore[] = {"pre_logits/"};
+// The optimiser's state and a training's counters, beside the weights.
+constexpr Names kGoogleIgnored[] = {"^opt/", "^extra/"};
 
 constexpr Names kViTProbes[] = {"patch_embed.proj.weight",
                                 "cls_token",
@@ -219,16 +226,8 @@ constexpr Dialect kDialects[] = {
      1e-6f,
      Act::kGelu},
     // JAX's gelu is the tanh form unless told otherwise.
-    {"vit",
-     "npz",
-     "Google",
-     kGoogle,
-     {},
-     kGoogleBefore,
-     kViTProbes,
-     PositionRule::kZoom,
-     1e-6f,
-     Act::kGeluTanh},
+    {"vit", "npz", "Google", kGoogle, kGoogleIgnored, kGoogleBefore, kViTProbes,
+     PositionRule::kZoom, 1e-6f, Act::kGeluTanh},
     // Before timm's: a file without a head that is both by its names is Microsoft's.
     {"swin",
      "microsoft",

@@ -31,34 +31,48 @@ void convert(std::span<const std::byte> bytes, DType from, void* to, DType dtype
 }  // namespace
 
 FrozenWeights::FrozenWeights(const std::string& model, const ModelSpec& spec, const Graph& g,
-                             Backend& backend)
+                             Backend& backend, const ModelConfig& stored)
     : backend_(backend),
-      config_(spec.config),
+      config_(stored),
       file_(weights_path(model)),
+      adapt_(stored, spec.config, file_.dialect().positions),
+      stored_(stored == spec.config ? g.params : model_params(stored)),
       store_(g, backend, [this](size_t param, Arena which) { return find(param, which); }) {
-  file_.check(store_.specs(), config_, config_.classes() > 0);
+  file_.check(stored_, config_, config_.classes() > 0);
+}
+
+TensorView FrozenWeights::own(const Shape& shape, DType dtype) {
+  TensorView view{nullptr, shape, dtype};
+  owned_.push_back(backend_.allocate(view.bytes()));
+  view.data = owned_.back().data();
+  converted_ += view.bytes();
+  return view;
 }
 
 TensorView FrozenWeights::find(size_t param, Arena which) {
-  const ParamSpec& spec = store_.specs()[param];
+  const ParamSpec& spec = stored_[param];
   const DType stored = file_.dtype(spec, config_), wanted = store_.dtype(which);
   std::vector<std::byte> scratch;
-  const std::span<const std::byte> bytes = file_.read(spec, config_, scratch);
+  std::span<const std::byte> bytes = file_.read(spec, config_, scratch);
   // The kernels load vectors from any address, but a number must be where numbers may be.
   const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % size_of(wanted) == 0;
-  if (stored == wanted && aligned && scratch.empty() && backend_.host_visible()) {
+  const bool changes = adapt_.changes(spec.name);
+  if (stored == wanted && aligned && scratch.empty() && backend_.host_visible() && !changes) {
     mapped_ += bytes.size();
     return {const_cast<std::byte*>(bytes.data()), spec.shape, wanted};
   }
-  TensorView own{nullptr, spec.shape, wanted};
-  owned_.push_back(backend_.allocate(own.bytes()));
-  own.data = owned_.back().data();
-  converted_ += own.bytes();
+  std::vector<float> changed;
+  if (changes) {
+    changed = adapt_(spec.name, to_floats(bytes, stored));
+    bytes = std::as_bytes(std::span(changed));
+  }
+  const DType from = changes ? DType::kF32 : stored;
+  const TensorView own = this->own(store_.specs()[param].shape, wanted);
   if (backend_.host_visible()) {
-    convert(bytes, stored, own.data, wanted);
+    convert(bytes, from, own.data, wanted);
   } else {
     std::vector<std::byte> staging(own.bytes());
-    convert(bytes, stored, staging.data(), wanted);
+    convert(bytes, from, staging.data(), wanted);
     backend_.upload(own, staging.data());
   }
   file_.release(spec, config_);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "vitrum/runtime/params.h"
+#include "vitrum/weights/adapt.h"
 #include "vitrum/weights/checkpoint.h"
 
 namespace vitrum {
@@ -15,9 +16,13 @@ namespace vitrum {
 // of ours does), but not be overwritten in place.
 class FrozenWeights {
  public:
-  // `model` is what `spec` was resolved from, and `g` states the parameters. Fails with all
-  // differences between model and file.
-  FrozenWeights(const std::string& model, const ModelSpec& spec, const Graph& g, Backend& backend);
+  // `model` is what `spec` was resolved from, and `g` states the parameters. `stored` is how `spec`
+  // was then, where it has another image size now: positions are resampled as the file's framework
+  // does. Fails with all differences between model and file.
+  FrozenWeights(const std::string& model, const ModelSpec& spec, const Graph& g, Backend& backend)
+      : FrozenWeights(model, spec, g, backend, spec.config) {}
+  FrozenWeights(const std::string& model, const ModelSpec& spec, const Graph& g, Backend& backend,
+                const ModelConfig& stored);
   FrozenWeights(const FrozenWeights&) = delete;
   FrozenWeights& operator=(const FrozenWeights&) = delete;
 
@@ -27,10 +32,13 @@ class FrozenWeights {
 
  private:
   TensorView find(size_t param, Arena which);
+  TensorView own(const Shape& shape, DType dtype);
 
   Backend& backend_;
-  ModelConfig config_;
+  ModelConfig config_;  // of the file
   Checkpoint file_;
+  Adaptation adapt_;
+  std::vector<ParamSpec> stored_;  // as the file has them
   std::vector<Buffer> owned_;
   size_t mapped_ = 0, converted_ = 0;
   ParamStore store_;

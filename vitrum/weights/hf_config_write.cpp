@@ -134,6 +134,10 @@ std::string hf_config_text(const ModelSpec& spec, const std::string& dtype) {
 // aspect ratio and crops, in every version, CLIP's.
 std::string hf_preprocessor_text(const ModelSpec& spec) {
   const Preprocessing& p = spec.preprocess;
+  if (p.crop_mode == "border")
+    fail_input(
+        "{} is shown images with a border (crop_mode \"border\"), which transformers cannot make",
+        spec.architecture);
   const auto edge = [&](int64_t size) {
     return p.resize > 0 ? p.resize : static_cast<int64_t>(static_cast<double>(size) / p.crop_pct);
   };

@@ -192,7 +192,7 @@ void read_timm(const JsonKeys& top, const JsonKeys& args, const JsonKeys& pretra
 void read_preprocessing(const JsonKeys& keys, const ModelConfig& config, Preprocessing& p) {
   constexpr std::array<std::string_view, 6> kFilters = {"nearest", "box",     "bilinear",
                                                         "hamming", "bicubic", "lanczos"};
-  constexpr std::array<std::string_view, 2> kCrops = {"center", "squash"};
+  constexpr std::array<std::string_view, 3> kCrops = {"center", "squash", "border"};
   p.height = config.image_h(), p.width = config.image_w();
   p.interpolation = kFilters[keys.choice("interpolation", 4, kFilters)];
   p.crop_pct = keys.number("crop_pct", 1, 0.01, 1);
@@ -210,7 +210,7 @@ void read_labels(const JsonKeys& top, const JsonKeys& pretrained, ModelSpec& spe
   for (std::string& label : spec.labels) label = descriptions.text(label, label);
 }
 
-void check_size(const ViTConfig& c, const std::string& path) {
+void check_family_size(const ViTConfig& c, const std::string& path) {
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   const double width = real(c.width), patch = real(c.channels) * real(c.patch_h) * real(c.patch_w);
   const double tokens = real(c.image_h) / real(c.patch_h) * (real(c.image_w) / real(c.patch_w)) + 2;
@@ -221,7 +221,7 @@ void check_size(const ViTConfig& c, const std::string& path) {
                total, tokens);
 }
 
-void check_size(const SwinConfig& c, const std::string& path) {
+void check_family_size(const SwinConfig& c, const std::string& path) {
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   double width = real(c.width);
   double total = width * real(c.channels) * real(c.patch_h) * real(c.patch_w);
@@ -240,7 +240,7 @@ void check_size(const SwinConfig& c, const std::string& path) {
         path, total, tokens, c.window_h, c.window_w);
 }
 
-void check_size(const ResNetConfig& c, const std::string& path) {
+void check_family_size(const ResNetConfig& c, const std::string& path) {
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   double total = real(c.features()) * real(c.classes) + 49 * real(c.channels) * real(c.width);
   for (size_t stage = 0; stage < c.depths.size(); ++stage)
@@ -253,8 +253,12 @@ void check_size(const ResNetConfig& c, const std::string& path) {
 
 }  // namespace
 
+void check_size(const ModelConfig& config, const std::string& path) {
+  config.visit([&](const auto& c) { check_family_size(c, path); });
+}
+
 void check_config(const ModelConfig& config, const std::string& path) {
-  config.visit([&](const auto& c) { check_size(c, path); });
+  check_size(config, path);
   try {
     validate(config);
   } catch (const Error& e) {  // a usage error on the command line, bad input here

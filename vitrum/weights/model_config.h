@@ -30,6 +30,7 @@ std::string hf_preprocessor_text(const ModelSpec& spec);
 
 // Fails, naming the file, where a model cannot be or is too large to be meant.
 void check_config(const ModelConfig& config, const std::string& path);
+void check_size(const ModelConfig& config, const std::string& path);
 
 // ---- what reading and writing share ----
 

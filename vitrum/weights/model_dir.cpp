@@ -89,6 +89,7 @@ void set_image_size(ModelSpec& spec, int64_t height, int64_t width) {
   if (p.resize > 0) p.resize = (p.resize * std::max(height, width) + p.height - 1) / p.height;
   spec.config.set_image_size(height, width);
   p.height = height, p.width = width;
+  check_size(spec.config, spec.architecture);
 }
 
 void set_channels(ModelSpec& spec, int64_t channels) {

@@ -18,7 +18,7 @@ struct Preprocessing {
   int64_t height = 224, width = 224;
   std::string interpolation = "bicubic";  // "nearest", "bilinear", ...
   double crop_pct = 1;                    // in (0, 1]: the crop's share of the resized image
-  std::string crop_mode = "center";       // "center" keeps the aspect ratio, "squash" does not
+  std::string crop_mode = "center";       // "center" and "border" keep the aspect ratio
   // The shorter edge ("squash": both edges) before the crop, in pixels, where a framework states it
   // so; 0: floor(size / crop_pct). crop_pct says the same as a share.
   int64_t resize = 0;

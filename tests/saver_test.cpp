@@ -1,0 +1,124 @@
+// Saving beside training: what is told is on disk, what is on disk can be resumed, and what cannot
+// be written is heard of.
+#include "vitrum/train/saver.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "tests/support/tiny_run.h"
+#include "vitrum/core/error.h"
+#include "vitrum/weights/safetensors.h"
+
+namespace vitrum {
+namespace {
+
+namespace fs = std::filesystem;
+using test::outcome;
+using test::TinyRun;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class Saving : public testing::Test {
+ protected:
+  Recipe recipe() const {
+    Recipe recipe = tiny_.recipe();
+    recipe.epochs = 6, recipe.ema = 0.9, recipe.lr = 1e-2;
+    return recipe;
+  }
+  // Of a run that was left alone.
+  std::map<std::string, std::string> expected() {
+    Trainer(recipe(), tiny_.options("whole")).run();
+    return outcome(tiny_ / "whole");
+  }
+  void resume(const std::string& out) {
+    RunOptions options = tiny_.options(out);
+    options.resume = true;
+    Trainer(recipe_of_run(tiny_ / out), options).run();
+  }
+  int64_t epochs_on_disk(const std::string& out) const {
+    return std::stoll(SafetensorsFile(checkpoint_path(tiny_ / out)).metadata().at("epochs"));
+  }
+
+  TinyRun tiny_;
+};
+
+TEST_F(Saving, WhatIsToldIsOnDisk) {
+  std::vector<int> told;
+  Trainer trainer(recipe(), tiny_.options("run"));
+  trainer.run({.epoch = [&](const EpochMetrics& row, bool) {
+    told.push_back(row.epoch);
+    EXPECT_GE(epochs_on_disk("run"), row.epoch);
+    EXPECT_GE(MetricsLog::load(tiny_ / "run").size(), told.size());
+  }});
+  EXPECT_THAT(told, ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+// A disk slower than the epochs: states take each other's place, rows and the best model do not.
+TEST_F(Saving, ASlowDiskLosesNothing) {
+  std::vector<int> told;
+  int saves = 0;
+  Trainer trainer(recipe(), tiny_.options("run"));
+  trainer.run({.epoch = [&](const EpochMetrics& row, bool) { told.push_back(row.epoch); },
+               .saved =
+                   [&] {
+                     std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                     ++saves;
+                   }});
+  EXPECT_THAT(told, ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_LT(saves, 5);
+  EXPECT_EQ(outcome(tiny_ / "run"), expected());
+}
+
+// Rows and models of epochs whose state never came to disk are there already: they are written
+// again.
+TEST_F(Saving, AFailedSaveEndsTheRunAndCanBeResumed) {
+  const std::string state = checkpoint_path(tiny_ / "run"), kept = tiny_ / "kept";
+  const auto put_aside = [&] {
+    if (fs::exists(kept)) return;
+    fs::rename(state, kept);
+    fs::create_directory(state);
+  };
+  const auto slow = [](int64_t, double) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  };
+  {
+    Trainer trainer(recipe(), tiny_.options("run"));
+    try {
+      trainer.run({.step = slow, .saved = put_aside});
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInput);
+      EXPECT_THAT(error.what(), HasSubstr(state + "': it is a directory"));
+    }
+    EXPECT_LE(trainer.position().epochs, 4);
+  }
+  fs::remove(state);
+  fs::rename(kept, state);
+  EXPECT_GT(MetricsLog::load(tiny_ / "run").size(), static_cast<size_t>(epochs_on_disk("run")));
+  resume("run");
+  EXPECT_EQ(outcome(tiny_ / "run"), expected());
+}
+
+// A state newer than the snapshot that is being written.
+TEST_F(Saving, ASnapshotStaysAsItWas) {
+  Trainer trainer(recipe(), tiny_.options("run"));
+  Snapshot before(trainer.store());
+  const auto weights = before.store().read(0), average = before.store().read(0, Arena::kEma);
+  trainer.run();
+  EXPECT_EQ(before.store().read(0), weights);
+  EXPECT_EQ(before.store().read(0, Arena::kEma), average);
+  EXPECT_NE(trainer.store().read(0), weights);
+  EXPECT_TRUE(before.finite());
+  for (const float broken : {NAN, INFINITY, -INFINITY}) {
+    auto values = weights;
+    values.back() = broken;
+    before.store().write(0, values);
+    EXPECT_FALSE(before.finite()) << broken;
+  }
+}
+
+}  // namespace
+}  // namespace vitrum

@@ -1,0 +1,53 @@
+#include "vitrum/cli/trace_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace vitrum {
+namespace {
+
+double tera(int64_t count, double seconds) {
+  return seconds > 0 ? 1e-12 * static_cast<double>(count) / seconds : 0;
+}
+
+}  // namespace
+
+void TraceTable::add(const Program::Step& step, double seconds) {
+  const std::string shape = step.out.empty() || !step.out[0] ? "" : step.out[0].shape.str();
+  Sum& sum = kinds_[fmt::format("{} {}", step.op, shape)];
+  ++sum.count, sum.bytes += step.bytes, sum.macs += step.macs, sum.seconds += seconds;
+  total_ += seconds;
+}
+
+std::vector<std::pair<std::string, TraceTable::Sum>> TraceTable::sorted() const {
+  std::vector<std::pair<std::string, Sum>> rows(kinds_.begin(), kinds_.end());
+  std::sort(rows.begin(), rows.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  return rows;
+}
+
+std::string TraceTable::text() const {
+  std::string out = fmt::format("\n{:<38}{:>6}{:>10}{:>7}{:>9}{:>9}\n", "op and first output",
+                                "times", "ms", "share", "TFLOP/s", "TB/s");
+  for (const auto& [name, sum] : sorted())
+    out += fmt::format("{:<38}{:>6}{:>10.3f}{:>6.1f}%{:>9.2f}{:>9.3f}\n", name, sum.count,
+                       1e3 * sum.seconds, total_ > 0 ? 100 * sum.seconds / total_ : 0,
+                       tera(2 * sum.macs, sum.seconds), tera(sum.bytes, sum.seconds));
+  return out + fmt::format("{:<44}{:>10.3f}\n", "kernel by kernel", 1e3 * total_);
+}
+
+void TraceTable::to_json(JsonWriter& json) const {
+  json.begin_array();
+  for (const auto& [name, sum] : sorted())
+    json.begin_object()
+        .field("kernel", name)
+        .field("times", sum.count)
+        .field("milliseconds", 1e3 * sum.seconds)
+        .field("macs", sum.macs)
+        .field("bytes", sum.bytes)
+        .end_object();
+  json.end_array();
+}
+
+}  // namespace vitrum

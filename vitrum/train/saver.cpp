@@ -1,0 +1,96 @@
+#include "vitrum/train/saver.h"
+
+#include <utility>
+
+#include "vitrum/train/lora.h"
+
+namespace vitrum {
+namespace {
+
+constexpr std::chrono::seconds kBetweenDrawings{5};
+
+std::vector<EpochMetrics> rows_of(const std::vector<ClosedEpoch>& epochs) {
+  std::vector<EpochMetrics> rows;
+  for (const ClosedEpoch& epoch : epochs) rows.push_back(epoch.row);
+  return rows;
+}
+
+}  // namespace
+
+Saver::Saver(const std::string& run, const ModelSpec& model, Arena which,
+             const std::vector<std::string>& classes, const TrainPosition& at)
+    : run_(run), model_(model), which_(which), classes_(classes), log_(run, at) {}
+
+void Saver::epoch(const ClosedEpoch& closed, std::shared_ptr<const Evaluation> evaluation) {
+  next_.epochs.push_back(closed);
+  if (evaluation) next_.evaluation = std::move(evaluation);
+  best_closed_ = best_closed_ || closed.best;
+}
+
+void Saver::save(std::shared_ptr<Snapshot> snapshot, const TrainPosition& at, bool last) {
+  if (std::exchange(best_closed_, false)) next_.best = snapshot;
+  next_.state = std::move(snapshot), next_.at = at, next_.last = last;
+}
+
+std::vector<ClosedEpoch> Saver::poll() {
+  std::vector<ClosedEpoch> done;
+  if (under_way_.valid() &&
+      under_way_.wait_for(Clock::duration::zero()) == std::future_status::ready)
+    done = end();
+  if (!under_way_.valid() && next_.state) start();
+  return done;
+}
+
+std::vector<ClosedEpoch> Saver::finish() {
+  std::vector<ClosedEpoch> done;
+  while (!idle()) {
+    if (!under_way_.valid()) start();
+    const std::vector<ClosedEpoch> more = end();
+    done.insert(done.end(), more.begin(), more.end());
+  }
+  return done;
+}
+
+void Saver::start() {
+  under_way_ = std::async(std::launch::async, [this, save = std::exchange(next_, {})] {
+    write(save);
+    return save.epochs;
+  });
+}
+
+std::vector<ClosedEpoch> Saver::end() {
+  try {
+    return under_way_.get();
+  } catch (...) {
+    next_ = {};
+    throw;
+  }
+}
+
+// The state comes last: everything else is written again, with the same result, if the run dies
+// before that.
+void Saver::write(const Save& save) {
+  log_.append(save.steps, rows_of(save.epochs));
+  if (save.evaluation) evaluation_ = save.evaluation;
+  draw(save.last);
+  if (save.best) write_model("best", *save.best);
+  write_model("last", *save.state);
+  save_checkpoint(run_, *save.state, save.at);
+  if (saved && !save.last) saved();
+}
+
+void Saver::draw(bool now) {
+  if (log_.rows().empty() || (!now && Clock::now() < next_drawing_)) return;
+  log_.draw(std::exchange(evaluation_, {}).get(), classes_);
+  next_drawing_ = Clock::now() + kBetweenDrawings;
+}
+
+void Saver::write_model(const std::string& name, Snapshot& snapshot) const {
+  const std::string dir = run_ + "/" + name;
+  if (model_.lora.rank > 0)
+    save_adapted_model(dir, model_, snapshot.store(), which_);
+  else
+    save_model_dir(dir, model_, snapshot.store(), which_);
+}
+
+}  // namespace vitrum
