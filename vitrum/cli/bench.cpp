@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 
 #include "vitrum/cli/size_options.h"
@@ -159,8 +160,8 @@ class GemmProbe {
     }
     program_.upload(x_, noise.data());
   }
-  double flops_per_second(
-      Clock now) {  // best of a few, so that a disturbance does not lower the roof
+  // The best of a few, so that a disturbance does not lower the roof.
+  double flops_per_second(Clock now) {
     const double flops = 2 * std::pow(static_cast<double>(size_), 3);
     double best = 0;
     backend_.wait();
