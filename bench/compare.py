@@ -34,10 +34,10 @@ def runs(args, model):
     batch, threads = str(MODELS[model][0]), str(args.threads)
     for precision in args.precision:
         yield f"vitrum_{precision}", [args.vitrum, "bench", "--model", model, "--mode", "train", "--batch", batch,
-                                      "--precision", precision, "--threads", threads, "--json"]
+                                      "--precision", precision, "--threads", threads, "--clock", args.clock, "--json"]
     for mode in args.mode:
         yield mode, [sys.executable, ROOT / "bench" / "pytorch_train.py", "--model", model, "--mode", mode,
-                     "--threads", threads, "--seconds", str(args.seconds)]
+                     "--threads", threads, "--seconds", str(args.seconds), "--clock", args.clock]
 
 
 def median_of(results):
@@ -77,6 +77,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10, help="of timed steps of each PyTorch run")
+    parser.add_argument("--clock", choices=["wall", "processor"], default="wall",
+                        help="processor time (with --threads 1) is for a machine that others use")
     parser.add_argument("--json", type=pathlib.Path, help="also append every result to this file as JSON lines")
     args = parser.parse_args()
     args.mode, args.precision = args.mode or MODES, args.precision or ["f32", "bf16"]

@@ -1,9 +1,9 @@
 """Inference with Vitrum and with its peers in turn on a CPU; prints medians and ratios.
 
     venv/bin/python bench/compare_infer.py [--vitrum build/release/vitrum] [--rounds 3] [--threads 2]
-                                           [--model NAME ...] [--batch N ...] [--peer NAME ...]
+                                           [--model NAME ...] [--batch N ...] [--peer NAME ...] [--clock processor]
 
-Run with a Python that has torch, timm, onnxruntime and openvino. Everything takes its turn within every round, each in a
+On a machine that others use, `--threads 1 --clock processor` compares processor time. Run with a Python that has torch, timm, onnxruntime and openvino. Everything takes its turn within every round, each in a
 process of its own, so that a change in the machine's speed meets all alike.
 """
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PEERS = ["torch_f32", "torch_bf16", "onnxruntime", "openvino_f32"]
+PEERS = ["torch_f32", "torch_compile_f32", "torch_bf16", "onnxruntime", "openvino_f32"]
 
 
 def last_json(command):
@@ -48,6 +48,7 @@ def main():
     parser.add_argument("--model", nargs="+", default=["vit_tiny_patch16_224", "vit_base_patch16_224"])
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--peer", nargs="+", default=PEERS)
+    parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         for model in args.model:
@@ -63,11 +64,12 @@ def compare(args, model, directory, onnx, batch):
     times, shares = {}, []
     for _ in range(args.rounds):
         ours = last_json([args.vitrum, "bench", "--model", directory, "--batch", batch, "--device", "cpu", "--threads",
-                          args.threads, "--steps", 20 if batch == 1 else 4, "--json"])
+                          args.threads, "--steps", 20 if batch == 1 else 4, "--clock", args.clock, "--json"])
         times.setdefault("vitrum_f32", []).append(ours["milliseconds"])
         shares.append(ours["mfu"])
         for peer in args.peer:
-            result = last_json([sys.executable, ROOT / "bench/peer_infer.py", peer, model, batch, args.threads, onnx])
+            result = last_json([sys.executable, ROOT / "bench/peer_infer.py", peer, model, batch, args.threads, onnx,
+                                args.clock])
             if result:
                 times.setdefault(peer, []).append(result["milliseconds"])
     own = statistics.median(times["vitrum_f32"])

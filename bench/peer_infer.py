@@ -1,4 +1,4 @@
-"""One peer's inference time on a CPU: peer_infer.py PEER MODEL BATCH THREADS [ONNX]; prints one JSON line.
+"""One peer's inference time on a CPU: peer_infer.py PEER MODEL BATCH THREADS ONNX [wall|processor]; prints one JSON line.
 
 PEER: torch_f32, torch_bf16, torch_compile_f32, torch_compile_bf16, onnxruntime, openvino_f32, openvino_bf16.
 The last three run the ONNX file that `vitrum export` wrote. The median of at least 5 runs and 4 seconds, after a warm-up.
@@ -65,11 +65,12 @@ def main():
         run = openvino_runner(peer, batch, threads, sys.argv[5])
     for _ in range(2):
         run()
+    now = time.process_time if sys.argv[6:] == ["processor"] else time.perf_counter
     times, end = [], time.perf_counter() + 4
     while len(times) < 5 or time.perf_counter() < end:
-        start = time.perf_counter()
+        start = now()
         run()
-        times.append(time.perf_counter() - start)
+        times.append(now() - start)
     print(json.dumps({"milliseconds": 1e3 * sorted(times)[len(times) // 2]}))
 
 

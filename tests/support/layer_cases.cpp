@@ -151,6 +151,10 @@ static const std::vector<LinearCase> kLinearCases = {
     {{9, 17, 64}, 256, Act::kRelu, 0.1f, false},
     {{70, 160}, 200, Act::kGelu, 0.1f},  // few rows for its weights
     {{1, 5, 130}, 190, Act::kNone},
+    // dw as its transpose, with x in place, and with both sides packed.
+    {{3, 67, 136}, 64, Act::kGelu},
+    {{2, 100, 64}, 64},
+    {{3, 70, 330}, 70},
 };
 
 void make(Maker& m, const Linear&) {

@@ -96,9 +96,13 @@ class HeadKernel : public Kernel {
     };
     return {part(0), part(1), part(2)};
   }
+  struct Rows {
+    int64_t first, count;
+  };
+  Rows all() const { return {0, dims_.tokens}; }
   // The three products below. `work`: work_floats() of scratch.
-  // s (tokens, padded) = a b^T, both (tokens, head).
-  void scores(const Matrix& a, const Matrix& b, float* s, float* work) const {
+  // s (tokens, padded) = a b^T, both (tokens, head); some rows of it, or with tiles all.
+  void scores(const Matrix& a, const Matrix& b, float* s, float* work, Rows rows) const {
     if (tiled_)
       return multiply_tiles(a.source, b.source, s, dims_.padded, dims_.tokens, dims_.head, work);
     const GemmKernels& gemm = *cpu_.simd().gemm;
@@ -107,19 +111,21 @@ class HeadKernel : public Kernel {
       const int64_t j = cut.first(p), stride = cut.stride(p);
       gemm.pack_panel(b.f32 + j * dims_.head, false, dims_.head, /*transposed=*/true, dims_.head,
                       cut.width(p), work, stride);
-      gemm.panel(a.f32, dims_.head, work, stride, s + j, dims_.padded, dims_.tokens, dims_.head,
+      gemm.panel(a.f32 + rows.first * dims_.head, dims_.head, work, stride,
+                 s + rows.first * dims_.padded + j, dims_.padded, rows.count, dims_.head,
                  std::min(stride, dims_.padded - j), false);
     }
   }
   // c (tokens, head) = s b, s being (tokens, padded). b is read in place, up to a vector past its
   // end.
-  void weigh(const float* s, const Matrix& b, float* c, float* work) const {
+  void weigh(const float* s, const Matrix& b, float* c, float* work, Rows rows) const {
     if (tiled_)
       return multiply_tiles(scores_in(s), turned(b.source), c, dims_.head, dims_.head, dims_.tokens,
                             work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      cpu_.simd().gemm->panel(s, dims_.padded, b.f32 + j, dims_.head, c + j, dims_.head,
-                              dims_.tokens, dims_.tokens, std::min(kPanel, dims_.head - j), false);
+      cpu_.simd().gemm->panel(s + rows.first * dims_.padded, dims_.padded, b.f32 + j, dims_.head,
+                              c + rows.first * dims_.head + j, dims_.head, rows.count, dims_.tokens,
+                              std::min(kPanel, dims_.head - j), false);
   }
   // c (tokens, head) = s^T b.
   void weigh_transposed(const float* s, const Matrix& b, float* c, float* work) const {
@@ -177,8 +183,10 @@ class AttentionKernel final : public HeadKernel {
       : HeadKernel(cpu, io.in[0], op.heads, op.drop, op.site, io.in, 1),
         qkv_(io.in[0]),
         y_(io.out[0]),
-        lse_(io.out.size() > 1 ? io.out[1] : TensorView{}) {
+        lse_(io.out.size() > 1 ? io.out[1] : TensorView{}),
+        queries_{dims_.tokens, dims_.tokens} {
     const Dims& d = dims_;
+    if (d.batch * d.heads < kFewHeads && !bias_ && !tiled_) queries_.size = (d.tokens + 1) / 2;
     reserve(side_by_side()
                 ? lane_scratch(d.tokens)
                 : 4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + d.padded + 256);
@@ -196,12 +204,17 @@ class AttentionKernel final : public HeadKernel {
       });
       return;
     }
-    cpu_.pool().run(dims_.batch * dims_.heads,
-                    [&](int64_t number, int thread) { head(number, drop, thread); });
+    const int64_t parts = queries_.count();
+    cpu_.pool().run(dims_.batch * dims_.heads * parts, [&](int64_t task, int thread) {
+      const int64_t first = queries_.first(task % parts);
+      head(task / parts, {first, queries_.last(task % parts) - first}, drop, thread);
+    });
   }
 
  private:
-  void head(int64_t number, const DropSite* drop, int thread) {
+  // Where there are only a few heads, one is cut in two, so that threads finish together.
+  static constexpr int64_t kFewHeads = 12;
+  void head(int64_t number, Rows rows, const DropSite* drop, int thread) {
     const Dims& d = dims_;
     const int64_t b = number / d.heads, h = number % d.heads, values = d.tokens * d.head;
     const AttentionKernels& simd = *cpu_.simd().attention;
@@ -209,17 +222,19 @@ class AttentionKernel final : public HeadKernel {
     const auto part = queries_keys_values(qkv_, b, h, scratch);
     float *s = scratch.take(d.tokens * d.padded), *work = scratch.take(work_floats()),
           *y = scratch.take(values);
-    scores(part[0], part[1], s, work);
-    float* lse = lse_ ? lse_.f32() + number * d.tokens : nullptr;
+    scores(part[0], part[1], s, work, rows);
+    const int64_t row = number * d.tokens + rows.first;
     const float scale = biased(s, b, h);
-    simd.softmax(s, d.tokens, d.padded, scale, number * d.tokens, drop, lse,
-                 scratch.take(d.padded + 32));
+    simd.softmax(s + rows.first * d.padded, rows.count, d.tokens, d.padded, scale, row, drop,
+                 lse_ ? lse_.f32() + row : nullptr, scratch.take(d.padded + 32));
     if (!y_) return;
-    weigh(s, part[2], y, work);
-    simd.scatter(y, floats(y_), at(b, h, 1, 0), d.width, d.tokens, d.head);
+    weigh(s, part[2], y, work, rows);
+    simd.scatter(y + rows.first * d.head, floats(y_), at(b, h, 1, 0) + rows.first * d.width,
+                 d.width, rows.count, d.head);
   }
 
   TensorView qkv_, y_, lse_;
+  Chunks queries_;  // of a head, in a task
 };
 
 class AttentionBwdKernel final : public HeadKernel {
@@ -286,8 +301,8 @@ class AttentionBwdKernel final : public HeadKernel {
     float* out = scratch.take(values);
     float *s = scratch.take(d.tokens * d.padded), *dp = scratch.take(d.tokens * d.padded);
     float* work = scratch.take(work_floats());
-    scores(part[0], part[1], s, work);
-    scores(dy, part[2], dp, work);
+    scores(part[0], part[1], s, work, all());
+    scores(dy, part[2], dp, work, all());
     const float scale = biased(s, b, h);
     simd.softmax_bwd(s, dp, d.tokens, d.padded, scale, number * d.tokens, drop,
                      lse_.f32() + number * d.tokens, y.f32, dy.f32, d.head,
@@ -299,7 +314,7 @@ class AttentionBwdKernel final : public HeadKernel {
     };
     weigh_transposed(s, dy, out, work), emit(2);        // dv = p^T dy
     weigh_transposed(dp, part[0], out, work), emit(1);  // dk = ds^T q
-    weigh(dp, part[1], out, work), emit(0);             // dq = ds k
+    weigh(dp, part[1], out, work, all()), emit(0);      // dq = ds k
   }
 
   TensorView dy_, qkv_, y_, lse_, dqkv_;
@@ -334,11 +349,12 @@ class AttentionMatrixKernel final : public HeadKernel {
     float *dy = scratch.take(d.tokens * d.head), *s = scratch.take(d.tokens * d.padded),
           *work = scratch.take(work_floats());
     if (dy_) {
-      scores(matrix(dy_, 1, 0, b, h, dy), part[2], s, work);
+      scores(matrix(dy_, 1, 0, b, h, dy), part[2], s, work, all());
     } else {
-      scores(part[0], part[1], s, work);
+      scores(part[0], part[1], s, work, all());
       const float scale = biased(s, b, h);
-      simd.softmax(s, d.tokens, d.padded, scale, 0, nullptr, nullptr, scratch.take(d.padded + 32));
+      simd.softmax(s, d.tokens, d.tokens, d.padded, scale, 0, nullptr, nullptr,
+                   scratch.take(d.padded + 32));
     }
     float* out = f32_only(out_) + number * d.tokens * d.tokens;
     for (int64_t t = 0; t < d.tokens; ++t)

@@ -51,9 +51,9 @@ float row_max(const float* s, int64_t n_total) {
   return max_lane(m);
 }
 
-void softmax(float* s, int64_t tokens, int64_t stride, float scale, int64_t row,
+void softmax(float* s, int64_t rows, int64_t tokens, int64_t stride, float scale, int64_t row,
              const DropSite* drop, float* lse, float* factors) {
-  for (int64_t t = 0; t < tokens; ++t, s += stride) {
+  for (int64_t t = 0; t < rows; ++t, s += stride) {
     const float top = row_max(s, tokens) * scale;
     const float total = sum_lanes(tokens, [&](int64_t j, auto n) {
       const Vf e = only(exp(fma(load(s + j, n), splat(scale), splat(-top))), n);

@@ -22,10 +22,10 @@ struct AttentionKernels {
   void (*scatter)(const float* from, Array y, int64_t at, int64_t stride, int64_t rows,
                   int64_t width);
 
-  // Scores (tokens, stride) of one head -> probabilities, dropped, in place. `row`: number of its
+  // Scores (rows, stride) of one head -> probabilities, dropped, in place. `row`: number of the
   // first row among all rows of all heads, for the draws. factors: stride + 32 floats.
-  void (*softmax)(float* scores, int64_t tokens, int64_t stride, float scale, int64_t row,
-                  const DropSite* drop, float* lse, float* factors);
+  void (*softmax)(float* scores, int64_t rows, int64_t tokens, int64_t stride, float scale,
+                  int64_t row, const DropSite* drop, float* lse, float* factors);
   // Backward of one head: from scores and dp = dy v^T to the dropped probabilities (in scores) and
   // the gradient of the unscaled scores (in dp). y and dy: (tokens, head) contiguous.
   void (*softmax_bwd)(float* scores, float* dp, int64_t tokens, int64_t stride, float scale,
