@@ -18,6 +18,7 @@ constexpr float kLearningRate = 0.01f;
 
 void step(ParamStore& store) {
   for (size_t i = 0; i < store.specs().size(); ++i) {
+    if (!store.has_room(i, Arena::kGrad)) continue;
     std::vector<float> values = store.read(i), gradient = store.read(i, Arena::kGrad);
     for (size_t k = 0; k < values.size(); ++k) values[k] -= kLearningRate * gradient[k];
     store.write(i, values);
@@ -53,7 +54,9 @@ void run(const std::string& model, const std::string& images, const std::string&
     program.run();
     losses.push_back(static_cast<float>(program.read_scalar(graph.loss)));
     for (size_t p = 0; i == 0 && p < store.specs().size(); ++p)
-      gradients.push_back(store.read(p, Arena::kGrad));
+      gradients.push_back(store.has_room(p, Arena::kGrad)
+                              ? store.read(p, Arena::kGrad)
+                              : std::vector<float>(store.read(p).size()));
     step(store);
   }
   std::vector<NamedTensor> tensors = {{"losses", {losses.data(), {10}, DType::kF32}}};

@@ -109,7 +109,8 @@ class GoldenResNet : public testing::TestWithParam<Param> {
   void expect_gradients(Training& t) {
     double all = 0;
     for (size_t i = 0; i < t.store->specs().size(); ++i)
-      all += std::pow(norm_of(t.store->read(i, Arena::kGrad)), 2);
+      if (t.store->has_room(i, Arena::kGrad))
+        all += std::pow(norm_of(t.store->read(i, Arena::kGrad)), 2);
     for (size_t i = 0; i < t.store->specs().size(); ++i) {
       const ParamSpec& spec = t.store->specs()[i];
       if (spec.buffer)
