@@ -309,9 +309,8 @@ Verb bench_verb() {
        .choices = {"wall", "processor"}},
       {.name = "--trace",
        .target = &o->trace,
-       .help =
-           "then run one step kernel by kernel: where its time goes, and whether all results are "
-           "finite"}};
+       .help = "then run one step kernel by kernel: where its time goes, and on a CPU whether "
+               "all results are finite"}};
   for (Option& option : size_options(*o)) options.push_back(std::move(option));
   return {.name = "bench",
           .summary = "measure throughput, latency and memory of a model",

@@ -72,16 +72,6 @@ struct Head {
       multiply(c[1], a[s], b.r[2], b.r[3]);
     }
   }
-  // c += (16 x 16 a) x (16 rows of m)
-  static __device__ void add_product(Tile (&c)[2 * kSteps], const FragmentA& a, const bf16* m,
-                                     int row) {
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const FragmentB b = load_rows(m, kStride, row, 16 * s);
-      multiply(c[2 * s], a, b.r[0], b.r[1]);
-      multiply(c[2 * s + 1], a, b.r[2], b.r[3]);
-    }
-  }
 };
 
 // The keep bits of rows [first, first + rows) of a head's attention weights, a byte for eight keys.
@@ -176,7 +166,8 @@ __device__ void forward_chunk(ForwardState<kSteps>& st, const AttentionShape& sh
       }
 #pragma unroll
   for (int j = 0; j < kChunk / 16; ++j)
-    if (16 * j < keys) H::add_product(st.o, as_operand(s[2 * j], s[2 * j + 1]), v, row + 16 * j);
+    if (16 * j < keys)
+      add_product(st.o, as_operand(s[2 * j], s[2 * j + 1]), v, H::kStride, row + 16 * j);
 }
 
 template <int kSteps>
@@ -269,7 +260,7 @@ struct QueryTile {
           factor = drop.factor(query + 8 * half, key);
         s[n].v[i] = p * (factor * d[n].v[i] - delta[half]);
       }
-    H::add_product(dq, as_operand(s[0], s[1]), k, row);
+    add_product(dq, as_operand(s[0], s[1]), k, H::kStride, row);
   }
 };
 
@@ -299,8 +290,8 @@ struct KeyTile {
         s[n].v[i] = p * factor;
         d[n].v[i] = p * (factor * d[n].v[i] - delta[query]);
       }
-    H::add_product(dv, as_operand(s[0], s[1]), dy, row);
-    H::add_product(dk, as_operand(d[0], d[1]), q, row);
+    add_product(dv, as_operand(s[0], s[1]), dy, H::kStride, row);
+    add_product(dk, as_operand(d[0], d[1]), q, H::kStride, row);
   }
 };
 

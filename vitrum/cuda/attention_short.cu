@@ -13,28 +13,6 @@ namespace {
 
 constexpr int kRows = 16;  // of a warp
 
-// 16 rows and 16 columns from shared memory as the left operand: a(m, k) = m[row + m][column + k].
-__device__ __forceinline__ FragmentA load_left(const bf16* m, int stride, int row, int column) {
-  const int lane = threadIdx.x % kWarp;
-  const bf16* p = m + (row + lane % 16) * stride + column + lane / 16 * 8;
-  FragmentA a;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(a.r[0]), "=r"(a.r[1]), "=r"(a.r[2]), "=r"(a.r[3])
-               : "r"(shared_address(p)));
-  return a;
-}
-// The same transposed: a(m, k) = m[row + k][column + m].
-__device__ __forceinline__ FragmentA load_left_transposed(const bf16* m, int stride, int row,
-                                                          int column) {
-  const int lane = threadIdx.x % kWarp;
-  const bf16* p = m + (row + lane % 8 + lane / 16 * 8) * stride + column + lane / 8 % 2 * 8;
-  FragmentA a;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(a.r[0]), "=r"(a.r[1]), "=r"(a.r[2]), "=r"(a.r[3])
-               : "r"(shared_address(p)));
-  return a;
-}
-
 // Offsets of the scores in units of q . k; images [.., ..) of one head belong to a block.
 struct ShortArgs {
   AttentionArgs attention;
@@ -132,16 +110,6 @@ struct Short {
       }
   }
 
-  // c += rows of `a` (16 x 16) times 16 rows of m.
-  static __device__ void add_product(Tile (&c)[2 * kSteps], const FragmentA& a, const bf16* m,
-                                     int row) {
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const FragmentB b = load_rows(m, kStride, row, 16 * s);
-      multiply(c[2 * s], a, b.r[0], b.r[1]);
-      multiply(c[2 * s + 1], a, b.r[2], b.r[3]);
-    }
-  }
   // c += 16 rows of `left` times all rows of `right`^T, for one step of 16 values.
   static __device__ void add_scores(Tile (&c)[2 * kTiles], const bf16* left, const bf16* right,
                                     int row, int step) {
@@ -231,7 +199,7 @@ __global__ void __launch_bounds__(S::kThreads, kTiles == 1   ? 2
     Tile o[2 * kSteps];
 #pragma unroll
     for (int j = 0; j < kTiles; ++j)
-      S::add_product(o, as_operand(s[2 * j], s[2 * j + 1]), v, 16 * j);
+      add_product(o, as_operand(s[2 * j], s[2 * j + 1]), v, S::kStride, 16 * j);
     // No other warp reads this warp's queries.
     if (args.attention.out)
       S::store(static_cast<bf16*>(args.attention.out) + image * shape.tokens * shape.y_stride() +
@@ -317,7 +285,7 @@ __global__ void __launch_bounds__(S::kThreads, kTiles == 1              ? 2
         for (int n = 2 * j; n < 2 * j + 2; ++n)
 #pragma unroll
           for (int i = 0; i < 4; ++i) sums[n].v[i] += d[n].v[i];
-      S::add_product(dq, as_operand(d[2 * j], d[2 * j + 1]), k, 16 * j);
+      add_product(dq, as_operand(d[2 * j], d[2 * j + 1]), k, S::kStride, 16 * j);
     }
     S::group_sync();
     if (!args.attention.out) continue;
@@ -329,8 +297,10 @@ __global__ void __launch_bounds__(S::kThreads, kTiles == 1              ? 2
     Tile dk[2 * kSteps], dv[2 * kSteps];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      S::add_product(dv, load_left_transposed(weights, S::kWeightStride, 16 * i, row), dy, 16 * i);
-      S::add_product(dk, load_left_transposed(gradients, S::kWeightStride, 16 * i, row), q, 16 * i);
+      add_product(dv, load_left_transposed(weights, S::kWeightStride, 16 * i, row), dy, S::kStride,
+                  16 * i);
+      add_product(dk, load_left_transposed(gradients, S::kWeightStride, 16 * i, row), q, S::kStride,
+                  16 * i);
     }
     S::store(views.dqkv + shape.y_stride(), stride, own_k, dk, scale, scale, row, shape.tokens,
              shape.size);

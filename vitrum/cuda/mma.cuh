@@ -33,27 +33,67 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Rows [row, row + 16) and columns [column, column + 16) of a matrix in shared memory as B of
-// (rows)^T: b(k, n) = m[row + n][column + k].
+// Four 8 x 8 matrices from shared memory; each lane gives the address of one of their 32 rows.
+__device__ __forceinline__ void load_four(uint32_t (&r)[4], const bf16* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(p)));
+}
+__device__ __forceinline__ void load_four_transposed(uint32_t (&r)[4], const bf16* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(p)));
+}
+// Where a lane's row begins in a 16 x 16 part of a matrix: first the two upper or the two left
+// quarters.
+__device__ __forceinline__ const bf16* down_first(const bf16* m, int stride, int row, int column) {
+  const int lane = threadIdx.x % kWarp;
+  return m + (row + lane % 16) * stride + column + lane / 16 * 8;
+}
+__device__ __forceinline__ const bf16* across_first(const bf16* m, int stride, int row,
+                                                    int column) {
+  const int lane = threadIdx.x % kWarp;
+  return m + (row + lane % 8 + lane / 16 * 8) * stride + column + lane / 8 % 2 * 8;
+}
+
+// Rows [row, row + 16) and columns [column, column + 16) of a matrix in shared memory as A:
+// a(m, k) = m[row + m][column + k].
+__device__ __forceinline__ FragmentA load_left(const bf16* m, int stride, int row, int column) {
+  FragmentA a;
+  load_four(a.r, down_first(m, stride, row, column));
+  return a;
+}
+// The same transposed: a(m, k) = m[row + k][column + m].
+__device__ __forceinline__ FragmentA load_left_transposed(const bf16* m, int stride, int row,
+                                                          int column) {
+  FragmentA a;
+  load_four_transposed(a.r, across_first(m, stride, row, column));
+  return a;
+}
+// As B of (rows)^T: b(k, n) = m[row + n][column + k].
 __device__ __forceinline__ FragmentB load_rows_as_columns(const bf16* m, int stride, int row,
                                                           int column) {
-  const int lane = threadIdx.x % kWarp;
-  const bf16* p = m + (row + lane % 8 + lane / 16 * 8) * stride + column + lane / 8 % 2 * 8;
   FragmentB b;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(b.r[0]), "=r"(b.r[1]), "=r"(b.r[2]), "=r"(b.r[3])
-               : "r"(shared_address(p)));
+  load_four(b.r, across_first(m, stride, row, column));
   return b;
 }
 // The same rows as B itself: b(k, n) = m[row + k][column + n].
 __device__ __forceinline__ FragmentB load_rows(const bf16* m, int stride, int row, int column) {
-  const int lane = threadIdx.x % kWarp;
-  const bf16* p = m + (row + lane % 16) * stride + column + lane / 16 * 8;
   FragmentB b;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(b.r[0]), "=r"(b.r[1]), "=r"(b.r[2]), "=r"(b.r[3])
-               : "r"(shared_address(p)));
+  load_four_transposed(b.r, down_first(m, stride, row, column));
   return b;
+}
+
+// c += (16 x 16 a) x (16 rows of m); a row has 8 values a tile.
+template <int kTiles>
+__device__ __forceinline__ void add_product(Tile (&c)[kTiles], const FragmentA& a, const bf16* m,
+                                            int stride, int row) {
+#pragma unroll
+  for (int s = 0; s < kTiles / 2; ++s) {
+    const FragmentB b = load_rows(m, stride, row, 16 * s);
+    multiply(c[2 * s], a, b.r[0], b.r[1]);
+    multiply(c[2 * s + 1], a, b.r[2], b.r[3]);
+  }
 }
 
 __device__ __forceinline__ void copy16_async(void* to, const void* from) {
