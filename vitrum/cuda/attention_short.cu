@@ -31,8 +31,20 @@ struct Short {
   static constexpr int kGroupThreads = kWarp * kTiles, kThreads = kGroups * kGroupThreads;
   static constexpr int kMatrix = kTokens * kStride, kWeights = kTokens * kWeightStride;
   static constexpr size_t kBias = size_t{kWeights} * sizeof(float);
-  static constexpr size_t kForward = size_t{3} * kMatrix * sizeof(bf16);
-  static constexpr size_t kBackward = (size_t{4} * kMatrix + size_t{2} * kWeights) * sizeof(bf16);
+  // Shared memory of a group: q, k, v or q, k, v, dy so many times, and backward the weights.
+  static constexpr size_t bytes(bool backward, int buffers) {
+    return ((backward ? 4 : 3) * static_cast<size_t>(buffers) * kMatrix +
+            (backward ? kWeights : 0)) *
+           sizeof(bf16);
+  }
+  // Blocks that a processor should have room for: as many as fit into its memory and, by what was
+  // measured, its registers.
+  static constexpr int blocks(bool backward, int buffers, bool biased) {
+    const int most = kTiles == 1 ? 2 : backward ? (kTiles == 5 || biased ? 3 : 4) : 9 - kTiles;
+    const auto fit =
+        static_cast<int>(227 * 1024 / (kGroups * bytes(backward, buffers) + (biased ? kBias : 0)));
+    return fit < 1 ? 1 : fit < most ? fit : most;
+  }
 
   static __device__ void group_sync() {
     if (kTiles == 1)
@@ -110,6 +122,17 @@ struct Short {
       }
   }
 
+  // A warp's 16 rows of weights as bf16.
+  static __device__ void put(bf16* to, const Tile (&c)[2 * kTiles], int row) {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < 2 * kTiles; ++n) {
+      auto* at = reinterpret_cast<uint32_t*>(to + (row + g) * kWeightStride + 8 * n + 2 * t);
+      at[0] = pack2(c[n].v[0], c[n].v[1]);
+      at[4 * kWeightStride] = pack2(c[n].v[2], c[n].v[3]);
+    }
+  }
+
   // c += 16 rows of `left` times all rows of `right`^T, for one step of 16 values.
   static __device__ void add_scores(Tile (&c)[2 * kTiles], const bf16* left, const bf16* right,
                                     int row, int step) {
@@ -159,24 +182,44 @@ struct Place {
   }
 };
 
-template <class S, int kTiles, int kSteps>
-__global__ void __launch_bounds__(S::kThreads, kTiles == 1   ? 2
-                                               : kTiles == 4 ? 5
-                                                             : 4) short_forward(ShortArgs args) {
+// read(image, buffer) starts copies of what an image needs, use(image, buffer) works with it. With
+// two buffers the next image is on its way meanwhile.
+template <class S, int kBuffers, class Read, class Use>
+__device__ __forceinline__ void for_images(const Place<S>& at, const ShortArgs& args,
+                                           const Read& read, const Use& use) {
+  const int64_t end = at.end(args);
+  int buffer = 0;
+  if (kBuffers == 2 && at.first(args) < end) read(at.first(args), 0);
+  if (kBuffers == 2) commit_copies();
+  for (int64_t image = at.first(args); image < end; image += S::kGroups) {
+    if (kBuffers == 1) read(image, 0);
+    if (kBuffers == 2 && image + S::kGroups < end) read(image + S::kGroups, 1 - buffer);
+    commit_copies();
+    wait_for_all_but<kBuffers - 1>();
+    S::group_sync();
+    use(image, buffer);
+    S::group_sync();
+    if (kBuffers == 2) buffer = 1 - buffer;
+  }
+}
+
+template <class S, int kTiles, int kSteps, int kBuffers>
+__global__ void __launch_bounds__(S::kThreads, S::blocks(false, kBuffers, false))
+    short_forward(ShortArgs args) {
   extern __shared__ __align__(16) std::byte shared[];
-  const Place<S> at(args, shared, S::kForward);
+  const Place<S> at(args, shared, S::bytes(false, kBuffers));
   const AttentionShape shape = args.attention.shape;
-  bf16 *q = at.memory, *k = q + S::kMatrix, *v = k + S::kMatrix;
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, row = at.warp * kRows;
   const float unit = sqrtf(static_cast<float>(shape.size)), scale = 1 / unit;
-  for (int64_t image = at.first(args); image < at.end(args); image += S::kGroups) {
+  const auto read = [&](int64_t image, int buffer) {
     const auto* qkv = static_cast<const bf16*>(args.attention.qkv) +
                       image * shape.tokens * shape.qkv_stride() + at.head * shape.size;
     for (int i = 0; i < 3; ++i)
-      S::fill(q + i * S::kMatrix, {qkv + i * shape.y_stride(), shape.qkv_stride()}, shape.tokens,
-              shape.size);
-    wait_for_copies();
-    S::group_sync();
+      S::fill(at.memory + (3 * buffer + i) * S::kMatrix,
+              {qkv + i * shape.y_stride(), shape.qkv_stride()}, shape.tokens, shape.size);
+  };
+  for_images<S, kBuffers>(at, args, read, [&](int64_t image, int buffer) {
+    bf16 *q = at.memory + 3 * buffer * S::kMatrix, *k = q + S::kMatrix, *v = k + S::kMatrix;
     Tile s[2 * kTiles];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) S::add_scores(s, q, k, row, step);
@@ -210,29 +253,31 @@ __global__ void __launch_bounds__(S::kThreads, kTiles == 1   ? 2
       if (args.attention.lse && t == 0 && row + g + 8 * half < shape.tokens)
         args.attention.lse[(image * shape.heads + at.head) * shape.tokens + row + g + 8 * half] =
             top[half] + logf(sum[half]);
-    S::group_sync();
-  }
+  });
 }
 
-template <class S, int kTiles, int kSteps, bool kBiased>
-__global__ void __launch_bounds__(S::kThreads, kTiles == 1              ? 2
-                                               : kTiles == 5 || kBiased ? 3
-                                                                        : 4)
+template <class S, int kTiles, int kSteps, int kBuffers, bool kBiased>
+__global__ void __launch_bounds__(S::kThreads, S::blocks(true, kBuffers, kBiased))
     short_backward(ShortArgs args) {
   extern __shared__ __align__(16) std::byte shared[];
-  const Place<S> at(args, shared, S::kBackward);
+  const Place<S> at(args, shared, S::bytes(true, kBuffers));
   const AttentionShape shape = args.attention.shape;
-  bf16 *q = at.memory, *k = q + S::kMatrix, *v = k + S::kMatrix, *dy = v + S::kMatrix;
-  bf16 *weights = dy + S::kMatrix, *gradients = weights + S::kWeights;
+  bf16* weights = at.memory + 4 * kBuffers * S::kMatrix;
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, row = at.warp * kRows;
   const float unit = sqrtf(static_cast<float>(shape.size)), scale = 1 / unit;
   Tile sums[kBiased ? 2 * kTiles : 1];
-  for (int64_t image = at.first(args); image < at.end(args); image += S::kGroups) {
+  const auto read = [&](int64_t image, int buffer) {
     const BackwardViews views = backward_views(args.attention, image, at.head);
-    S::fill(q, views.q, shape.tokens, shape.size);
-    S::fill(k, views.k, shape.tokens, shape.size);
-    S::fill(v, views.v, shape.tokens, shape.size);
-    S::fill(dy, views.dy, shape.tokens, shape.size);
+    bf16* to = at.memory + 4 * buffer * S::kMatrix;
+    S::fill(to, views.q, shape.tokens, shape.size);
+    S::fill(to + S::kMatrix, views.k, shape.tokens, shape.size);
+    S::fill(to + 2 * S::kMatrix, views.v, shape.tokens, shape.size);
+    S::fill(to + 3 * S::kMatrix, views.dy, shape.tokens, shape.size);
+  };
+  for_images<S, kBuffers>(at, args, read, [&](int64_t image, int buffer) {
+    const BackwardViews views = backward_views(args.attention, image, at.head);
+    bf16 *q = at.memory + 4 * buffer * S::kMatrix, *k = q + S::kMatrix, *v = k + S::kMatrix,
+         *dy = v + S::kMatrix;
     float lse[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -241,8 +286,6 @@ __global__ void __launch_bounds__(S::kThreads, kTiles == 1              ? 2
                       ? args.attention.lse[(image * shape.heads + at.head) * shape.tokens + query]
                       : INFINITY;
     }
-    wait_for_copies();
-    S::group_sync();
 
     Tile p[2 * kTiles], d[2 * kTiles];
 #pragma unroll
@@ -270,16 +313,6 @@ __global__ void __launch_bounds__(S::kThreads, kTiles == 1              ? 2
     Tile dq[2 * kSteps];
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int n = 2 * j; n < 2 * j + 2; ++n)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int place = (row + g + 8 * half) * S::kWeightStride + 8 * n + 2 * t;
-          *reinterpret_cast<uint32_t*>(weights + place) =
-              pack2(p[n].v[2 * half], p[n].v[2 * half + 1]);
-          *reinterpret_cast<uint32_t*>(gradients + place) =
-              pack2(d[n].v[2 * half], d[n].v[2 * half + 1]);
-        }
       if (kBiased)
 #pragma unroll
         for (int n = 2 * j; n < 2 * j + 2; ++n)
@@ -287,27 +320,31 @@ __global__ void __launch_bounds__(S::kThreads, kTiles == 1              ? 2
           for (int i = 0; i < 4; ++i) sums[n].v[i] += d[n].v[i];
       add_product(dq, as_operand(d[2 * j], d[2 * j + 1]), k, S::kStride, 16 * j);
     }
+    if (!args.attention.out) return;
+    // Weights, then their gradients, pass through shared memory to the warps of their keys.
+    S::put(weights, p, row);
     S::group_sync();
-    if (!args.attention.out) continue;
-
+    Tile dk[2 * kSteps], dv[2 * kSteps];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      add_product(dv, load_left_transposed(weights, S::kWeightStride, 16 * i, row), dy, S::kStride,
+                  16 * i);
     // Keys and values have been used: their rows serve as a way out.
     bf16 *own_k = k + row * S::kStride, *own_v = v + row * S::kStride;
     const int64_t stride = shape.qkv_stride();
     S::store(views.dqkv, stride, own_k, dq, scale, scale, row, shape.tokens, shape.size);
-    Tile dk[2 * kSteps], dv[2 * kSteps];
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      add_product(dv, load_left_transposed(weights, S::kWeightStride, 16 * i, row), dy, S::kStride,
-                  16 * i);
-      add_product(dk, load_left_transposed(gradients, S::kWeightStride, 16 * i, row), q, S::kStride,
-                  16 * i);
-    }
-    S::store(views.dqkv + shape.y_stride(), stride, own_k, dk, scale, scale, row, shape.tokens,
-             shape.size);
     S::store(views.dqkv + 2 * shape.y_stride(), stride, own_v, dv, 1, 1, row, shape.tokens,
              shape.size);
     S::group_sync();
-  }
+    S::put(weights, d, row);
+    S::group_sync();
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      add_product(dk, load_left_transposed(weights, S::kWeightStride, 16 * i, row), q, S::kStride,
+                  16 * i);
+    S::store(views.dqkv + shape.y_stride(), stride, own_k, dk, scale, scale, row, shape.tokens,
+             shape.size);
+  });
   if (!kBiased) return;
   float* to = args.partials + ((int64_t{at.part} * S::kGroups + at.group) * shape.heads + at.head) *
                                   shape.tokens * shape.tokens;
@@ -347,22 +384,24 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& attention, int64_t imag
   using S = Short<kTiles, kSteps>;
   const AttentionShape& shape = attention.shape;
   const bool biased = attention.bias != nullptr, sums = attention.dbias != nullptr;
-  // Blocks with a bias stay on the card; others are many and short.
+  // Reading ahead pays where it does not cost a block its place.
+  constexpr int kForward = kTiles == 1 ? 1 : 2, kBackward = kTiles == 1 || kSteps > 2 ? 1 : 2;
+  const int buffers = backward ? kBackward : kForward;
+  void (*kernel)(ShortArgs) = short_forward<S, kTiles, kSteps, kForward>;
+  if (backward)
+    kernel = sums ? short_backward<S, kTiles, kSteps, kBackward, true>
+                  : short_backward<S, kTiles, kSteps, kBackward, false>;
+  const size_t bytes = (biased ? S::kBias : 0) + S::kGroups * S::bytes(backward, buffers);
+  allow_shared_memory(kernel, bytes);
+  // Blocks go through images where there is something to keep or to read ahead.
   const int64_t most = divide_up(images, S::kGroups);
-  const int64_t parts =
-      biased ? std::min(most, divide_up(int64_t{4} * cuda.processors(), shape.heads)) : most;
+  const int64_t room = int64_t{cuda.processors()} * S::blocks(backward, buffers, biased);
+  const int64_t parts = biased || buffers > 1 ? std::min(most, divide_up(room, shape.heads)) : most;
   ShortArgs args{attention, nullptr, nullptr, images, divide_up(images, parts)};
   const int64_t used = divide_up(images, args.part), square = int64_t{shape.tokens} * shape.tokens;
   Buffer flags = cuda.allocate(static_cast<size_t>(attention.masks) * sizeof(int));
   args.masked = reinterpret_cast<int*>(flags.data());
   if (sums) args.partials = cuda.scratch_of<float>(used * S::kGroups * shape.heads * square);
-  void (*kernel)(ShortArgs) = short_forward<S, kTiles, kSteps>;
-  if (backward)
-    kernel =
-        sums ? short_backward<S, kTiles, kSteps, true> : short_backward<S, kTiles, kSteps, false>;
-  const size_t bytes =
-      (biased ? S::kBias : 0) + S::kGroups * (backward ? S::kBackward : S::kForward);
-  allow_shared_memory(kernel, bytes);
   return make_kernel([=, flags = std::move(flags), stream = cuda.stream()] {
     if (attention.mask)
       find_masked<<<static_cast<unsigned>(attention.masks), 128, 0, stream>>>(attention.mask,

@@ -99,8 +99,16 @@ __device__ __forceinline__ void add_product(Tile (&c)[kTiles], const FragmentA& 
 __device__ __forceinline__ void copy16_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
 }
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+template <int kGroups>  // committed last
+__device__ __forceinline__ void wait_for_all_but() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kGroups) : "memory");
+}
 __device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;\n" ::: "memory");
+  commit_copies();
+  wait_for_all_but<0>();
 }
 
 }  // namespace vitrum::cuda
