@@ -1,6 +1,7 @@
-// LayerNorm forward: one warp a row. A row of up to 2048 elements is read once and stays in
-// registers as it lies in memory; other widths, addresses and mixed types go through a slower
-// kernel that adds in the same order, so that the same rows give the same bits on either path.
+// LayerNorm forward: one warp (of short rows half a warp) a row. A row of up to 2048 elements is
+// read once and stays in registers as it lies in memory; other widths, addresses and mixed types go
+// through a slower kernel that adds in the same order, so that the same rows give the same bits on
+// either path.
 #include "vitrum/cuda/norm.cuh"
 
 namespace vitrum::cuda {
@@ -16,16 +17,16 @@ struct Statistics {
 };
 // `each(f)` calls f on every element of the row that this lane owns, in their order. Two passes:
 // the variance is that of the deviations, whose sum also says what the mean missed.
-template <class Each>
+template <int kLanes, class Each>
 __device__ __forceinline__ Statistics statistics(float width, float eps, const Each& each) {
   float sum = 0, rest = 0, squares = 0;
   each([&](float x) { sum = __fadd_rn(sum, x); });
-  const float mean = __fdiv_rn(warp_sum(sum), width);
+  const float mean = __fdiv_rn(row_sum<kLanes>(sum), width);
   each([&](float x) {
     const float d = __fsub_rn(x, mean);
     rest = __fadd_rn(rest, d), squares = fmaf(d, d, squares);
   });
-  rest = warp_sum(rest), squares = warp_sum(squares);
+  rest = row_sum<kLanes>(rest), squares = row_sum<kLanes>(squares);
   const float missed = __fdiv_rn(rest, width);
   const float variance = __fdiv_rn(fmaxf(fmaf(-rest, missed, squares), 0.0f), width);
   return {mean, missed, __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(variance, eps)))};
@@ -51,10 +52,11 @@ struct ForwardRows {
   float eps;
 };
 
-template <class T, int kVectors, bool kAdd>
+template <class T, class RowShape, bool kAdd>
 __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) {
-  const int lane = threadIdx.x % kWarp;
-  const int64_t r = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / kWarp;
+  constexpr int kVectors = RowShape::kVectors, kLanes = RowShape::kLanes;
+  const int lane = threadIdx.x % kLanes;
+  const int64_t r = (static_cast<int64_t>(blockIdx.x) * kRowWarps * kWarp + threadIdx.x) / kLanes;
   if (r >= g.rows) return;
   const int64_t at = r * g.width;
   Raw8<T> row[kVectors] = {};
@@ -73,7 +75,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) 
       if (g.sum && i < g.width) store_raw(g.sum + at + i, row[j]);
     }
   }
-  const Statistics s = statistics(static_cast<float>(g.width), g.eps, [&](const auto& f) {
+  const Statistics s = statistics<kLanes>(static_cast<float>(g.width), g.eps, [&](const auto& f) {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       if (j * kSpan + lane * 8 >= g.width) continue;
@@ -117,7 +119,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows_mixed(MixedForward
     if constexpr (kAdd) return kind.round(__fadd_rn(g.a.load(at + i), g.b.load(at + i)));
     return g.a.load(at + i);
   };
-  const Statistics s = statistics(static_cast<float>(g.width), g.eps, [&](const auto& f) {
+  const Statistics s = statistics<kWarp>(static_cast<float>(g.width), g.eps, [&](const auto& f) {
     for_lane(g.width, lane, [&](int i) { f(value(i)); });
   });
   if (lane == 0 && g.mean) g.mean[r] = __fadd_rn(s.mean, s.missed);
@@ -131,7 +133,6 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows_mixed(MixedForward
 
 template <bool kAdd>
 KernelPtr forward(CudaBackend& cuda, const Forward& g) {
-  const unsigned blocks = blocks_for(g.rows, kRowWarps);
   constexpr int kThreads = kRowWarps * kWarp;
   const DType dtype = g.a.dtype;
   const bool fast = row_fits(g.width, dtype) && usable(g.a, dtype) && usable(g.b, dtype) &&
@@ -140,11 +141,13 @@ KernelPtr forward(CudaBackend& cuda, const Forward& g) {
   if (!fast) {
     const MixedForward args{mixed(g.a), mixed(g.b), mixed(g.sum), mixed(g.y), g.w,  g.bias,
                             g.mean,     g.rstd,     g.rows,       g.width,    g.eps};
-    return launch_kernel(cuda, norm_rows_mixed<kAdd>, blocks, kThreads, 0, args);
+    return launch_kernel(cuda, norm_rows_mixed<kAdd>, blocks_for(g.rows, kRowWarps), kThreads, 0,
+                         args);
   }
   KernelPtr kernel;
-  with_row(dtype, g.width, [&](auto type, auto vectors) {
+  with_row(dtype, g.width, [&](auto type, auto shape) {
     using T = decltype(type);
+    using Shape = decltype(shape);
     const ForwardRows<T> args{static_cast<const T*>(g.a.data),
                               static_cast<const T*>(g.b.data),
                               static_cast<T*>(g.sum.data),
@@ -156,8 +159,8 @@ KernelPtr forward(CudaBackend& cuda, const Forward& g) {
                               g.rows,
                               g.width,
                               g.eps};
-    kernel = launch_kernel(cuda, norm_rows<T, decltype(vectors)::value, kAdd>, blocks, kThreads, 0,
-                           args);
+    kernel = launch_kernel(cuda, norm_rows<T, Shape, kAdd>,
+                           blocks_for(g.rows, kThreads / Shape::kLanes), kThreads, 0, args);
   });
   return kernel;
 }

@@ -1,13 +1,22 @@
-// What the forward and the backward kernels of LayerNorm share: how a warp holds a row.
+// What the forward and the backward kernels of LayerNorm share: how a warp, or half of one, holds a
+// row.
 #pragma once
-#include <type_traits>
-
 #include "vitrum/cuda/device.cuh"
 
 namespace vitrum::cuda {
 
 constexpr int kSpan = 8 * kWarp;  // elements a warp takes at a time
 constexpr int kRowWarps = 4;      // rows a block takes, where each warp has one only
+
+// The sum over kLanes neighbours: 16 where a row has at most 128 elements and each half of a warp
+// its own. The other half would have added zeros: the bits are those of the whole warp.
+template <int kLanes>
+__device__ __forceinline__ float row_sum(float x) {
+  const uint32_t mask = kLanes == kWarp ? 0xffffffffu : 0xffffu << (threadIdx.x & 16u);
+#pragma unroll
+  for (int i = kLanes / 2; i > 0; i /= 2) x += __shfl_xor_sync(mask, x, i);
+  return x;
+}
 
 template <class T, int kVectors>
 __device__ __forceinline__ void load_row(Raw8<T> (&row)[kVectors], const T* from, int width,
@@ -36,21 +45,28 @@ inline bool usable(const TensorView& view, DType dtype) {  // or absent
 }
 inline bool aligned16(const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-// Calls body(T{}, std::integral_constant<int, vectors a lane>{}).
+// How many vectors of eight a lane holds, and how many lanes a row has.
+template <int vectors, int lanes = kWarp>
+struct RowShape {
+  static constexpr int kVectors = vectors, kLanes = lanes;
+};
+
+// Calls body(T{}, RowShape{}).
 template <class Body>
 void with_row(DType dtype, int width, const Body& body) {
   const auto vectors = static_cast<int>(divide_up(width, kSpan));
   const auto small = [&](auto type) {
-    if (vectors == 1) return body(type, std::integral_constant<int, 1>{});
-    if (vectors == 2) return body(type, std::integral_constant<int, 2>{});
-    if (vectors == 3) return body(type, std::integral_constant<int, 3>{});
-    return body(type, std::integral_constant<int, 4>{});
+    if (2 * width <= kSpan) return body(type, RowShape<1, kWarp / 2>{});
+    if (vectors == 1) return body(type, RowShape<1>{});
+    if (vectors == 2) return body(type, RowShape<2>{});
+    if (vectors == 3) return body(type, RowShape<3>{});
+    return body(type, RowShape<4>{});
   };
   if (dtype != DType::kBF16) return small(float{});
   if (vectors <= 4) return small(bf16{});
-  if (vectors == 5) return body(bf16{}, std::integral_constant<int, 5>{});
-  if (vectors == 6) return body(bf16{}, std::integral_constant<int, 6>{});
-  body(bf16{}, std::integral_constant<int, 8>{});
+  if (vectors == 5) return body(bf16{}, RowShape<5>{});
+  if (vectors == 6) return body(bf16{}, RowShape<6>{});
+  body(bf16{}, RowShape<8>{});
 }
 
 }  // namespace vitrum::cuda

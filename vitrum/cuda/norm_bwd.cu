@@ -1,5 +1,5 @@
-// LayerNorm backward: dx as the forward pass, one warp a row; each warp keeps the sums for dw and
-// dbias of all rows it walks over, and they are added up in a fixed order.
+// LayerNorm backward: dx as the forward pass, one warp or half of one a row; each keeps the sums
+// for dw and dbias of all rows it walks over, and they are added up in a fixed order.
 #include "vitrum/cuda/columns.cuh"
 #include "vitrum/cuda/norm.cuh"
 
@@ -19,8 +19,10 @@ struct RowGradient {
   __device__ __forceinline__ void add(float g, float hat) {
     sum = __fadd_rn(sum, g), sum_hat = fmaf(g, hat, sum_hat);
   }
+  template <int kLanes>
   __device__ __forceinline__ void finish(float width) {
-    sum = __fdiv_rn(warp_sum(sum), width), sum_hat = __fdiv_rn(warp_sum(sum_hat), width);
+    sum = __fdiv_rn(row_sum<kLanes>(sum), width);
+    sum_hat = __fdiv_rn(row_sum<kLanes>(sum_hat), width);
   }
   __device__ __forceinline__ float dx(float g, float hat) const {
     return __fmul_rn(fmaf(-hat, sum_hat, __fsub_rn(g, sum)), rstd);
@@ -47,46 +49,50 @@ struct BackwardRows {
 
 // The sums of dw and dbias take sixteen registers a vector, each row held at least four more: how
 // many warps a processor then has room for, and whether the next row is read ahead of its use.
-template <class T, int kVectors>
+template <class T, class RowShape>
 struct BackwardShape {
+  static constexpr int kVectors = RowShape::kVectors;
   static constexpr bool kNarrow = sizeof(T) == 2;
   static constexpr int kRoom[2][9] = {{0, 20, 12, 12, 8}, {0, 28, 20, 16, 12, 8, 8, 8, 8}};
   static constexpr int kHeld = kRoom[kNarrow][kVectors];
   static constexpr int kWarps = kHeld == 16 ? 8 : 4;
   static constexpr int kBlocks = kHeld / kWarps;
+  static constexpr int kThreads = kWarps * kWarp, kRows = kThreads / RowShape::kLanes;
   static constexpr bool kAhead = kVectors <= (kNarrow ? 4 : 2);
 };
 
-template <class T, int kVectors, bool kSums>
-__global__ void __launch_bounds__(BackwardShape<T, kVectors>::kWarps* kWarp,
-                                  BackwardShape<T, kVectors>::kBlocks)
+template <class T, class RowShape, bool kSums>
+__global__ void __launch_bounds__(BackwardShape<T, RowShape>::kThreads,
+                                  BackwardShape<T, RowShape>::kBlocks)
     norm_rows_back(BackwardRows<T> g) {
-  constexpr bool kAhead = BackwardShape<T, kVectors>::kAhead;
-  constexpr int kWarps = BackwardShape<T, kVectors>::kWarps;
+  using Shape = BackwardShape<T, RowShape>;
+  constexpr bool kAhead = Shape::kAhead;
+  constexpr int kVectors = RowShape::kVectors, kLanes = RowShape::kLanes;
   extern __shared__ float4 shared[];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps;
+  const int lane = threadIdx.x % kLanes, team = threadIdx.x / kLanes;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * Shape::kRows;
   const auto width = static_cast<float>(g.width);
   Eight dw[kVectors] = {}, dbias[kVectors] = {};
-  Raw8<T> next_dy[kVectors] = {}, next_x[kVectors] = {};
+  Raw8<T> next_dy[kVectors] = {}, next_x[kVectors] = {}, next_skip[kVectors] = {};
   float next_mean = 0, next_rstd = 0;
   const auto read_ahead = [&](int64_t r) {
     if (r >= g.rows) return;
     load_row(next_dy, g.dy + r * g.width, g.width, lane);
     load_row(next_x, g.x + r * g.width, g.width, lane);
+    if (kVectors == 1 && g.dskip) load_row(next_skip, g.dskip + r * g.width, g.width, lane);
     next_mean = g.mean[r], next_rstd = g.rstd[r];
   };
-  int64_t r = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  int64_t r = static_cast<int64_t>(blockIdx.x) * Shape::kRows + team;
   if constexpr (kAhead) read_ahead(r);
   for (; r < g.rows; r += stride) {
     const int64_t at = r * g.width;
     if constexpr (!kAhead) read_ahead(r);
     Raw8<T> dy[kVectors], x[kVectors], skip[kVectors] = {};
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) dy[j] = next_dy[j], x[j] = next_x[j];
+    for (int j = 0; j < kVectors; ++j) dy[j] = next_dy[j], x[j] = next_x[j], skip[j] = next_skip[j];
     RowGradient row{next_mean, next_rstd};
     if constexpr (kAhead) read_ahead(r + stride);
-    if (g.dskip) load_row(skip, g.dskip + at, g.width, lane);
+    if (kVectors > 1 && g.dskip) load_row(skip, g.dskip + at, g.width, lane);
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       const int i = j * kSpan + lane * 8;
@@ -103,7 +109,7 @@ __global__ void __launch_bounds__(BackwardShape<T, kVectors>::kWarps* kWarp,
       }
     }
     if (!g.dx) continue;
-    row.finish(width);
+    row.template finish<kLanes>(width);
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       const int i = j * kSpan + lane * 8;
@@ -119,10 +125,11 @@ __global__ void __launch_bounds__(BackwardShape<T, kVectors>::kWarps* kWarp,
     }
   }
   if constexpr (!kSums) return;
-  // The warps of the block in turn: (2, width) sums in shared memory, then this block's partials.
+  // Who had rows of the block in turn: (2, width) sums in shared memory, then this block's
+  // partials.
   auto* sums = reinterpret_cast<float*>(shared);
-  for (int turn = 0; turn < kWarps; ++turn) {
-    if (warp == turn) {
+  for (int turn = 0; turn < Shape::kRows; ++turn) {
+    if (team == turn) {
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) {
         const int i = j * kSpan + lane * 8;
@@ -137,7 +144,7 @@ __global__ void __launch_bounds__(BackwardShape<T, kVectors>::kWarps* kWarp,
     }
     __syncthreads();
   }
-  for (int i = threadIdx.x; i < 2 * g.width; i += kWarps * kWarp)
+  for (int i = threadIdx.x; i < 2 * g.width; i += Shape::kThreads)
     g.partials[static_cast<int64_t>(blockIdx.x) * 2 * g.width + i] = sums[i];
 }
 
@@ -151,11 +158,11 @@ struct AddToPair {
   }
 };
 
-template <class T, int kVectors>
+template <class T, class RowShape>
 KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {
-  using Shape = BackwardShape<T, kVectors>;
+  using Shape = BackwardShape<T, RowShape>;
   const int64_t blocks = std::min<int64_t>(int64_t{cuda.processors()} * Shape::kBlocks,
-                                           divide_up(g.rows, Shape::kWarps));
+                                           divide_up(g.rows, Shape::kRows));
   const bool sums = g.dw || g.dbias;
   float* partials = sums ? cuda.scratch_of<float>(blocks * 2 * g.width) : nullptr;
   const BackwardRows<T> args{static_cast<const T*>(g.dy.data),
@@ -169,14 +176,14 @@ KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {
                              g.rows,
                              g.width};
   return make_kernel([args, blocks, sums, dw = g.dw, dbias = g.dbias, stream = cuda.stream()] {
-    constexpr int kThreads = Shape::kWarps * kWarp;
+    constexpr int kThreads = Shape::kThreads;
     const auto grid = static_cast<unsigned>(blocks);
     if (!sums) {
-      norm_rows_back<T, kVectors, false><<<grid, kThreads, 0, stream>>>(args);
+      norm_rows_back<T, RowShape, false><<<grid, kThreads, 0, stream>>>(args);
       return;
     }
     const size_t shared = 2 * static_cast<size_t>(args.width) * sizeof(float);
-    norm_rows_back<T, kVectors, true><<<grid, kThreads, shared, stream>>>(args);
+    norm_rows_back<T, RowShape, true><<<grid, kThreads, shared, stream>>>(args);
     launch_finish(args.partials, blocks, 2 * args.width, AddToPair{dw, dbias, args.width}, stream);
   });
 }
@@ -197,7 +204,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_dx_mixed(MixedBackward 
   const auto gradient = [&](int i) { return __fmul_rn(g.dy.load(at + i), g.w[i]); };
   const auto hat = [&](int i) { return row.hat(g.x.load(at + i)); };
   for_lane(g.width, lane, [&](int i) { row.add(gradient(i), hat(i)); });
-  row.finish(static_cast<float>(g.width));
+  row.finish<kWarp>(static_cast<float>(g.width));
   for_lane(g.width, lane, [&](int i) {
     float d = row.dx(gradient(i), hat(i));
     if (g.dskip.data) d = __fadd_rn(g.dx.round(d), g.dskip.load(at + i));
@@ -250,8 +257,8 @@ KernelPtr lower(CudaBackend& cuda, const LayerNormBwd&, const Operands& io) {
                     usable(g.dskip, dtype) && usable(g.dx, dtype) && aligned16(g.w);
   if (!fast) return backward_mixed(cuda, g);
   KernelPtr kernel;
-  with_row(dtype, g.width, [&](auto type, auto vectors) {
-    kernel = backward_rows<decltype(type), decltype(vectors)::value>(cuda, g);
+  with_row(dtype, g.width, [&](auto type, auto shape) {
+    kernel = backward_rows<decltype(type), decltype(shape)>(cuda, g);
   });
   return kernel;
 }
