@@ -100,6 +100,22 @@ TEST(Cuda, AttentionOfEverySize) {
   }
 }
 
+// So many rows that the gradient behind the activation is worked off in two parts, not alike.
+TEST(Cuda, LinearBackwardInParts) {
+  SKIP_WITHOUT_CUDA();
+  const auto backend = cuda(/*exact=*/true), reference = make_reference_backend();
+  Maker m(DType::kBF16, kOps);
+  const int64_t rows = 90'001, n = 1024, k = 8;
+  const OpCase c =
+      m.add(LinearBwd{.act = Act::kGelu}, "",
+            {m.normal({rows, n}, m.compute), m.normal({rows, k}, m.compute),
+             m.normal({n, k}, m.compute), m.normal({rows, n}, m.compute), m.none()},
+            {m.blank({rows, k}, m.compute), m.normal({n, k}, kF32), m.normal({n}, kF32)});
+  const RunResult got = run_case(*backend, c);
+  EXPECT_EQ(got.fault, "");
+  EXPECT_EQ(difference(got.out, run_case(*reference, c).out, 1.6e-2), "");
+}
+
 TEST(Cuda, FusedEqualsPlain) {
   SKIP_WITHOUT_CUDA();
   const auto backend = cuda(/*exact=*/true);

@@ -1,5 +1,6 @@
 // Linear layers: cuBLASLt for the products, with the bias in its epilogue; activation and dropout
 // in one pass of ours over the result (cuBLASLt's GELU is the tanh form only).
+#include <algorithm>
 #include <cassert>
 
 #include "vitrum/cuda/activate.cuh"
@@ -60,6 +61,10 @@ class LinearKernel final : public Kernel {
   Gemm gemm_;
 };
 
+// The gradient behind the activation is as large as the widest tensor of a model: rows are worked
+// off in parts, so that no more than this of it is there at a time.
+constexpr size_t kMostScratch = size_t{160} << 20;
+
 class LinearBwdKernel final : public Kernel {
  public:
   LinearBwdKernel(CudaBackend& cuda, const LinearBwd& op, const Operands& io)
@@ -68,56 +73,86 @@ class LinearBwdKernel final : public Kernel {
         w_(io.in[2]),
         dx_(io.out[0]),
         dw_(operand(io.out, 1)),
-        dbias_(operand(io.out, 2)),
+        saved_(operand(io.in, 3)),
         stream_(cuda.stream()) {
-    const int64_t rows = dy_.shape.rows(), n = w_.shape[0], k = w_.shape[1];
+    const int64_t rows = dy_.shape.rows(), n = w_.shape[0];
     const bool plain = op.act == Act::kNone && op.drop == 0;
     narrows_ = dy_.dtype != w_.dtype;  // the gradient of logits that are f32 beside bf16 weights
     assert(plain || !narrows_);
+    // Draws of dropout are counted from the first row on.
+    const bool divisible = !plain && op.drop == 0;
+    const int64_t wanted =
+        divisible ? divide_up(static_cast<int64_t>(dy_.bytes()), int64_t{kMostScratch}) : 1;
+    const int64_t most =
+        std::min(rows, divide_up(divide_up(rows, wanted), kRowsAligned) * kRowsAligned);
+    const int64_t last = rows - (divide_up(rows, most) - 1) * most;
     // One block of scratch: the gradient behind the activation, then the partial column sums.
-    const size_t own = plain && !narrows_ ? 0 : (dy_.bytes() + 255) / 256 * 256;
-    auto* scratch = static_cast<std::byte*>(cuda.scratch(own + column_scratch_bytes(rows, n)));
+    const size_t bytes = static_cast<size_t>(most * n) * size_of(w_.dtype);
+    const size_t own = plain && !narrows_ ? 0 : (bytes + 255) / 256 * 256;
+    const size_t sums = std::max(column_scratch_bytes(most, n), column_scratch_bytes(last, n));
+    auto* scratch = static_cast<std::byte*>(cuda.scratch(own + sums));
     d_ = own == 0 ? dy_ : TensorView{scratch, dy_.shape, w_.dtype};
     partials_ = reinterpret_cast<float*>(scratch + own);
-    pre_ = {.dy = dy_.data,
-            .saved = operand(io.in, 3).data,
-            .d = plain ? nullptr : d_.data,
-            .dbias = dbias_.f32(),
-            .rows = rows,
+    pre_ = {.d = plain ? nullptr : d_.data,
+            .dbias = operand(io.out, 2).f32(),
             .columns = n,
             .dtype = dy_.dtype,
             .act = op.act,
             // The output of ReLU is positive exactly where it was active and kept: the kernel needs
             // the factor only, no draw.
             .drop = drop_site(operand(io.in, 4), op.drop, op.site)};
-    if (dx_)
-      to_dx_ = cuda.gemms().prepare({.m = rows, .n = k, .k = n, .in = d_.dtype, .out = dx_.dtype},
-                                    common_alignment({d_, w_, dx_}));
-    if (dw_)
-      to_dw_ = cuda.gemms().prepare({.m = n,
-                                     .n = k,
-                                     .k = rows,
-                                     .a_transposed = true,
-                                     .in = d_.dtype,
-                                     .out = dw_.dtype,
-                                     .accumulate = true},
-                                    common_alignment({d_, x_, dw_}));
+    for (int64_t first = 0; first < rows; first += most)
+      parts_.push_back(prepare(cuda, first, std::min(most, rows - first)));
   }
 
   void launch() override {
-    if (pre_.d || pre_.dbias) launch_pre_activation(pre_, partials_, stream_);
-    if (narrows_) launch_convert(dy_, d_, stream_);
-    if (dx_) to_dx_.launch(d_.data, w_.data, dx_.data);
-    if (dw_) to_dw_.launch(d_.data, x_.data, dw_.data);
+    for (const Part& part : parts_) {
+      pre_.dy = row(dy_, part.first), pre_.saved = row(saved_, part.first), pre_.rows = part.rows;
+      if (pre_.d || pre_.dbias) launch_pre_activation(pre_, partials_, stream_);
+      if (narrows_) launch_convert(dy_, d_, stream_);
+      if (dx_) part.to_dx.launch(d_.data, w_.data, row(dx_, part.first));
+      if (dw_) part.to_dw.launch(d_.data, row(x_, part.first), dw_.data);
+    }
   }
 
  private:
-  TensorView dy_, x_, w_, dx_, dw_, dbias_, d_;
+  static constexpr int64_t kRowsAligned = 128;  // a part has so many, or a multiple
+  struct Part {
+    int64_t first, rows;
+    Gemm to_dx, to_dw;
+  };
+
+  static std::byte* row(const TensorView& view, int64_t i) {
+    if (!view) return nullptr;
+    return static_cast<std::byte*>(view.data) +
+           static_cast<size_t>(i * view.shape[-1]) * size_of(view.dtype);
+  }
+
+  Part prepare(CudaBackend& cuda, int64_t first, int64_t rows) const {
+    Part part{first, rows, {}, {}};
+    const int64_t n = w_.shape[0], k = w_.shape[1];
+    if (dx_)
+      part.to_dx =
+          cuda.gemms().prepare({.m = rows, .n = k, .k = n, .in = d_.dtype, .out = dx_.dtype},
+                               common_alignment({d_, w_, dx_}));
+    if (dw_)
+      part.to_dw = cuda.gemms().prepare({.m = n,
+                                         .n = k,
+                                         .k = rows,
+                                         .a_transposed = true,
+                                         .in = d_.dtype,
+                                         .out = dw_.dtype,
+                                         .accumulate = true},
+                                        common_alignment({d_, x_, dw_}));
+    return part;
+  }
+
+  TensorView dy_, x_, w_, dx_, dw_, saved_, d_;
   PreActivation pre_;
   bool narrows_ = false;
   float* partials_ = nullptr;
   cudaStream_t stream_;
-  Gemm to_dx_, to_dw_;
+  std::vector<Part> parts_;
 };
 
 }  // namespace
