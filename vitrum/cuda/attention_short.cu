@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "vitrum/cuda/attention.cuh"
+#include "vitrum/cuda/columns.cuh"
 #include "vitrum/cuda/mma.cuh"
 
 namespace vitrum::cuda {
@@ -346,6 +347,7 @@ __global__ void __launch_bounds__(S::kThreads, S::blocks(true, kBuffers, kBiased
              shape.size);
   });
   if (!kBiased) return;
+  let_next_begin();
   float* to = args.partials + ((int64_t{at.part} * S::kGroups + at.group) * shape.heads + at.head) *
                                   shape.tokens * shape.tokens;
 #pragma unroll
@@ -364,20 +366,10 @@ __global__ void find_masked(const float* mask, int64_t size, int* masked) {
   if (threadIdx.x == 0) masked[blockIdx.x] = any;
 }
 
-// A block has 32 elements, whose parts its warps share; the order of the sum is fixed.
-__global__ void __launch_bounds__(256)
-    add_parts(const float* parts, int64_t count, int64_t size, float* to) {
-  __shared__ float sums[8][kWarp];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t i = int64_t{blockIdx.x} * kWarp + lane;
-  float sum = 0;
-  for (int64_t p = warp; i < size && p < count; p += 8) sum += parts[p * size + i];
-  sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0 || i >= size) return;
-  for (int w = 1; w < 8; ++w) sum += sums[w][lane];
-  to[i] = sum;
-}
+struct SetElements {
+  float* to;
+  __device__ void operator()(int64_t i, float sum) const { to[i] = sum; }
+};
 
 template <int kTiles, int kSteps>
 KernelPtr launch(CudaBackend& cuda, const AttentionArgs& attention, int64_t images, bool backward) {
@@ -408,8 +400,8 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& attention, int64_t imag
                                                                               square, args.masked);
     kernel<<<static_cast<unsigned>(used * shape.heads), S::kThreads, bytes, stream>>>(args);
     if (sums)
-      add_parts<<<blocks_for(shape.heads * square, kWarp), 256, 0, stream>>>(
-          args.partials, used * S::kGroups, shape.heads * square, attention.dbias);
+      launch_finish(args.partials, used * S::kGroups, shape.heads * square,
+                    SetElements{attention.dbias}, stream);
   });
 }
 

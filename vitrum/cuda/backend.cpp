@@ -31,6 +31,16 @@ void check(cudaError_t status, const char* what) {
   fail("CUDA: {} ({})", cudaGetErrorString(status), what);
 }
 
+bool begins_early() {
+  static const bool answer = [] {
+    int card = 0, major = 0;
+    return cudaGetDevice(&card) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess &&
+           major >= 9;
+  }();
+  return answer;
+}
+
 // ---- uploads ----
 
 Staging::Staging(cudaStream_t stream) : stream_(stream) {
@@ -117,6 +127,7 @@ CudaBackend::~CudaBackend() {
 static std::atomic<int64_t> bytes_in_use, peak_in_use;
 
 int64_t CudaBackend::peak_bytes() const { return peak_in_use; }
+int64_t CudaBackend::bytes_held() const { return bytes_in_use; }
 
 Buffer CudaBackend::allocate(size_t bytes) {
   if (bytes == 0) return {};

@@ -49,6 +49,7 @@ class CudaBackend final : public Backend {
   void download_later(void* to, TensorView from) override;
   void wait() override;
   int64_t peak_bytes() const override;
+  int64_t bytes_held() const;  // now
   bool host_visible() const override { return false; }
   DType usual_precision() const override { return DType::kBF16; }
   std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) override;

@@ -4,6 +4,7 @@
 // scales and positions come out of a pass that has to read the matrix anyway.
 #pragma once
 #include <algorithm>
+#include <type_traits>
 
 #include "vitrum/cuda/device.cuh"
 
@@ -85,6 +86,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
     }
   }
   if (!partials) return;
+  let_next_begin();
   store8(sums + threadIdx.x * 8, sum);
   __syncthreads();
   const int64_t across = static_cast<int64_t>(blockIdx.x) * lanes * 8 + threadIdx.x;
@@ -107,6 +109,7 @@ __global__ void __launch_bounds__(kColumnThreads)
     if (column < plan.columns)
       sum = __fadd_rn(sum, source.one(row * plan.columns + column, column));
   if (!partials) return;
+  let_next_begin();
   sums[threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.x >= kWarp || column >= plan.columns) return;
@@ -115,31 +118,47 @@ __global__ void __launch_bounds__(kColumnThreads)
   partials[blockIdx.y * plan.columns + column] = total;
 }
 
-// sink(column, sum) for every column of `parts` rows of partial sums. The block is 32 columns wide
-// and takes blockDim.y parts at a time.
-template <class Sink>
-__global__ void finish_columns(const float* partials, int64_t parts, int64_t columns, Sink sink) {
-  __shared__ float sums[16][kWarp];
+// sink(column, sum) for every column of `parts` rows of partial sums. The block is 32 columns wide;
+// its kDeep rows of threads read everything they can at once, since waiting is all that costs here.
+template <int kDeep, class Sink>
+__global__ void __launch_bounds__(kWarp* kDeep)
+    finish_columns(const float* partials, int64_t parts, int64_t columns, Sink sink) {
+  constexpr int kInFlight = 16;
+  __shared__ float sums[kDeep][kWarp];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   float sum = 0;
-  if (column < columns) {
-#pragma unroll 8
-    for (int64_t part = threadIdx.y; part < parts; part += blockDim.y)
-      sum += partials[part * columns + column];
+  wait_for_previous();
+  for (int64_t top = threadIdx.y; top < parts && column < columns; top += kInFlight * kDeep) {
+    float held[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int64_t part = top + u * kDeep;
+      held[u] = part < parts ? partials[part * columns + column] : 0.0f;
+    }
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) sum += held[u];
   }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || column >= columns) return;
   float total = 0;
-  for (unsigned y = 0; y < blockDim.y; ++y) total += sums[y][threadIdx.x];
+#pragma unroll
+  for (int y = 0; y < kDeep; ++y) total += sums[y][threadIdx.x];
   sink(column, total);
 }
 
+// Begins while the kernel that leaves the sums, given to the stream just before, still ends.
 template <class Sink>
 void launch_finish(const float* partials, int64_t parts, int64_t columns, const Sink& sink,
                    cudaStream_t stream) {
-  const dim3 block(kWarp, parts >= 32 ? 16 : parts >= 8 ? 4 : 1);
-  finish_columns<<<blocks_for(columns, kWarp), block, 0, stream>>>(partials, parts, columns, sink);
+  const auto launch = [&](auto deep) {
+    constexpr int kDeep = decltype(deep)::value;
+    launch_early(finish_columns<kDeep, Sink>, blocks_for(columns, kWarp), dim3(kWarp, kDeep),
+                 stream, partials, parts, columns, sink);
+  };
+  if (parts > 128) return launch(std::integral_constant<int, 32>{});
+  if (parts > 16) return launch(std::integral_constant<int, 8>{});
+  launch(std::integral_constant<int, 1>{});
 }
 
 // `partials` null: nothing is summed, the source is only run for what it writes.

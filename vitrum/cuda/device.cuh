@@ -272,6 +272,35 @@ void allow_shared_memory(Kernel* kernel, size_t bytes) {
         "asking for shared memory");
 }
 
+// ---- a kernel that begins while the one before it in the stream ends (sm_90) ----
+
+// In the later one: until everything the earlier one wrote is there. Before it touches any memory.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+// In the earlier one: once every block has come to this point, the later one may take its places.
+__device__ __forceinline__ void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+bool begins_early();  // whether the card can
+
+template <class... Params, class... Args>
+void launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, cudaStream_t stream,
+                  const Args&... args) {
+  cudaLaunchAttribute early{.id = cudaLaunchAttributeProgrammaticStreamSerialization};
+  early.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{.gridDim = grid,
+                                  .blockDim = block,
+                                  .stream = stream,
+                                  .attrs = &early,
+                                  .numAttrs = begins_early() ? 1u : 0u};
+  check(cudaLaunchKernelEx(&config, kernel, Params(args)...), "launching a kernel");
+}
+
 // The launch is recorded or run when the kernel is launched; mistakes show there.
 template <class... Params, class... Args>
 KernelPtr launch_kernel(CudaBackend& cuda, void (*kernel)(Params...), dim3 grid, dim3 block,

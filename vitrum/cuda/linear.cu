@@ -61,9 +61,12 @@ class LinearKernel final : public Kernel {
   Gemm gemm_;
 };
 
-// The gradient behind the activation is as large as the widest tensor of a model: rows are worked
-// off in parts, so that no more than this of it is there at a time.
-constexpr size_t kMostScratch = size_t{160} << 20;
+// The gradient behind the activation is as large as the widest tensor of a model. Where that is
+// much of all that the card holds, as with everything recomputed, rows are worked off in parts.
+int64_t most_scratch(const CudaBackend& cuda) {
+  constexpr int64_t kAlways = 64 << 20, kShare = 16;
+  return std::max(kAlways, cuda.bytes_held() / kShare);
+}
 
 class LinearBwdKernel final : public Kernel {
  public:
@@ -82,7 +85,7 @@ class LinearBwdKernel final : public Kernel {
     // Draws of dropout are counted from the first row on.
     const bool divisible = !plain && op.drop == 0;
     const int64_t wanted =
-        divisible ? divide_up(static_cast<int64_t>(dy_.bytes()), int64_t{kMostScratch}) : 1;
+        divisible ? divide_up(static_cast<int64_t>(dy_.bytes()), most_scratch(cuda)) : 1;
     const int64_t most =
         std::min(rows, divide_up(divide_up(rows, wanted), kRowsAligned) * kRowsAligned);
     const int64_t last = rows - (divide_up(rows, most) - 1) * most;

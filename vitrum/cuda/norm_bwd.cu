@@ -125,6 +125,7 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape>::kThreads,
     }
   }
   if constexpr (!kSums) return;
+  let_next_begin();
   // Who had rows of the block in turn: (2, width) sums in shared memory, then this block's
   // partials.
   auto* sums = reinterpret_cast<float*>(shared);
