@@ -71,6 +71,7 @@ class Maker {
 
 void make(Maker& m, const Normalize&);
 void make(Maker& m, const Mix&);
+void make(Maker& m, const TakeImages&);
 void make(Maker& m, const Patchify&);
 void make(Maker& m, const Linear&);
 void make(Maker& m, const Activation&);

@@ -50,6 +50,36 @@ void make(Maker& m, const Mix&) {
   }
 }
 
+// Rows of all kinds: as it is, shifted far and near, mirrored, with boxes in a corner, of one odd
+// pixel and over everything, shifted out of sight, and none. Streams start anywhere in a block.
+void make(Maker& m, const TakeImages&) {
+  for (const Shape& s : kImages) {
+    const int64_t batch = 9, h = s[2], w = s[3];
+    HostTensor rows{.shape = {batch, 16}, .dtype = kI32};
+    const std::array<std::array<int64_t, 8>, 9> kinds = {{{0, 0, 0, 0, 0, 0, 0, 0},
+                                                          {0, 3, -2, 0, 0, 0, 0, 0},
+                                                          {0, -4, 5, 1, 2, 1, h - 3, w - 2},
+                                                          {0, 0, 0, 1, h - 1, w - 1, 1, 1},
+                                                          {0, 1, 1, 0, 0, 0, h, w},
+                                                          {0, h, 0, 0, 0, 0, 3, 3},
+                                                          {0, 0, -w - 4, 1, 1, 0, 3, 5},
+                                                          {-1, 2, 2, 1, 0, 0, 0, 0},
+                                                          {0, 2, 2, 1, 5, 5, 0, 0}}};
+    const HostTensor words = m.below({batch, 8}, 1 << 30, kI32),
+                     which = m.below({batch}, s[0], kI32);
+    for (size_t b = 0; b < kinds.size(); ++b) {
+      rows.values.insert(rows.values.end(), kinds[b].begin(), kinds[b].end());
+      if (kinds[b][0] == 0) rows.values[b * 16] = which.values[b];
+      rows.values.insert(rows.values.end(), &words.values[b * 8], &words.values[b * 8] + 8);
+    }
+    const HostTensor images = m.below(s, 256, DType::kU8),
+                     noise = m.below({s[1], 4096}, 256, DType::kU8),
+                     out = m.blank({batch, s[1], h, w}, DType::kU8);
+    m.add(TakeImages{}, "colour", {images, rows, m.none()}, {out});
+    m.add(TakeImages{}, "noise", {images, rows, noise}, {out});
+  }
+}
+
 void make(Maker& m, const Patchify&) {
   struct Patch {
     Shape image;

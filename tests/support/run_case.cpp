@@ -117,7 +117,7 @@ RunResult run_case(Backend& backend, const OpCase& c) {
   Operands io;
   for (const HostTensor& t : c.in) io.in.push_back(in.emplace_back(backend, t).view());
   for (const HostTensor& t : c.out) io.out.push_back(out.emplace_back(backend, t).view());
-  std::vector<std::unique_ptr<Kernel>> kernels;
+  Kernels kernels;
   kernels.push_back(backend.lower(c.op, io));
   backend.prepare(std::move(kernels))->run();
 

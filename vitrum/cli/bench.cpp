@@ -114,10 +114,7 @@ class Training final : public Workload {
   Training(const ModelSpec& spec, const Options& o, DType compute, Backend& backend)
       : batch_(synthetic_batch(spec.config, o.batch)),
         train_(spec, recipe(o.batch, o.recompute), compute, backend) {}
-  void start() override {
-    train_.backward(batch_, batch_.count, step_);
-    train_.update(1e-4, step_++);
-  }
+  void start() override { train_.run(batch_, 1e-4, step_++); }
   void finish() override { train_.results(); }
   void run_traced(const Program::Trace& after) override { train_.run_traced(after); }
 

@@ -152,13 +152,14 @@ std::string opening(Trainer& t) {
   const std::string accumulated = r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "";
   return fmt::format(
       "model   {}: {} parameters, images {}x{}x{}, {} outputs\n{}"
-      "data    {}: {} training and {} test images, {} classes\n"
+      "data    {}: {} training and {} test images, {} classes{}\n"
       "plan    {} epochs of {} steps, batch {}{}, lr {}\n"
       "device  {}, {}; {} for weights and optimiser, {} for activations\n"
       "{}run     {}{}",
       t.model().architecture, with_commas(t.store().parameter_count()), c.channels(), c.image_h(),
       c.image_w(), c.classes(), teacher_line(t), r.data, with_commas(t.data().train().size()),
-      with_commas(t.data().test().size()), t.data().train().classes().size(), t.total_epochs(),
+      with_commas(t.data().test().size()), t.data().train().classes().size(),
+      t.keeps_images() ? "; the device keeps the images" : "", t.total_epochs(),
       with_commas(per_epoch), r.batch_size, accumulated, r.lr, t.backend().name(),
       r.precision == Precision::kBF16 ? "bf16" : "f32", human_bytes(stored_bytes(t.store())),
       human_bytes(t.activation_bytes()), learning(t), t.directory(),

@@ -50,12 +50,19 @@ class PhiloxStream {
     const double u = 1.0 - uniform(), v = uniform();
     return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
   }
+  uint32_t position() const { return 4 * counter_[0] + used_ - 4; }  // words drawn so far
 
  private:
   uint64_t seed_;
   PhiloxBlock counter_, block_{};
   unsigned used_ = 4;
 };
+
+// The word that a PhiloxStream draws after `position` others.
+constexpr uint32_t stream_word(uint64_t seed, uint32_t stream, uint64_t index, uint32_t position) {
+  return philox(seed, {position / 4, stream, static_cast<uint32_t>(index),
+                       static_cast<uint32_t>(index >> 32)})[position % 4];
+}
 
 // Stream ids of host-side uses.
 inline constexpr uint32_t kInitStream = 1, kShuffleStream = 2, kAugmentStream = 3,

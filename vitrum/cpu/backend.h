@@ -106,6 +106,7 @@ inline DropSite drop_site(const RandomState& rng, float drop, uint32_t site) {
 using KernelPtr = std::unique_ptr<Kernel>;
 KernelPtr lower(CpuBackend& cpu, const Normalize& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Mix& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const TakeImages& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Patchify& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Linear& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Activation& op, const Operands& io);

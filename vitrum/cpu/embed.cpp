@@ -64,6 +64,77 @@ KernelPtr lower(CpuBackend& cpu, const Mix&, const Operands& io) {
   });
 }
 
+namespace {
+
+struct TakeArgs {
+  const uint8_t* images;
+  const ImageRow* rows;
+  const uint8_t* noise;  // may be null
+  uint8_t* out;
+  int64_t channels, height, width;
+};
+
+// Columns [right, right + width) of a line, zeros where it has none.
+void take_line(const uint8_t* line, int64_t right, bool mirror, uint8_t* out, int64_t width) {
+  const int64_t begin = std::clamp<int64_t>(-right, 0, width),
+                end = std::clamp<int64_t>(width - right, begin, width);
+  std::fill_n(out, begin, uint8_t{0});
+  std::copy(line + right + begin, line + right + end, out + begin);
+  std::fill(out + end, out + width, uint8_t{0});
+  if (mirror) std::reverse(out, out + width);
+}
+
+void erase_box(const TakeArgs& a, const ImageRow& row, int64_t c, uint8_t* plane) {
+  const uint64_t seed = (uint64_t{row.seed_high} << 32) | row.seed_low,
+                 index = (uint64_t{row.index_high} << 32) | row.index_low;
+  const auto area = static_cast<uint32_t>(row.height * row.width);
+  const uint32_t first = row.position + static_cast<uint32_t>(c) * ((area + 1) / 2);
+  uint32_t pixel = 0, word = 0;
+  for (int64_t y = row.top; y < row.top + row.height; ++y) {
+    uint8_t* const to = plane + y * a.width + row.left;
+    if (!a.noise) std::fill_n(to, row.width, static_cast<uint8_t>(row.colour >> (8 * c)));
+    for (int64_t x = 0; x < row.width && a.noise; ++x, ++pixel) {
+      word = pixel % 2 ? word >> 16 : stream_word(seed, row.stream, index, first + pixel / 2);
+      to[x] = a.noise[c * 4096 + (word & 0xffff) / 16];
+    }
+  }
+}
+
+void take_plane(const TakeArgs& a, int64_t plane) {
+  const int64_t size = a.height * a.width, c = plane % a.channels;
+  const ImageRow& row = a.rows[plane / a.channels];
+  uint8_t* const out = a.out + plane * size;
+  if (row.image < 0) return static_cast<void>(std::fill_n(out, size, uint8_t{0}));
+  const uint8_t* const image = a.images + (row.image * a.channels + c) * size;
+  for (int64_t y = 0; y < a.height; ++y) {
+    const int64_t from = y + row.down;
+    if (from >= 0 && from < a.height)
+      take_line(image + from * a.width, row.right, row.mirror != 0, out + y * a.width, a.width);
+    else
+      std::fill_n(out + y * a.width, a.width, uint8_t{0});
+  }
+  erase_box(a, row, c, out);
+}
+
+}  // namespace
+
+KernelPtr lower(CpuBackend& cpu, const TakeImages&, const Operands& io) {
+  const Shape& s = io.out[0].shape;  // (B, C, H, W)
+  const TakeArgs args{.images = io.in[0].u8(),
+                      .rows = static_cast<const ImageRow*>(io.in[1].data),
+                      .noise = operand(io.in, 2).u8(),
+                      .out = io.out[0].u8(),
+                      .channels = s[1],
+                      .height = s[2],
+                      .width = s[3]};
+  const Chunks chunks = chunk_rows(s[0] * s[1], s[2] * s[3]);
+  return make_kernel([&cpu, args, chunks] {
+    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+      for (int64_t p = first; p < last; ++p) take_plane(args, p);
+    });
+  });
+}
+
 KernelPtr lower(CpuBackend& cpu, const Patchify& op, const Operands& io) {
   const Shape& s = io.in[0].shape;
   const PatchifyArgs args{.image = pixels(io.in[0]),

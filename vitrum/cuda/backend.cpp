@@ -226,7 +226,7 @@ class ProfilerRange {
 
 class CapturedSequence final : public Sequence {
  public:
-  CapturedSequence(std::vector<std::unique_ptr<Kernel>> kernels, cudaStream_t stream)
+  CapturedSequence(Kernels kernels, cudaStream_t stream)
       : Sequence(std::move(kernels)), stream_(stream) {}
   ~CapturedSequence() override {
     if (graph_) cudaGraphExecDestroy(graph_);
@@ -274,7 +274,7 @@ class CapturedSequence final : public Sequence {
 
 }  // namespace
 
-std::unique_ptr<Sequence> CudaBackend::prepare(std::vector<std::unique_ptr<Kernel>> kernels) {
+std::unique_ptr<Sequence> CudaBackend::prepare(Kernels kernels) {
   return std::make_unique<CapturedSequence>(std::move(kernels), stream_);
 }
 

@@ -53,7 +53,7 @@ class CudaBackend final : public Backend {
   bool host_visible() const override { return false; }
   DType usual_precision() const override { return DType::kBF16; }
   std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) override;
-  std::unique_ptr<Sequence> prepare(std::vector<std::unique_ptr<Kernel>> kernels) override;
+  std::unique_ptr<Sequence> prepare(Kernels kernels) override;
 
   cudaStream_t stream() const { return stream_; }
   int processors() const { return processors_; }
@@ -99,6 +99,7 @@ using KernelPtr = std::unique_ptr<Kernel>;
 // One overload per op; an op without one does not compile.
 KernelPtr lower(CudaBackend& cuda, const Normalize& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Mix& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const TakeImages& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Activation& op, const Operands& io);

@@ -1,4 +1,5 @@
-// From pixels to patches: normalisation and the cut, straight from bytes in one pass.
+// From images to patches: a batch taken out of a data set and augmented, mixed, and then normalised
+// and cut, straight from bytes in one pass.
 #include "vitrum/cuda/device.cuh"
 
 namespace vitrum::cuda {
@@ -30,6 +31,39 @@ __global__ void __launch_bounds__(kThreads)
   const float own = box ? 0.f : m[1];
   const int64_t partner = static_cast<int64_t>(m[0]) * size + i % size;
   y[i] = fmaf(static_cast<float>(x[i]), own, static_cast<float>(x[partner]) * (1.f - own));
+}
+
+// Byte `pixel` of the box that a row erases from channel c.
+__device__ uint8_t erased(const ImageRow& row, const uint8_t* noise, uint32_t c, uint32_t pixel) {
+  if (!noise) return static_cast<uint8_t>(row.colour >> (8 * c));
+  const uint32_t words = (static_cast<uint32_t>(row.height * row.width) + 1) / 2;
+  const uint32_t word = stream_word((uint64_t{row.seed_high} << 32) | row.seed_low, row.stream,
+                                    (uint64_t{row.index_high} << 32) | row.index_low,
+                                    row.position + c * words + pixel / 2);
+  return noise[c * 4096 + (word >> (16 * (pixel % 2)) & 0xffff) / 16];
+}
+
+// A plane of one image a block.
+__global__ void __launch_bounds__(kThreads)
+    take_images(const uint8_t* images, const ImageRow* rows, const uint8_t* noise, uint8_t* out,
+                int channels, int height, int width) {
+  const int c = static_cast<int>(blockIdx.x) % channels, size = height * width;
+  const ImageRow row = rows[blockIdx.x / channels];
+  const uint8_t* const plane = images + (static_cast<int64_t>(row.image) * channels + c) * size;
+  out += static_cast<int64_t>(blockIdx.x) * size;
+  for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) {
+    const int y = i / width, x = i - y * width;
+    const int from_y = y + row.down, from_x = (row.mirror ? width - 1 - x : x) + row.right;
+    const int box_y = y - row.top, box_x = x - row.left;
+    uint8_t byte = 0;
+    if (row.image >= 0) {
+      if (box_y >= 0 && box_y < row.height && box_x >= 0 && box_x < row.width)
+        byte = erased(row, noise, c, static_cast<uint32_t>(box_y * row.width + box_x));
+      else if (from_y >= 0 && from_y < height && from_x >= 0 && from_x < width)
+        byte = plane[from_y * width + from_x];
+    }
+    out[i] = byte;
+  }
 }
 
 // Sizes of an image and of its patches. Index is 32 bits wide wherever that is enough: the kernels
@@ -126,6 +160,15 @@ KernelPtr lower(CudaBackend& cuda, const Mix&, const Operands& io) {
                        static_cast<const uint8_t*>(io.in[0].data), io.in[1].f32(), io.out[0].f32(),
                        s[1] * s[2] * s[3], static_cast<int>(s[2]), static_cast<int>(s[3]),
                        s.numel());
+}
+
+KernelPtr lower(CudaBackend& cuda, const TakeImages&, const Operands& io) {
+  const Shape& s = io.out[0].shape;  // (B, C, H, W)
+  return launch_kernel(cuda, take_images, static_cast<unsigned>(s[0] * s[1]), kThreads, 0,
+                       static_cast<const uint8_t*>(io.in[0].u8()),
+                       static_cast<const ImageRow*>(io.in[1].data),
+                       static_cast<const uint8_t*>(operand(io.in, 2).u8()), io.out[0].u8(),
+                       static_cast<int>(s[1]), static_cast<int>(s[2]), static_cast<int>(s[3]));
 }
 
 KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io) {

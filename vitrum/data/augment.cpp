@@ -96,6 +96,12 @@ AugmentParts parse_augment(std::string_view text) {
   return all;
 }
 
+bool op_can_do(const Augment& a) {
+  const auto used = [](double strength) { return strength != 0; };
+  return !a.resized_crop && a.policies.empty() &&
+         std::none_of(a.jitter.begin(), a.jitter.end(), used);
+}
+
 Transform::Transform(const Preprocess& preprocess, const Augment& augment)
     : size_(preprocess),
       augment_(augment),
@@ -145,6 +151,26 @@ void Transform::shift(const Shift& by, std::span<const uint8_t> in, std::span<ui
     }
     plane += static_cast<size_t>(size_.height) * width;
   }
+}
+
+ImageRow Transform::row(const SampleKey& key, bool mild) const {
+  const Shift by = draw_shift(key);
+  ImageRow row{.image = static_cast<int32_t>(key.index),
+               .down = by.down,
+               .right = by.right,
+               .mirror = by.mirror};
+  if (mild || augment_.erase.probability <= 0) return row;
+  PhiloxStream random = key.stream(kEraseStream);
+  const Window box = eraser_.draw_box(size_.height, size_.width, random);
+  const ByteColour colour = eraser_.draw_colour(size_.channels, random);
+  row.top = box.top, row.left = box.left, row.height = box.height, row.width = box.width;
+  for (size_t c = 0; c < colour.size(); ++c) row.colour |= uint32_t{colour[c]} << (8 * c);
+  row.position = random.position(), row.stream = key.stream_id(kEraseStream);
+  row.seed_low = static_cast<uint32_t>(key.seed),
+  row.seed_high = static_cast<uint32_t>(key.seed >> 32);
+  row.index_low = static_cast<uint32_t>(key.stream_index());
+  row.index_high = static_cast<uint32_t>(key.stream_index() >> 32);
+  return row;
 }
 
 void Transform::draw_edits(const SampleKey& key) {

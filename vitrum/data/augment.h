@@ -12,6 +12,7 @@
 #include "vitrum/data/erase.h"
 #include "vitrum/data/policy.h"
 #include "vitrum/data/preprocess.h"
+#include "vitrum/graph/op.h"
 
 namespace vitrum {
 
@@ -33,6 +34,9 @@ struct Augment {
   ByteColour fill = {};              // where timm's policies look past the border
 };
 
+// Whether the op TakeImages does all of it: shifts, flips and erasing.
+bool op_can_do(const Augment& augment);
+
 // What a recipe's `augment` says: parts joined by '+', as in "crop-flip+trivial-m0.5". Fails on a
 // part that is neither a crop nor a policy.
 struct AugmentParts {
@@ -47,10 +51,11 @@ struct SampleKey {
   int64_t epoch = 0, index = 0;
   int repetition = 0;  // of the image in its epoch
 
-  PhiloxStream stream(uint32_t id) const {
-    return {seed, id | static_cast<uint32_t>(repetition) << 8,
-            static_cast<uint64_t>(epoch) << 32 | static_cast<uint64_t>(index)};
+  uint32_t stream_id(uint32_t id) const { return id | static_cast<uint32_t>(repetition) << 8; }
+  uint64_t stream_index() const {
+    return static_cast<uint64_t>(epoch) << 32 | static_cast<uint64_t>(index);
   }
+  PhiloxStream stream(uint32_t id) const { return {seed, stream_id(id), stream_index()}; }
 };
 
 // Preprocesses and augments one image after the other; keeps scratch memory, so give each thread
@@ -64,6 +69,10 @@ class Transform {
 
   // Writes (channels, height, width) to `out`. `mild`: crop and flip only.
   void apply(const Image& part, const SampleKey& key, bool mild, std::span<uint8_t> out);
+
+  // What apply() does to the image once it is preprocessed, for the op TakeImages; where that can
+  // do it.
+  ImageRow row(const SampleKey& key, bool mild) const;
 
  private:
   struct Shift {

@@ -31,14 +31,22 @@ class Eraser {
 
   // Draws the box that is erased; empty where the image is spared.
   Window draw_box(int height, int width, PhiloxStream& random) const;
+  // The colour it takes, a channel each; of kPixel there is none, and nothing is drawn.
+  std::array<uint8_t, 3> draw_colour(int channels, PhiloxStream& random) const;
   // Erases one box, or nothing, from `pixels` (channels, height, width).
   void apply(int channels, int height, int width, PhiloxStream& random, uint8_t* pixels) const;
 
- private:
+  // (3, 2^kBits): a normal pixel of each channel by so many random bits.
   static constexpr int kBits = 12;
+  const std::vector<uint8_t>& normal() const { return normal_; }
+
+ private:
+  uint8_t pixel(int channel, uint32_t bits) const {  // by the upper ones of 16
+    return normal_[static_cast<size_t>(channel) << kBits | (bits & 0xffffu) >> (16 - kBits)];
+  }
+
   Erase erase_;
-  // A normal pixel of each channel by 12 random bits.
-  std::array<std::vector<uint8_t>, 3> normal_;
+  std::vector<uint8_t> normal_;
 };
 
 }  // namespace vitrum

@@ -33,8 +33,9 @@ struct Loader::State {
   State(const Dataset& data, const LoaderConfig& options)
       : dataset(data), config(options), slots(static_cast<size_t>(options.prefetch)) {
     const auto& p = config.preprocess;
-    sample_bytes = static_cast<size_t>(p.channels) * static_cast<size_t>(p.height) *
-                   static_cast<size_t>(p.width);
+    if (!config.rows)
+      sample_bytes = static_cast<size_t>(p.channels) * static_cast<size_t>(p.height) *
+                     static_cast<size_t>(p.width);
     batches = (dataset.size() + config.batch_size - 1) / config.batch_size;
     chunk_size = chunk_of(dataset);
     chunks_per_batch = (config.batch_size + chunk_size - 1) / chunk_size;
@@ -62,6 +63,7 @@ struct Loader::State {
   void shape(Batch& batch) const {
     const auto n = static_cast<size_t>(config.batch_size);
     if (batch.storage.size() != n * sample_bytes) batch.storage = allocate_host(n * sample_bytes);
+    batch.rows.resize(config.rows ? n : 0);
     batch.labels.resize(n);
     batch.indices.resize(n);
     batch.mix.resize(config.mix.any() ? n : 0);
@@ -136,6 +138,7 @@ void Loader::State::fill(int64_t chunk, Transform& transform, Image& image) {
     const int64_t position = number * config.batch_size + row;
     const auto r = static_cast<size_t>(row);
     const auto blacken = [&] {
+      if (config.rows) batch.rows[r] = {};
       std::ranges::fill(batch.pixels().subspan(r * sample_bytes, sample_bytes), uint8_t{0});
     };
     if (position >= dataset.size()) {
@@ -159,6 +162,7 @@ void Loader::State::fill_sample(Batch& batch, int64_t row, int64_t position, Tra
   const int64_t index = order[static_cast<size_t>(position / config.repeat)];
   const SampleKey key{config.seed, epoch, index, static_cast<int>(position % config.repeat)};
   batch.labels[r] = dataset.label(index), batch.indices[r] = index;
+  if (config.rows) return static_cast<void>(batch.rows[r] = transform.row(key, mild()));
   dataset.read_part(
       index, [&](int height, int width) { return transform.part(height, width, key); }, image);
   try {
@@ -175,6 +179,7 @@ Loader::Loader(const Dataset& dataset, const LoaderConfig& config) {
   if (dataset.size() < 1 || dataset.size() > int64_t{UINT32_MAX})
     fail_input("a data set of {} images", dataset.size());
   assert(config.threads >= 1 && config.prefetch >= 1 && config.repeat >= 1);
+  assert(!config.rows || op_can_do(config.augment));
   const Transform checked(config.preprocess, config.augment);  // fails here rather than in a worker
   state_ = std::make_unique<State>(dataset, config);
   state_->start_workers();
@@ -183,6 +188,7 @@ Loader::Loader(const Dataset& dataset, const LoaderConfig& config) {
 Loader::~Loader() = default;
 
 int64_t Loader::batches() const { return state_->batches; }
+const LoaderConfig& Loader::config() const { return state_->config; }
 
 void Loader::start(int64_t epoch, int64_t first_batch) {
   State& s = *state_;

@@ -25,8 +25,9 @@ struct LoaderConfig {
   Augment augment;  // all off by default: evaluation
   MixConfig mix;
   int64_t strong_epochs = INT64_MAX;  // later ones have crop and flip only, and nothing mixed
-  int repeat = 1;  // an image follows itself so many times, each augmented anew; an epoch is as
-                   // long as ever and sees the fewer images
+  int repeat = 1;     // an image follows itself so many times, each augmented anew; an epoch is as
+                      // long as ever and sees the fewer images
+  bool rows = false;  // no pixels: Batch::rows says what the op TakeImages makes them of
   bool tolerant = false;  // an unreadable image is black and has its reason in Batch::errors
 };
 
@@ -35,6 +36,7 @@ struct LoaderConfig {
 struct Batch {
   int64_t count = 0;
   Buffer storage;                   // cache-line aligned
+  std::vector<ImageRow> rows;       // (batch_size), in place of pixels: else empty
   std::vector<int32_t> labels;      // (batch_size)
   std::vector<int64_t> indices;     // (batch_size): which sample of the dataset
   std::vector<MixRow> mix;          // (batch_size), where the loader mixes: else empty
@@ -54,6 +56,7 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   int64_t batches() const;  // per epoch, the last smaller one included
+  const LoaderConfig& config() const;
 
   // Begins an epoch at batch `first_batch`; whatever was under way is dropped.
   void start(int64_t epoch, int64_t first_batch = 0);

@@ -49,6 +49,21 @@ struct Normalize {
 // the box [top, bottom) x [left, right) the partner's, elsewhere own * pixel + (1 - own) * the
 // partner's. Mixup has no box, CutMix own = 1.
 struct Mix : Final {};
+// What becomes of one image of a batch: shifted, mirrored, and a box of the result erased.
+struct ImageRow {
+  int32_t image = -1;           // which one; -1: none, all is black
+  int32_t down = 0, right = 0;  // pixel (y, x) is (y + down, x + right) of it, black outside
+  int32_t mirror = 0;           // not 0: left-right, after the shift
+  int32_t top = 0, left = 0, height = 0, width = 0;  // the box; may be empty
+  uint32_t colour = 0;                               // of the box, 8 bits a channel
+  // Or of its noise: the place in a PhiloxStream (seed, stream, index) where it begins.
+  uint32_t position = 0, stream = 0, seed_low = 0, seed_high = 0, index_low = 0, index_high = 0;
+  uint32_t unused = 0;
+};
+// (images (N, C, H, W) u8, rows (B, 16) i32: an ImageRow each, noise? (C, 4096) u8) -> (B, C, H, W)
+// u8. With noise, a channel's box takes 16 bits of the stream a pixel, by rows, the low half of a
+// word first and every channel beginning with a word; the upper 12 of them choose the byte.
+struct TakeImages : Final {};
 struct Patchify {  // (image (B, C, H, W), scale? (C), shift? (C)) -> (B, N, C * P * P)
   int64_t patch_h = 0, patch_w = 0;
   PatchOrder order = PatchOrder::kChannelFirst;
@@ -233,13 +248,13 @@ struct Perturb : Final {
 struct Copy : Final {};  // (x) -> x of the same shape and type: state put aside and brought back
 
 using Op =
-    std::variant<Normalize, Mix, Patchify, Linear, Activation, LayerNorm, AddLayerNorm, Attention,
-                 RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath, Tokens, Pool,
-                 Conv2d, MaxPool, BatchNorm, FrozenBatchNorm, RunningStats, CrossEntropy, Argmax,
-                 LogSoftmax, TrainMetrics, LinearBwd, ActivationBwd, LayerNormBwd, AttentionBwd,
-                 RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd, Conv2dBwd, MaxPoolBwd,
-                 BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep, Orthogonalize, Perturb,
-                 Copy, AttentionProbs, AttentionProbsGrad>;
+    std::variant<Normalize, Mix, TakeImages, Patchify, Linear, Activation, LayerNorm, AddLayerNorm,
+                 Attention, RelativeBias, GatherTokens, Add, ChannelScale, Dropout, DropPath,
+                 Tokens, Pool, Conv2d, MaxPool, BatchNorm, FrozenBatchNorm, RunningStats,
+                 CrossEntropy, Argmax, LogSoftmax, TrainMetrics, LinearBwd, ActivationBwd,
+                 LayerNormBwd, AttentionBwd, RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd,
+                 Conv2dBwd, MaxPoolBwd, BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep,
+                 Orthogonalize, Perturb, Copy, AttentionProbs, AttentionProbsGrad>;
 
 std::string_view name_of(const Op& op);
 

@@ -99,6 +99,13 @@ Evaluator::Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, D
                from),
       logits_(static_cast<size_t>(batch * model.config.classes())) {}
 
+void Evaluator::run_model(const Batch& batch) {
+  if (!images_) return program_.run(batch.pixels().data());
+  images_->upload(batch);
+  images_->program().run();
+  program_.run();
+}
+
 Evaluation Evaluator::run(Loader& loader, int64_t classes, const KeepGoing& keep_going) {
   const size_t outputs = logits_.size() / static_cast<size_t>(batch());
   EvaluationTotals totals(classes);
@@ -106,7 +113,7 @@ Evaluation Evaluator::run(Loader& loader, int64_t classes, const KeepGoing& keep
   Batch batch;
   loader.start(0);
   for (int64_t done = 0; (!keep_going || keep_going(done)) && loader.next(batch); ++done) {
-    program_.run(batch.pixels().data());
+    run_model(batch);
     program_.read_logits(logits_.data());
     for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i) {
       const auto logits = std::span(logits_).subspan(i * outputs, outputs);

@@ -2,12 +2,14 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "vitrum/data/loader.h"
 #include "vitrum/infer/model_program.h"
+#include "vitrum/infer/resident_images.h"
 
 namespace vitrum {
 
@@ -57,13 +59,20 @@ class Evaluator {
   Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
             Arena weights = Arena::kMaster, From from = From::kPixels);
 
+  // Where the loader's batches have rows in place of pixels: who makes pixels of them.
+  TensorView pixels() const { return program_.pixels(); }
+  void set_images(std::unique_ptr<ResidentImages> images) { images_ = std::move(images); }
+
   Evaluation run(Loader& loader, int64_t classes, const KeepGoing& keep_going = {});
 
   int64_t batch() const { return program_.batch(); }
   const Plan& plan() const { return program_.plan(); }
 
  private:
+  void run_model(const Batch& batch);
+
   ModelProgram program_;
+  std::unique_ptr<ResidentImages> images_;
   std::vector<float> logits_;
 };
 

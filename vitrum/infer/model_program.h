@@ -42,6 +42,8 @@ class ModelProgram {
   const Plan& plan() const { return program_.plan(); }
 
   void run(const uint8_t* pixels);  // (batch, C, H, W); or the bytes of features
+  void run() { program_.run(); }    // on what pixels() holds
+  TensorView pixels() const { return program_[model_.image]; }
   void read_logits(float* to) const { program_.download(to, model_.logits); }
   void read_features(float* to) const { program_.download(to, model_.features); }
   Shape tap_shape(size_t i) const { return taps_[i].shape(); }

@@ -39,6 +39,36 @@ void run(const Mix&, const Operands& io) {
   write(io.out[0], out);
 }
 
+// Byte (y, x) of channel c in the row's box.
+static double erased(const ImageRow& row, const Values& noise, int64_t c, int64_t y, int64_t x) {
+  if (noise.empty()) return row.colour >> (8 * c) & 0xff;
+  const int64_t pixel = (y - row.top) * row.width + x - row.left;
+  const int64_t words = (int64_t{row.height} * row.width + 1) / 2;  // of a channel
+  const uint32_t word = stream_word((uint64_t{row.seed_high} << 32) | row.seed_low, row.stream,
+                                    (uint64_t{row.index_high} << 32) | row.index_low,
+                                    row.position + static_cast<uint32_t>(c * words + pixel / 2));
+  return noise[c * 4096 + (word >> (16 * (pixel % 2)) & 0xffff) / 16];
+}
+
+void run(const TakeImages&, const Operands& io) {
+  const Shape& s = io.out[0].shape;
+  const int64_t height = s[2], width = s[3];
+  const Values images = read(io.in[0]), noise = read(at(io.in, 2));
+  const auto* const rows = static_cast<const ImageRow*>(io.in[1].data);
+  Values out(static_cast<size_t>(s.numel()));
+  for (int64_t i = 0; i < s.numel(); ++i) {
+    const int64_t x = i % width, y = i / width % height, c = i / (width * height) % s[1];
+    const ImageRow& row = rows[i / (width * height * s[1])];
+    if (row.image < 0) continue;
+    const int64_t from_y = y + row.down, from_x = (row.mirror ? width - 1 - x : x) + row.right;
+    if (y >= row.top && y < row.top + row.height && x >= row.left && x < row.left + row.width)
+      out[i] = erased(row, noise, c, y, x);
+    else if (from_y >= 0 && from_y < height && from_x >= 0 && from_x < width)
+      out[i] = images[((row.image * s[1] + c) * height + from_y) * width + from_x];
+  }
+  write(io.out[0], out);
+}
+
 void run(const Patchify& op, const Operands& io) {
   const Values image = normalized(io.in[0], at(io.in, 1), at(io.in, 2));
   const Shape& s = io.in[0].shape;

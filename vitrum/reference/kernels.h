@@ -7,6 +7,7 @@ namespace vitrum::reference {
 
 void run(const Normalize&, const Operands& io);
 void run(const Mix&, const Operands& io);
+void run(const TakeImages&, const Operands& io);
 void run(const Patchify&, const Operands& io);
 void run(const Linear&, const Operands& io);
 void run(const Activation&, const Operands& io);

@@ -43,6 +43,10 @@ void write(const TensorView& to, const Values& values) {
       std::transform(values.begin(), values.end(), to.i32(),
                      [](double x) { return static_cast<int32_t>(x); });
       break;
+    case DType::kU8:
+      std::transform(values.begin(), values.end(), to.u8(),
+                     [](double x) { return static_cast<uint8_t>(x); });
+      break;
     default: assert(!"no op has results of this dtype"); break;
   }
 }

@@ -36,10 +36,12 @@ std::unique_ptr<Kernel> make_kernel(F f) {
   return std::make_unique<Closure>(std::move(f));
 }
 
-// A whole program's kernels, replayed as one unit. On a CPU a loop; on a GPU one captured graph.
+// The kernels of a program, or of several in a row, replayed as one unit. On a CPU a loop; on a GPU
+// one captured graph.
+using Kernels = std::vector<std::shared_ptr<Kernel>>;
 class Sequence {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<Kernel>> kernels) : kernels_(std::move(kernels)) {}
+  explicit Sequence(Kernels kernels) : kernels_(std::move(kernels)) {}
   virtual ~Sequence() = default;
   virtual void run() {
     for (auto& kernel : kernels_) kernel->launch();
@@ -51,9 +53,10 @@ class Sequence {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   size_t size() const { return kernels_.size(); }
+  const Kernels& kernels() const { return kernels_; }
 
  protected:
-  std::vector<std::unique_ptr<Kernel>> kernels_;
+  Kernels kernels_;
 };
 
 // One device and one stream of work on it. Programs of the same backend never run at the same time.
@@ -75,7 +78,7 @@ class Backend {
   // What `--precision auto` means here: the fastest precision that trains as well as f32.
   virtual DType usual_precision() const { return DType::kF32; }
   virtual std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) = 0;
-  virtual std::unique_ptr<Sequence> prepare(std::vector<std::unique_ptr<Kernel>> kernels) {
+  virtual std::unique_ptr<Sequence> prepare(Kernels kernels) {
     return std::make_unique<Sequence>(std::move(kernels));
   }
 };

@@ -26,7 +26,7 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
   arena_ = store.backend().allocate(static_cast<size_t>(plan_.bytes));
   for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id)
     views_.push_back(bind(g, id, options));
-  std::vector<std::unique_ptr<Kernel>> kernels;
+  Kernels kernels;
   for (const Node& node : g.nodes) {
     Operands io;
     const auto view = [&](ValueId id) {
@@ -84,6 +84,15 @@ TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& optio
   }
   const int64_t offset = plan_.offset[static_cast<size_t>(id)];
   return offset < 0 ? TensorView{} : TensorView{arena_.data() + offset, info.shape, info.dtype};
+}
+
+std::unique_ptr<Sequence> Program::join(std::span<Program* const> programs) {
+  Kernels all;
+  for (const Program* program : programs) {
+    const Kernels& own = program->sequence_->kernels();
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return programs.front()->store_.backend().prepare(std::move(all));
 }
 
 void Program::run_traced(const Trace& after) {

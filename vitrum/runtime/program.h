@@ -67,6 +67,9 @@ class Program {
 
   const Plan& plan() const { return plan_; }
   size_t kernels() const { return sequence_->size(); }
+  // The programs one after the other, as one unit: one launch where a device has that. They share a
+  // backend and outlive it.
+  static std::unique_ptr<Sequence> join(std::span<Program* const> programs);
 
  private:
   TensorView bind(const Graph& g, ValueId id, const CompileOptions& options);

@@ -107,6 +107,7 @@ void each_key(R& r, Visit&& visit) {
   visit("checkpoint_every", r.checkpoint_every, Range{});
   visit("eval_every", r.eval_every, kCount);
   visit("workers", r.workers, Range{0, 1024});
+  visit("data_on_device", r.data_on_device, Range{});
   visit("lora", r.lora, Range{0, 1 << 16});
   visit("lora_alpha", r.lora_alpha, kPositive);
   visit("lora_targets", r.lora_targets, Range{});
@@ -123,6 +124,7 @@ std::vector<std::string> names(MuonScale) { return {"original", "match_rms_adamw
 std::vector<std::string> names(ScheduleKind) { return {"constant", "cosine", "linear"}; }
 std::vector<std::string> names(ScheduleUnit) { return {"step", "epoch"}; }
 std::vector<std::string> names(Precision) { return {"auto", "f32", "bf16"}; }
+std::vector<std::string> names(OnDevice) { return {"auto", "on", "off"}; }
 std::vector<std::string> names(Recompute) { return {"none", "cheap", "block"}; }
 std::vector<std::string> names(EraseMode) { return {"const", "rand", "pixel"}; }
 std::vector<std::string> names(ResizeMode) { return {"squash", "center"}; }

@@ -15,6 +15,7 @@
 namespace vitrum {
 
 enum class Precision : uint8_t { kAuto, kF32, kBF16 };
+enum class OnDevice : uint8_t { kAuto, kOn, kOff };
 enum class ResizeMode : uint8_t { kSquash, kCenter };
 enum class TaskLoss : uint8_t { kCrossEntropy, kBce };
 enum class Distillation : uint8_t { kHard, kSoft };
@@ -115,6 +116,9 @@ struct Recipe {
   int64_t checkpoint_every = 0;  // optimiser steps; 0: at each epoch's end only
   int64_t eval_every = 1;        // epochs
   int64_t workers = 0;           // threads that prepare images; 0: as the data needs
+  // Whether images are kept in the device's memory and augmented there. kAuto: where the host does
+  // not see that memory, and it can be done.
+  OnDevice data_on_device = OnDevice::kAuto;
 
   int64_t lora = 0;                  // rank of the adapters; 0: every parameter is trained itself
   std::optional<double> lora_alpha;  // as `lora`: the adapter's output counts once

@@ -96,22 +96,59 @@ Program TrainStep::compile_backward(const Recipe& recipe, DType compute) {
   return Program(forward_graph_, outputs, store_, {.compute = compute});
 }
 
-void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step) {
+void TrainStep::upload(const Batch& batch, int64_t images, int64_t micro_step) {
   const auto at = static_cast<uint64_t>(micro_step);
   const auto count = static_cast<std::ptrdiff_t>(batch.count);
   std::fill(weights_.begin(), weights_.begin() + count, 1.f / static_cast<float>(images));
   std::fill(weights_.begin() + count, weights_.end(), 0.f);
-  backward_.upload(values_.image, batch.pixels().data());
+  if (images_)
+    images_->upload(batch);
+  else
+    backward_.upload(values_.image, batch.pixels().data());
   upload_targets(batch);
   backward_.upload(values_.weight, weights_.data());
   const RandomState random{static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32),
                            static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32)};
   backward_.upload(values_.rng, &random);
-  if (teacher_) teacher_->run(batch, trace_);
-  run_program(backward_, trace_);
-  if (perturbed_) return;
+  if (teacher_) teacher_->upload(batch);
+}
+
+std::vector<Program*> TrainStep::parts() {
+  std::vector<Program*> parts;
+  if (images_) parts.push_back(&images_->program());
+  if (teacher_ && teacher_->program()) parts.push_back(teacher_->program());
+  parts.push_back(&backward_);
+  return parts;
+}
+
+void TrainStep::read_loss() {
   backward_.download_later(&reading_.emplace_back(), values_.loss);
   ++shares_.back();
+}
+
+void TrainStep::read_norm() {
+  store_.backend().download_later(&reading_.emplace_back(), update_.norm());
+  shares_.push_back(0);
+}
+
+void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step) {
+  upload(batch, images, micro_step);
+  for (Program* part : parts()) run_program(*part, trace_);
+  if (!perturbed_) read_loss();
+}
+
+void TrainStep::run(const Batch& batch, double lr, int64_t step) {
+  if (trace_) return backward(batch, batch.count, step), update(lr, step);
+  upload(batch, batch.count, step);
+  update_.upload(lr, step);
+  if (!whole_) {
+    std::vector<Program*> all = parts();
+    all.push_back(&update_.program());
+    whole_ = Program::join(all);
+  }
+  whole_->run();
+  read_loss();
+  read_norm();
 }
 
 void TrainStep::perturb() {
@@ -132,8 +169,7 @@ void TrainStep::upload_targets(const Batch& batch) {
 
 void TrainStep::update(double lr, int64_t step) {
   update_.run(lr, step, trace_);
-  store_.backend().download_later(&reading_.emplace_back(), update_.norm());
-  shares_.push_back(0);
+  read_norm();
   perturbed_ = false;
 }
 

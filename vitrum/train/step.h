@@ -8,6 +8,7 @@
 
 #include "vitrum/data/loader.h"
 #include "vitrum/infer/model_program.h"
+#include "vitrum/infer/resident_images.h"
 #include "vitrum/runtime/program.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/train/teacher.h"
@@ -44,6 +45,10 @@ class TrainStep {
   // Clips, moves the weights, averages them and clears the gradients; `step` counts from 0.
   void update(double lr, int64_t step);
 
+  // A whole step on one batch, the same as backward() and update(): one launch on a device that has
+  // such.
+  void run(const Batch& batch, double lr, int64_t step);
+
   // Of every step since the last call, in order. Waits for the device: the fewer calls, the less it
   // idles.
   std::vector<StepResult> results();
@@ -53,7 +58,7 @@ class TrainStep {
   // One backward and one update, kernel by kernel, on whatever was given last.
   void run_traced(const Program::Trace& after) {
     backward_.run_traced(after);
-    update_.run_traced(after);
+    update_.program().run_traced(after);
   }
 
   TrainTotals totals();  // since clear_totals()
@@ -67,6 +72,10 @@ class TrainStep {
   void set_teacher(std::unique_ptr<Teacher> teacher) { teacher_ = std::move(teacher); }
   const Teacher* teacher() const { return teacher_.get(); }
 
+  // Before the first batch, where batches have rows in place of pixels: who makes pixels of them.
+  TensorView pixels() const { return backward_[values_.image]; }
+  void set_images(std::unique_ptr<ResidentImages> images) { images_ = std::move(images); }
+
   ParamStore& store() { return store_; }
   const LoadReport& loaded() const { return loaded_; }  // empty where the model starts from scratch
   const Plan& plan() const { return backward_.plan(); }
@@ -78,7 +87,11 @@ class TrainStep {
   ForwardValues record(const ModelSpec& model, const Recipe& recipe, From from);
   ParamStore filled(const ModelSpec& model, const Recipe& recipe, Backend& backend);
   Program compile_backward(const Recipe& recipe, DType compute);
+  void upload(const Batch& batch, int64_t images, int64_t micro_step);
   void upload_targets(const Batch& batch);
+  std::vector<Program*> parts();  // of backward(), in order
+  void read_loss();
+  void read_norm();
 
   uint64_t seed_;
   Graph forward_graph_;
@@ -87,7 +100,9 @@ class TrainStep {
   ParamStore store_;
   Program backward_;
   Update update_;
+  std::unique_ptr<ResidentImages> images_;
   std::unique_ptr<Teacher> teacher_;
+  std::unique_ptr<Sequence> whole_;  // of run(), made when that is first called
   Program::Trace trace_;
   bool perturbed_ = false;
   std::vector<float> weights_, targets_;

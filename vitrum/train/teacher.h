@@ -35,8 +35,10 @@ class Teacher {
   void use_file(const std::string& path, const Dataset& data, const LoaderConfig& plain,
                 bool quiet);
 
-  // Writes the logits of the batch whose pixels the student was given.
-  void run(const Batch& batch, const Program::Trace& trace = {});
+  // What writes the logits of the batch whose pixels the student was given; null where they come
+  // from a file, and upload() has written them.
+  Program* program() { return program_ ? &*program_ : nullptr; }
+  void upload(const Batch& batch);
 
   // Writes down in the run which weights the teacher has; fails where it had others before.
   void note_in(const std::string& run) const;

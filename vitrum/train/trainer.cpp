@@ -51,9 +51,9 @@ LoaderConfig test_config(LoaderConfig config, const Recipe& recipe) {
 // A resumed run may become longer, or look at itself more often; anything else would make it
 // another run.
 void refuse_other_recipe(const Recipe& recipe, const std::string& run) {
-  constexpr std::array<std::string_view, 7> kFree = {
+  constexpr std::array<std::string_view, 8> kFree = {
       "epochs",     "max_steps", "eval_batch_size", "checkpoint_every",
-      "eval_every", "workers",   "patience"};
+      "eval_every", "workers",   "patience",        "data_on_device"};
   for (const std::string& key : changed_keys(recipe_of_run(run), recipe))
     if (std::find(kFree.begin(), kFree.end(), key) == kFree.end())
       fail_usage("'{}' was started with another {}; a resumed run cannot change it", run, key);
@@ -98,15 +98,18 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
       model_(model_for(recipe_, data_.train())),
       features_(features_for(recipe_, model_, data_)),
       train_loader_(features_ ? features_->train : data_.train(),
-                    fed(loader_config(recipe_, model_, data_.train(), options.device.threads))),
+                    fed(loader_config(recipe_, model_, data_.train(), options.device.threads),
+                        data_.train())),
       test_loader_(
           features_ ? features_->test : data_.test(),
           fed(test_config(loader_config(recipe_, model_, data_.test(), options.device.threads),
-                          recipe_))),
+                          recipe_),
+              data_.test())),
       schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.accumulate))),
       step_(model_, recipe_, compute(), *backend_, source()),
       evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
                  compute(), ema() ? Arena::kEma : Arena::kMaster, source()) {
+  set_images();
   if (recipe_.teacher) set_teacher();
   if (options.trace) set_trace();
   run_ = options.resume ? options.out : make_run_dir(options.out, options.name);
@@ -155,9 +158,32 @@ void Trainer::resume() {
         checkpoint_path(run_), at_.step, at_.epochs + 1, steps_per_epoch());
 }
 
-LoaderConfig Trainer::fed(LoaderConfig config) const {
-  if (features_) config.preprocess = feature_preprocess(feature_width(model_.config));
+LoaderConfig Trainer::fed(LoaderConfig config, const Dataset& images) const {
+  if (features_)
+    config.preprocess = feature_preprocess(feature_width(model_.config));
+  else
+    config.rows = on_device(config, images);
   return config;
+}
+
+bool Trainer::on_device(const LoaderConfig& config, const Dataset& images) const {
+  const bool wanted = recipe_.data_on_device == OnDevice::kOn ||
+                      (recipe_.data_on_device == OnDevice::kAuto && !backend_->host_visible());
+  return wanted && why_not_resident(images, config).empty();
+}
+
+void Trainer::set_images() {
+  const auto keep = [&](const Dataset& images, const Loader& loader, auto& user) {
+    if (loader.config().rows)
+      user.set_images(
+          std::make_unique<ResidentImages>(images, loader.config(), step_.store(), user.pixels()));
+  };
+  if (recipe_.data_on_device == OnDevice::kOn && !train_loader_.config().rows)
+    fail_usage("data_on_device = \"on\": {}",
+               features_ ? "only the head learns, from features that the host keeps"
+                         : why_not_resident(data_.train(), train_loader_.config()));
+  keep(data_.train(), train_loader_, step_);
+  keep(data_.test(), test_loader_, evaluator_);
 }
 
 // Where a signal stops it, so does the run.
@@ -255,8 +281,20 @@ void Trainer::train_step() {
   const int64_t per_step = recipe_.accumulate * recipe_.batch_size;
   const int64_t seen = (at_.step - at_.epochs * steps_per_epoch()) * per_step;
   const int64_t images = std::min(per_step, data_.train().size() - seen);
+  const double lr = lr_at(schedule_, at_.step);
+  batches_.resize(recipe_.sam > 0 ? static_cast<size_t>(recipe_.accumulate) : 1);
+  if (per_step == recipe_.batch_size && recipe_.sam == 0) {
+    train_loader_.next(batches_[0]);
+    step_.run(batches_[0], lr, at_.step);
+  } else {
+    add_gradients(images);
+    step_.update(lr, at_.step);
+  }
+  given_.push_back({++at_.step, images, lr});
+}
+
+void Trainer::add_gradients(int64_t images) {
   const bool twice = recipe_.sam > 0;  // then the batches are kept
-  batches_.resize(twice ? static_cast<size_t>(recipe_.accumulate) : 1);
   const auto batch = [&](int64_t k) -> Batch& {
     return batches_[static_cast<size_t>(twice ? k : 0)];
   };
@@ -265,13 +303,9 @@ void Trainer::train_step() {
   };
   int64_t count = 0;
   for (; count < recipe_.accumulate && train_loader_.next(batch(count)); ++count) backward(count);
-  if (twice) {
-    step_.perturb();
-    for (int64_t k = 0; k < count; ++k) backward(k);
-  }
-  const double lr = lr_at(schedule_, at_.step);
-  step_.update(lr, at_.step);
-  given_.push_back({++at_.step, images, lr});
+  if (!twice) return;
+  step_.perturb();
+  for (int64_t k = 0; k < count; ++k) backward(k);
 }
 
 void Trainer::take_results(const TrainHooks& hooks) {

@@ -72,13 +72,17 @@ class Trainer {
   }
   const LoadReport& loaded() const { return step_.loaded(); }
   bool keeps_features() const { return features_.has_value(); }
+  bool keeps_images() const { return train_loader_.config().rows; }  // on the device
   bool finished() const;
 
  private:
   void resume();
   void set_teacher();
   void set_trace();
-  LoaderConfig fed(LoaderConfig config) const;  // with features in place of the images
+  // With features, or rows of images that the device keeps, in place of the images.
+  LoaderConfig fed(LoaderConfig config, const Dataset& images) const;
+  bool on_device(const LoaderConfig& config, const Dataset& images) const;
+  void set_images();
   DType compute() const { return features_ ? DType::kF32 : compute_for(recipe_); }
   From source() const { return features_ ? From::kFeatures : From::kPixels; }
   void fill_features(const InterruptGuard& interrupt);
@@ -86,6 +90,7 @@ class Trainer {
   bool train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
   bool close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
   void train_step();
+  void add_gradients(int64_t images);  // of the batches of one step, which sees so many
   void take_results(const TrainHooks& hooks);
   void check_finite(const char* what, double x, int64_t step) const;
   std::shared_ptr<const Evaluation> evaluate(const InterruptGuard& interrupt);

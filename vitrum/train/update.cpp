@@ -145,13 +145,12 @@ Update::Update(const Recipe& recipe, const std::vector<Segment>& segments, DType
   update_ = std::make_unique<Program>(graph_, std::span(&clip_, 1), store);
 }
 
-void Update::run(double lr, int64_t step, const Program::Trace& trace) {
+void Update::upload(double lr, int64_t step) {
   const auto t = static_cast<double>(step + 1);
   const std::array<float, 4> rates = {
       static_cast<float>(lr), static_cast<float>(1 - std::pow(hyper_.beta1, t)),
       static_cast<float>(1 - std::pow(hyper_.beta2, t)), static_cast<float>(ema_decay(ema_, step))};
   update_->upload(rates_, rates.data());
-  run_program(*update_, trace);
 }
 
 TensorView Update::norm() const { return {(*update_)[clip_].data, {1}, DType::kF32}; }

@@ -20,8 +20,13 @@ class Update {
   void perturb(const Program::Trace& trace = {}) { run_program(*perturb_, trace); }
 
   // Clips, moves the weights, averages them and clears the gradients; `step` counts from 0.
-  void run(double lr, int64_t step, const Program::Trace& trace = {});
-  void run_traced(const Program::Trace& after) { update_->run_traced(after); }
+  void run(double lr, int64_t step, const Program::Trace& trace = {}) {
+    upload(lr, step);
+    run_program(*update_, trace);
+  }
+  // For who runs the program in another way.
+  void upload(double lr, int64_t step);
+  Program& program() { return *update_; }
 
   TensorView norm() const;  // of the gradients that run() has used, before clipping
 
