@@ -114,11 +114,12 @@ TEST(Cli, HelpOpensWithExamples) {
       EXPECT_LE(line.size(), 80u) << line;
     }
   }
-  for (const char* all : {"--help", "-h", ""}) {
+  for (const char* all : {"--help", "-h", "help", ""}) {
     const Outcome o = vitrum(all);
     EXPECT_EQ(o.code, *all ? 0 : 2);
     for (const std::string& verb : kVerbs) EXPECT_THAT(o.out, HasSubstr("\n  " + verb + " "));
   }
+  EXPECT_EQ(vitrum("help summary").out, vitrum("summary --help").out);
   EXPECT_EQ(vitrum("summary -h").code, 0) << "help needs no MODEL";
 }
 
@@ -147,6 +148,8 @@ TEST(Cli, BadUsageIsExplained) {
   expect_failure(2, "expected auto, f32, bf16, not 'f23'", "models --precision f23");
   expect_failure(2, "expected infer, train", "bench --model vit_mnist --mode fast");
   expect_failure(2, "preset without weights", "eval --model vit_mnist --data x");
+  expect_failure(2, "--max-size -1: expected GB", "download a/b --max-size -1");
+  expect_failure(2, "are for `vitrum data download NAME`", "data mnist:x --to y");
   expect_failure(2, "expected cuda or cuda:N", "bench --model vit_mnist --device cuda:x");
   expect_failure(2, "no model matches 'resnet'", "models resnet");
   expect_failure(2, "image size 225x225 is not divisible by patch size 16x16",
@@ -343,6 +346,9 @@ TEST(Cli, OutputThatCannotBeWritten) {
             0);
   const TempDir dir;
   write_digits(dir.path());
+  EXPECT_EQ(status("ulimit -f 0; " + binary + " data mnist:" + dir.path() + " --output " +
+                   (dir / "sheet.png") + " >/dev/null 2>&1"),
+            4);
   expect_failure(3, "no-such-folder/sheet.png",
                  "data mnist:" + dir.path() + " --output no-such-folder/sheet.png");
 }

@@ -97,6 +97,11 @@ TEST(Convert, SaysWhatDoesNotFit) {
   EXPECT_ERROR(convert_model("vit_b_16", {}, dir / "x", "hf"), ErrorKind::kUsage, "preset");
   EXPECT_ERROR(convert_model(dialect_file("google.npz"), {}, dir / "x", "hf"), ErrorKind::kInput,
                "--arch");
+  std::filesystem::copy(timm, dir / "same");
+  EXPECT_ERROR(convert_model(dir / "same", {}, dir / "same/", "timm"), ErrorKind::kUsage,
+               "the model itself");
+  EXPECT_ERROR(convert_model(dir / "same/model.safetensors", "vit_b_16", dir / "same", "timm"),
+               ErrorKind::kUsage, "the model itself");
   const auto notes = convert_model(dialect_file("hf"), {}, dir / "x.npz", "npz").notes;
   ASSERT_EQ(notes.size(), 2u);
   EXPECT_EQ(notes[0], "Google computes LayerNorm with eps 1e-06, the model with 1e-12");

@@ -1,6 +1,8 @@
 #include "vitrum/data/decode.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -99,6 +101,18 @@ TEST(Decode, ReadsOnePixel) {
   Image one = test::gradient(3, 1, 1);
   EXPECT_EQ(decode_image(test::encode_png(one), "p").pixels, one.pixels);
   EXPECT_EQ(decode_image(test::encode_jpeg(one), "j").pixels.size(), 3u);
+}
+
+// Neither waits for a writer nor takes memory for what a file system only claims.
+TEST(Decode, RefusesPipesDevicesAndEndlessFiles) {
+  const test::TempDir dir;
+  const std::string pipe = dir / "pipe.jpg", sparse = dir / "sparse.jpg";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(input_error([&] { read_bytes(pipe); }), HasSubstr("pipe.jpg: is a pipe"));
+  EXPECT_THAT(input_error([&] { read_bytes("/dev/zero"); }), HasSubstr("a device"));
+  std::ofstream(sparse).close();
+  ASSERT_EQ(truncate(sparse.c_str(), off_t{1} << 40), 0);
+  EXPECT_THAT(input_error([&] { read_bytes(sparse); }), HasSubstr("more than the limit"));
 }
 
 // Damaged bytes and cut ends of every golden file: an image or a clear error, never a crash.

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/vit_of.h"
 #include "vitrum/core/files.h"
@@ -113,6 +114,11 @@ void expect_well_formed(const Exported& e) {
     for (const int64_t dim : e.tensor(param.name).dims()) size *= dim;
     EXPECT_EQ(size, param.shape.numel()) << param.name;
   }
+}
+
+TEST(Onnx, AFullDiskIsAnError) {
+  const FileSizeLimit limit(4000);
+  EXPECT_ERROR(Exported{tiny_spec()}, ErrorKind::kExhausted, "m.onnx");
 }
 
 TEST(Onnx, SaysWhatItIs) {

@@ -123,7 +123,7 @@ TEST_F(TrainCli, OptionsComeFromTheEnvironmentToo) {
 }
 
 TEST_F(TrainCli, SignalsSaveAndSayHowToGoOn) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const auto process = start_long_run();
     process->signal(signal);
     EXPECT_EQ(process->wait(), 128 + signal);

@@ -117,6 +117,8 @@ int download(const Options& o, const CommonOptions& common) {
 int run(const Options& o, const CommonOptions& common) {
   if (o.data == "download") return download(o, common);
   if (!o.name.empty()) fail_usage("unexpected argument '{}'; see `vitrum data --help`", o.name);
+  if (!o.to.empty() || !o.mirror.empty())
+    fail_usage("--to and --mirror are for `vitrum data download NAME`");
   const DataSplits splits = open_both(o.data);
   if (!o.augment.empty() && o.output.empty())
     fail_usage("--augment draws a contact sheet and needs --output FILE");

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "vitrum/cli/verbs.h"
+#include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/fetch/hub.h"
 #include "vitrum/train/interrupt.h"
@@ -29,6 +30,8 @@ std::string hub_cache() {
 
 int run(const Options& o, const CommonOptions& common) {
   check_hub_id(o.id);
+  if (o.max_size <= 0 || o.max_size > 1e6)
+    fail_usage("--max-size {}: expected GB, more than 0 and at most 1000000", o.max_size);
   const HubModel model{.id = o.id,
                        .revision = o.revision,
                        .endpoint = environment("HF_ENDPOINT", "https://huggingface.co"),

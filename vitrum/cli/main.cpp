@@ -34,6 +34,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away must not end a training run
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is reported as a full disk is
   try {
     return run({argv + std::min(argc, 1), argv + argc});
   } catch (const Error& e) {

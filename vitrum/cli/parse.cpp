@@ -145,6 +145,7 @@ class Parser {
   }
 
   void choose_verb(const std::string& word) {
+    if (word == "help") return void(result_.help = true);  // `vitrum help train`
     std::vector<std::string> names;
     for (const Verb& verb : verbs_) {
       if (verb.name == word) result_.verb = &verb;

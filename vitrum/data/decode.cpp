@@ -15,6 +15,18 @@
 namespace vitrum {
 namespace {
 
+constexpr std::streamoff kMaxFile = std::streamoff{2} << 30;
+
+// A pipe would be waited for, and devices have no end.
+void refuse_special_file(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::is_directory(status)) fail_input("{}: is a folder; expected a file", path);
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    fail_input("{}: is a pipe, a socket or a device; expected a file", path);
+}
+
 bool starts_with(std::span<const uint8_t> bytes, std::string_view magic, size_t at = 0) {
   return bytes.size() >= at + magic.size() &&
          std::memcmp(bytes.data() + at, magic.data(), magic.size()) == 0;
@@ -52,13 +64,13 @@ Image read_image(const std::string& path, const DecodeOptions& options) {
 }
 
 std::vector<uint8_t> read_bytes(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error))
-    fail_input("{}: is a folder; expected a file", path);
+  refuse_special_file(path);
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
-  const std::streamoff size = file.tellg();
-  std::vector<uint8_t> bytes(static_cast<size_t>(std::max<std::streamoff>(size, 0)));
+  const std::streamoff size = std::max<std::streamoff>(file.tellg(), 0);
+  if (size > kMaxFile)
+    fail_input("{}: {} bytes are more than the limit of {}", path, size, kMaxFile);
+  std::vector<uint8_t> bytes(static_cast<size_t>(size));
   file.seekg(0);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   if (!file) fail_input("{}: cannot be read: {}", path, std::strerror(errno));

@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <vector>
 // libjpeg's header needs size_t and FILE declared before it.
-#include <jerror.h>
 #include <jpeglib.h>
 
 #include <algorithm>
@@ -32,9 +31,16 @@ struct ErrorManager : jpeg_error_mgr {
   std::longjmp(errors->jump, 1);
 }
 
+[[noreturn]] void stop(j_common_ptr jpeg, const char* text) {
+  std::strcpy(static_cast<ErrorManager*>(jpeg->err)->text, text);
+  on_error(jpeg);
+}
+
 // Like Pillow, we decode through warnings about damaged data, but not past the end of the file.
-void on_message(j_common_ptr jpeg, int level) {
-  if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) on_error(jpeg);
+void on_message(j_common_ptr, int) {}
+
+boolean on_end(j_decompress_ptr jpeg) {
+  stop(reinterpret_cast<j_common_ptr>(jpeg), "it ends early");
 }
 
 void on_progress(j_common_ptr jpeg) {
@@ -42,8 +48,7 @@ void on_progress(j_common_ptr jpeg) {
   const int64_t scans = image->input_scan_number,
                 pixels = int64_t{image->image_width} * image->image_height;
   if (scans <= kMaxScans && scans * pixels <= kMaxScannedPixels) return;
-  std::strcpy(static_cast<ErrorManager*>(jpeg->err)->text, "it has too many scans");
-  on_error(jpeg);
+  stop(jpeg, "it has too many scans");
 }
 
 class JpegReader {
@@ -63,6 +68,7 @@ class JpegReader {
       jpeg_create_decompress(&jpeg_);
       jpeg_.progress = &progress_;
       jpeg_mem_src(&jpeg_, bytes.data(), bytes.size());
+      jpeg_.src->fill_input_buffer = on_end;
       jpeg_read_header(&jpeg_, TRUE);
     });
     choose_output();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <exception>
 #include <filesystem>
 #include <optional>
 
@@ -100,27 +101,34 @@ void describe(onnx::ModelProto& model, const ModelSpec& spec, bool in_graph) {
   if (!spec.labels.empty()) property("labels", labels_json(spec));
 }
 
+// protobuf's streams write in destructors, through which no exception may pass: error() has it.
 class ToFile final : public google::protobuf::io::CopyingOutputStream {
  public:
   explicit ToFile(AtomicFile& file) : file_(file) {}
   bool Write(const void* data, int size) override {
-    file_.write(std::string_view(static_cast<const char*>(data), static_cast<size_t>(size)));
-    return true;
+    try {
+      file_.write(std::string_view(static_cast<const char*>(data), static_cast<size_t>(size)));
+      return true;
+    } catch (...) {
+      error_ = std::current_exception();
+      return false;
+    }
   }
+  const std::exception_ptr& error() const { return error_; }
 
  private:
   AtomicFile& file_;
+  std::exception_ptr error_;
 };
 
 // Piece by piece, so that the text of a large model is never in memory beside it.
 void write_model(const std::string& path, const onnx::ModelProto& model) {
   AtomicFile file(path);
   ToFile target(file);
-  {
-    google::protobuf::io::CopyingOutputStreamAdaptor stream(&target, 1 << 20);
-    if (!model.SerializeToZeroCopyStream(&stream) || !stream.Flush())
-      fail("{}: protobuf cannot write the model", path);
-  }
+  google::protobuf::io::CopyingOutputStreamAdaptor stream(&target, 1 << 20);
+  const bool written = model.SerializeToZeroCopyStream(&stream) && stream.Flush();
+  if (target.error()) std::rethrow_exception(target.error());
+  if (!written) fail("{}: protobuf cannot write the model", path);
   file.commit();
 }
 

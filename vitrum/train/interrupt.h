@@ -1,5 +1,5 @@
-// Ctrl-C and SIGTERM, asked for politely: the first one is a request that a loop polls, the second
-// ends the process.
+// Ctrl-C, SIGTERM and a terminal that closes, asked for politely: the first one is a request that a
+// loop polls, a second Ctrl-C or SIGTERM ends the process.
 #pragma once
 #include <signal.h>
 
@@ -7,7 +7,7 @@
 
 namespace vitrum {
 
-// While one lives, the first SIGINT or SIGTERM is only remembered. One at a time.
+// While one lives, the first such signal is only remembered. One at a time.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -15,10 +15,10 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  int signal() const;  // SIGINT, SIGTERM, or 0 while none came
+  int signal() const;  // SIGINT, SIGTERM, SIGHUP, or 0 while none came
 
  private:
-  std::array<struct sigaction, 2> previous_;
+  std::array<struct sigaction, 3> previous_;
 };
 
 }  // namespace vitrum

@@ -195,6 +195,10 @@ Converted convert_model(const std::string& source, const std::string& arch,
   const Dialect& dialect = find_dialect(family_of(spec.config), dialect_name);
   const Format format = format_of(target, dialect.name);
   if (!has_weights(source)) fail_usage("{} is a preset without weights", source);
+  std::error_code none_there;
+  if (fs::equivalent(source, target, none_there) ||
+      fs::equivalent(weights_path(source), target + "/model.safetensors", none_there))
+    fail_usage("{} is the model itself; write the converted one to another place", target);
   spec.config.visit([&](const auto& c) { require_plain(dialect, c); });
   const Checkpoint file(weights_path(source));
   const std::vector<ParamSpec> params = model_params(spec.config);
