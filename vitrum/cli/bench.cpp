@@ -88,7 +88,6 @@ class Inference final : public Workload {
         store_(graph_, backend),
         program_(compile(compute)),
         logits_(static_cast<size_t>(model_.logits.shape().numel())) {
-    store_.initialize(0);
     program_.upload(model_.image, batch_.pixels().data());
   }
   void start() override { program_.run(); }
@@ -98,6 +97,8 @@ class Inference final : public Workload {
  private:
   Program compile(DType compute) {
     fuse(graph_);
+    store_.initialize(0);
+    store_.freeze();
     return Program(graph_, std::span(&model_.logits, 1), store_, {.compute = compute});
   }
 

@@ -23,17 +23,22 @@ class LinearKernel final : public LinearForward {
       : LinearForward(cpu, op, io),
         packed_{w_.shape[1], w_.shape[0]},
         groups_{packed_.panels(), panels_per_group(packed_.panels())},
-        row_blocks_{x_.shape.rows(), rows_per_task(x_.shape.rows(), groups_.count())} {
+        row_blocks_{x_.shape.rows(), rows_per_task(x_.shape.rows(), groups_.count())},
+        kept_(kept(io)) {
     const int64_t k = packed_.depth, group = groups_.size * kPanel;
-    cpu.reserve_shared(packed_.bytes());
+    if (!kept_) cpu.reserve_shared(packed_.bytes());
     // Per thread: widened rows of x, a block of the product, dropout factors.
     cpu.reserve_per_thread(static_cast<size_t>(kRowBlock * k + kRowBlock * group + group + 16) *
                            kFloat);
   }
 
   void launch() override {
-    auto* packed = reinterpret_cast<float*>(cpu_.shared_scratch());
-    pack(cpu_, packed_, w_, /*transposed=*/true, packed);
+    const float* packed = kept_;
+    if (!packed) {
+      auto* shared = reinterpret_cast<float*>(cpu_.shared_scratch());
+      pack(cpu_, packed_, w_, /*transposed=*/true, shared);
+      packed = shared;
+    }
     const LinearEpilogueArgs& epilogue = this->epilogue();
     const int64_t groups = groups_.count();
     cpu_.pool().run(row_blocks_.count() * groups, [&](int64_t task, int thread) {
@@ -52,7 +57,17 @@ class LinearKernel final : public LinearForward {
     const auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
     const int64_t parts = std::max({divide_up(rows, kRowBlock), int64_t{1},
                                     std::min(divide_up(kTasks, groups), rows / kLeast)});
-    return std::min(kRowBlock, divide_up(divide_up(rows, parts), kStrip) * kStrip);
+    return divide_up(rows, parts);
+  }
+  // Small weights that do not change are packed once, where a launch would spend a twentieth of its
+  // time or more on that.
+  const float* kept(const Operands& io) {
+    constexpr int64_t kRows = 1024, kWeights = 192 * 1024;
+    if (!io.packed || x_.shape.rows() > kRows || w_.shape.numel() > kWeights) return nullptr;
+    return reinterpret_cast<const float*>(
+        io.packed->copy(w_.data, packed_.bytes(), [&](std::byte* memory) {
+          pack(cpu_, packed_, w_, /*transposed=*/true, reinterpret_cast<float*>(memory));
+        }));
   }
 
   void block(const LinearEpilogueArgs& epilogue, const float* packed, int64_t row_block,
@@ -79,6 +94,7 @@ class LinearKernel final : public LinearForward {
 
   PackedB packed_;
   Chunks groups_, row_blocks_;
+  const float* kept_;  // packed weights; null: packed at each launch
 };
 
 // dx (M, K) = dpre w, dw (N, K) += dpre^T x, dbias += column sums of dpre, where dpre (M, N) is dy

@@ -231,10 +231,10 @@ VITRUM_LANES void pack_eight(const T* b, int64_t ldb, int64_t rows, int64_t dept
 }
 
 // The same of whole blocks, sixteen rows by sixteen; returns how much of the depth that is.
+#ifdef __AVX512F__
 template <class T>
 int64_t pack_blocks(const T* b, int64_t ldb, int64_t k, float* out, int64_t stride) {
   int64_t i = 0;
-#ifdef __AVX512F__
   for (; i + 16 <= k; i += 16, b += 16) {
     __m512 r[16];
     const T* from = b;
@@ -244,9 +244,14 @@ int64_t pack_blocks(const T* b, int64_t ldb, int64_t k, float* out, int64_t stri
 #pragma GCC unroll 16
     for (int x = 0; x < 16; ++x, out += stride) _mm512_storeu_ps(out, r[x]);
   }
-#endif
   return i;
 }
+#else
+template <class T>
+int64_t pack_blocks(const T*, int64_t, int64_t, float*, int64_t) {
+  return 0;
+}
+#endif
 
 // Whole lines of the transpose are used up before the next rows are read: where rows lie a multiple
 // of 4 KiB apart, a line would not be in the first-level cache any more.
