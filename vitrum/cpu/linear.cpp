@@ -23,7 +23,7 @@ class LinearKernel final : public LinearForward {
       : LinearForward(cpu, op, io),
         packed_{w_.shape[1], w_.shape[0]},
         groups_{packed_.panels(), panels_per_group(packed_.panels())},
-        row_blocks_{x_.shape.rows(), rows_per_task(x_.shape.rows(), groups_.count())},
+        row_blocks_{x_.shape.rows(), rows_per_task(x_.shape.rows(), cpu.pool().threads())},
         kept_(kept(io)) {
     const int64_t k = packed_.depth, group = groups_.size * kPanel;
     if (!kept_) cpu.reserve_shared(packed_.bytes());
@@ -50,13 +50,13 @@ class LinearKernel final : public LinearForward {
   // A few panels a task keep their rows of y in the cache until the epilogue, and give small
   // batches enough tasks.
   static int64_t panels_per_group(int64_t panels) { return panels >= 16 ? 8 : panels >= 8 ? 4 : 2; }
-  // Blocks of one size, so that threads finish together: of up to 192 rows, and where that makes
-  // few tasks, of 48 or more.
-  static int64_t rows_per_task(int64_t rows, int64_t groups) {
-    constexpr int64_t kTasks = 16, kLeast = 48;
+  // Blocks of one size, so that threads finish together: of up to 192 rows; of one image, a block
+  // for each thread, which then finds its rows of the layer before in its cache.
+  static int64_t rows_per_task(int64_t rows, int threads) {
+    constexpr int64_t kLeast = 48;
     const auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-    const int64_t parts = std::max({divide_up(rows, kRowBlock), int64_t{1},
-                                    std::min(divide_up(kTasks, groups), rows / kLeast)});
+    const int64_t parts = std::max(
+        {divide_up(rows, kRowBlock), int64_t{1}, std::min<int64_t>(threads, rows / kLeast)});
     return divide_up(rows, parts);
   }
   // Small weights that do not change are packed once, where a launch would spend a twentieth of its
