@@ -25,11 +25,8 @@ class LinearKernel final : public LinearForward {
         groups_{packed_.panels(), panels_per_group(packed_.panels())},
         row_blocks_{x_.shape.rows(), rows_per_task(x_.shape.rows(), cpu.pool().threads())},
         kept_(kept(io)) {
-    const int64_t k = packed_.depth, group = groups_.size * kPanel;
     if (!kept_) cpu.reserve_shared(packed_.bytes());
-    // Per thread: widened rows of x, a block of the product, dropout factors.
-    cpu.reserve_per_thread(static_cast<size_t>(kRowBlock * k + kRowBlock * group + group + 16) *
-                           kFloat);
+    cpu.reserve_per_thread(static_cast<size_t>(factors_at() + groups_.size * kPanel + 16) * kFloat);
   }
 
   void launch() override {
@@ -70,6 +67,17 @@ class LinearKernel final : public LinearForward {
         }));
   }
 
+  // Per thread, where they are not f32: widened rows of x and a block of the product; then dropout
+  // factors. f32 results are computed in the memory they end in, and the epilogue works in place.
+  const TensorView& target() const { return saved_ ? saved_ : y_; }
+  bool in_place() const { return target().dtype == DType::kF32; }
+  int64_t product_at() const {
+    return x_.dtype == DType::kF32 ? 0 : row_blocks_.size * packed_.depth;
+  }
+  int64_t factors_at() const {
+    return product_at() + (in_place() ? 0 : row_blocks_.size * groups_.size * kPanel);
+  }
+
   void block(const LinearEpilogueArgs& epilogue, const float* packed, int64_t row_block,
              int64_t group, int thread) {
     const int64_t row = row_blocks_.first(row_block), rows = row_blocks_.last(row_block) - row;
@@ -78,18 +86,15 @@ class LinearKernel final : public LinearForward {
                   columns = std::min(n, groups_.last(group) * kPanel) - column;
     auto* scratch = reinterpret_cast<float*>(cpu_.thread_scratch(thread));
     const float* a = rows_as_f32(cpu_, x_, row, rows, scratch);
-    // f32 results are computed in the memory they end in; the epilogue then works in place.
-    const TensorView& target = saved_ ? saved_ : y_;
-    const bool in_place = target.dtype == DType::kF32;
-    float* c = in_place ? target.f32() + row * n + column : scratch + kRowBlock * k;
-    const int64_t ldc = in_place ? n : groups_.size * kPanel;
+    float* c = in_place() ? target().f32() + row * n + column : scratch + product_at();
+    const int64_t ldc = in_place() ? n : groups_.size * kPanel;
     for (int64_t p = groups_.first(group); p < groups_.last(group); ++p)
       cpu_.simd().gemm->panel(a, k, packed_.panel(packed, p), kPanel,
                               c + (p - groups_.first(group)) * kPanel, ldc, rows, k,
                               std::min(kPanel, n - p * kPanel), false);
-    if (in_place && !epilogue.bias && epilogue.act == Act::kNone && !epilogue.drop) return;
+    if (in_place() && !epilogue.bias && epilogue.act == Act::kNone && !epilogue.drop) return;
     cpu_.simd().linear->epilogue(epilogue, c, ldc, row, rows, column, columns,
-                                 scratch + kRowBlock * (k + groups_.size * kPanel));
+                                 scratch + factors_at());
   }
 
   PackedB packed_;
