@@ -62,6 +62,17 @@ TEST_F(PredictorTest, SameBitsWhateverTheBatchThePlaceAndTheThreads) {
   }
 }
 
+TEST(ImagesAtOnce, AsManyAsKeepTheThreadsOfACpuBusy) {
+  const std::unique_ptr<Backend> cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto images = [&](const std::string& model, int threads) {
+    return images_at_once(resolve_model(model), *cpu, threads, 16);
+  };
+  EXPECT_EQ(images("vit_base_patch16_224", 2), 1);
+  EXPECT_EQ(images("vit_small_patch16_224", 2), 4);
+  EXPECT_EQ(images("vit_base_patch16_224", 32), 16);
+  EXPECT_EQ(images("vit_mnist", 1), 16);
+}
+
 TEST_F(PredictorTest, FilesBytesAndPixelsAgree) {
   Predictor predictor(model());
   const test::Bytes png = test::encode_png(photo(3));

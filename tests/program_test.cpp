@@ -189,6 +189,51 @@ TEST(Program, SameBitsWhateverTheBatch) {
   for (size_t i = 0; i < 7; ++i) EXPECT_EQ(runs[i], runs[i + 7]) << "image " << i;
 }
 
+TEST(PackedParams, OneCopyOfWhatMayBeCopied) {
+  PackedParams packed;
+  const float param = 1, other = 2;
+  packed.allow(&param);
+  int made = 0;
+  const auto make = [&](std::byte* memory) { *memory = std::byte{7}, ++made; };
+  const std::byte* copy = packed.copy(&param, 64, make);
+  ASSERT_NE(copy, nullptr);
+  EXPECT_EQ(*copy, std::byte{7});
+  packed.allow(&param);  // another program
+  EXPECT_EQ(packed.copy(&param, 64, make), copy);
+  EXPECT_EQ(made, 1);
+  EXPECT_EQ(packed.copy(&other, 64, make), nullptr);
+}
+
+// A narrow layer of few rows: packed weights are kept where the store says that they stay.
+TEST(Program, FrozenWeightsArePackedOnce) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend({.threads = 2});
+  const auto graph = [](Graph& g) {
+    const Value x = g.input("x", {64, 96});
+    return std::pair(x, linear(Scope(g, "fc"), x, 160, {}));
+  };
+  Graph g, frozen_g;
+  const auto [x, y] = graph(g);
+  const auto [frozen_x, frozen_y] = graph(frozen_g);
+  ParamStore store(g, *backend);
+  store.initialize(1);
+  std::vector<float> in(64 * 96);
+  PhiloxStream random(2, 99, 0);
+  for (float& v : in) v = static_cast<float>(random.normal());
+  const auto run = [&](Program& program, Value from, Value to) {
+    std::vector<float> out(64 * 160);
+    program.upload(from, in.data()), program.run(), program.download(out.data(), to);
+    return out;
+  };
+  Program plain(g, std::span(&y, 1), store);
+  store.freeze();
+  Program frozen(frozen_g, std::span(&frozen_y, 1), store);
+  const std::vector<float> before = run(plain, x, y);
+  EXPECT_EQ(run(frozen, frozen_x, frozen_y), before);
+  store.write(0, std::vector<float>(160 * 96, 0.5f));  // which is not allowed, and shows the copy
+  EXPECT_NE(run(plain, x, y), before);
+  EXPECT_EQ(run(frozen, frozen_x, frozen_y), before);
+}
+
 TEST(Program, RunsWithoutAllocating) {
   if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer owns the allocator";
   const std::unique_ptr<Backend> backend = make_cpu_backend({.threads = 2});

@@ -10,57 +10,75 @@
 
 namespace vitrum {
 
-// A loop is published as one number: its epoch and how many tasks are left. Whoever lowers it has
-// that task; the loop cannot end before the task is done, so the other fields are stable for as
-// long as they are read. A worker that was not running in time takes nothing, and nobody waits for
-// it.
+// Each thread has a share of a loop's tasks, a run of them, and takes those of others when its own
+// are done: what it wrote in one loop it finds in its cache in the next, if that is cut alike. A
+// share is one number: the loop's epoch and how many tasks are left. Whoever lowers it has that
+// task; the loop cannot end before the task is counted, so the other fields are stable for as long
+// as they are read. A worker that was not running in time takes nothing, and nobody waits for it.
 struct ThreadPool::State {
-  alignas(64) std::atomic<uint64_t> ticket{0};  // epoch in the upper half, tasks left in the lower
+  struct alignas(64) Share {
+    std::atomic<uint64_t> ticket{0};  // epoch in the upper half, tasks left in the lower
+    int64_t end = 0;                  // behind its last task
+  };
+  alignas(64) std::atomic<uint32_t> epoch{0};
+  std::atomic<bool> stop{false};
   alignas(64) std::atomic<int64_t> done{0};
   alignas(64) int64_t tasks = 0;
   Call call = nullptr;
   const void* body = nullptr;
-  std::atomic<bool> stop{false};
+  std::vector<Share> shares;
   std::vector<std::thread> workers;
 
-  static constexpr int kSpins =
-      20000;  // about 0.3 ms: kernels follow each other within microseconds
-  static bool empty(uint64_t ticket) { return static_cast<uint32_t>(ticket) == 0; }
+  static constexpr int kSpins = 20000;  // about 1 ms: kernels follow each other within microseconds
+
+  explicit State(int threads) : shares(static_cast<size_t>(threads)) {}
+
+  int64_t take_share(Share& share, int thread) {
+    int64_t taken = 0;
+    uint64_t seen = share.ticket.load(std::memory_order_acquire);
+    while (static_cast<uint32_t>(seen) != 0) {
+      if (!share.ticket.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel,
+                                              std::memory_order_acquire))
+        continue;
+      call(body, share.end - static_cast<uint32_t>(seen), thread);
+      ++taken;
+      seen = share.ticket.load(std::memory_order_acquire);
+    }
+    return taken;
+  }
 
   void take_tasks(int thread) {
-    for (uint64_t seen = ticket.load(std::memory_order_acquire); !empty(seen);) {
-      if (!ticket.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel,
-                                        std::memory_order_acquire))
-        continue;
-      const int64_t total = tasks;
-      call(body, total - static_cast<uint32_t>(seen), thread);
-      if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == total) done.notify_one();
-      seen = ticket.load(std::memory_order_acquire);
+    const auto count = static_cast<int>(shares.size());
+    for (int i = 0; i < count; ++i) {
+      const int64_t taken = take_share(shares[static_cast<size_t>((thread + i) % count)], thread);
+      if (taken == 0) continue;
+      const int64_t total = tasks;  // before the last count lets the next loop begin
+      if (done.fetch_add(taken, std::memory_order_acq_rel) + taken == total) done.notify_one();
     }
   }
 
   void work(int thread) {
-    for (;;) {
-      for (int spin = 0; spin < kSpins && empty(ticket.load(std::memory_order_acquire)); ++spin)
+    for (uint32_t seen = 0;;) {
+      for (int spin = 0; spin < kSpins && epoch.load(std::memory_order_acquire) == seen; ++spin)
         _mm_pause();
-      const uint64_t seen = ticket.load(std::memory_order_acquire);
+      epoch.wait(seen, std::memory_order_acquire);
+      seen = epoch.load(std::memory_order_acquire);
       if (stop.load(std::memory_order_acquire)) return;
-      if (empty(seen)) ticket.wait(seen, std::memory_order_acquire);
       take_tasks(thread);
     }
   }
 };
 
 ThreadPool::ThreadPool(int threads)
-    : threads_(std::max(1, threads)), state_(std::make_unique<State>()) {
+    : threads_(std::max(1, threads)), state_(std::make_unique<State>(threads_)) {
   for (int t = 1; t < threads_; ++t)
     state_->workers.emplace_back([s = state_.get(), t] { s->work(t); });
 }
 
 ThreadPool::~ThreadPool() {
   state_->stop.store(true, std::memory_order_release);
-  state_->ticket.fetch_add(uint64_t{1} << 32, std::memory_order_acq_rel);
-  state_->ticket.notify_all();
+  state_->epoch.fetch_add(1, std::memory_order_acq_rel);
+  state_->epoch.notify_all();
   for (std::thread& worker : state_->workers) worker.join();
 }
 
@@ -68,9 +86,16 @@ void ThreadPool::dispatch(int64_t tasks, Call call, const void* body) {
   State& s = *state_;
   s.tasks = tasks, s.call = call, s.body = body;
   s.done.store(0, std::memory_order_relaxed);
-  const uint64_t epoch = (s.ticket.load(std::memory_order_relaxed) >> 32) + 1;
-  s.ticket.store(epoch << 32 | static_cast<uint64_t>(tasks), std::memory_order_release);
-  s.ticket.notify_all();
+  const uint32_t epoch = s.epoch.load(std::memory_order_relaxed) + 1;
+  for (int t = 0; t < threads_; ++t) {
+    State::Share& share = s.shares[static_cast<size_t>(t)];
+    const int64_t first = tasks * t / threads_;
+    share.end = tasks * (t + 1) / threads_;
+    share.ticket.store(uint64_t{epoch} << 32 | static_cast<uint64_t>(share.end - first),
+                       std::memory_order_release);
+  }
+  s.epoch.store(epoch, std::memory_order_release);
+  s.epoch.notify_all();
   s.take_tasks(0);
   const auto left = [&] { return s.done.load(std::memory_order_acquire) != tasks; };
   for (int spin = 0; spin < State::kSpins && left(); ++spin) _mm_pause();

@@ -204,10 +204,12 @@ class AttentionKernel final : public HeadKernel {
       });
       return;
     }
-    const int64_t parts = queries_.count();
-    cpu_.pool().run(dims_.batch * dims_.heads * parts, [&](int64_t task, int thread) {
-      const int64_t first = queries_.first(task % parts);
-      head(task / parts, {first, queries_.last(task % parts) - first}, drop, thread);
+    // A thread keeps to its part of the rows, as in the layers before and after.
+    const int64_t parts = queries_.count(), heads = dims_.heads;
+    cpu_.pool().run(dims_.batch * heads * parts, [&](int64_t task, int thread) {
+      const int64_t part = task / heads % parts, first = queries_.first(part);
+      head(task / (heads * parts) * heads + task % heads, {first, queries_.last(part) - first},
+           drop, thread);
     });
   }
 

@@ -23,17 +23,19 @@ class LinearKernel final : public LinearForward {
       : LinearForward(cpu, op, io),
         packed_{w_.shape[1], w_.shape[0]},
         groups_{packed_.panels(), panels_per_group(packed_.panels())},
-        row_blocks_{x_.shape.rows(), rows_per_task(x_.shape.rows(), groups_.count())} {
-    const int64_t k = packed_.depth, group = groups_.size * kPanel;
-    cpu.reserve_shared(packed_.bytes());
-    // Per thread: widened rows of x, a block of the product, dropout factors.
-    cpu.reserve_per_thread(static_cast<size_t>(kRowBlock * k + kRowBlock * group + group + 16) *
-                           kFloat);
+        row_blocks_{x_.shape.rows(), rows_per_task(x_.shape.rows(), cpu.pool().threads())},
+        kept_(kept(io)) {
+    if (!kept_) cpu.reserve_shared(packed_.bytes());
+    cpu.reserve_per_thread(static_cast<size_t>(factors_at() + groups_.size * kPanel + 16) * kFloat);
   }
 
   void launch() override {
-    auto* packed = reinterpret_cast<float*>(cpu_.shared_scratch());
-    pack(cpu_, packed_, w_, /*transposed=*/true, packed);
+    const float* packed = kept_;
+    if (!packed) {
+      auto* shared = reinterpret_cast<float*>(cpu_.shared_scratch());
+      pack(cpu_, packed_, w_, /*transposed=*/true, shared);
+      packed = shared;
+    }
     const LinearEpilogueArgs& epilogue = this->epilogue();
     const int64_t groups = groups_.count();
     cpu_.pool().run(row_blocks_.count() * groups, [&](int64_t task, int thread) {
@@ -45,14 +47,35 @@ class LinearKernel final : public LinearForward {
   // A few panels a task keep their rows of y in the cache until the epilogue, and give small
   // batches enough tasks.
   static int64_t panels_per_group(int64_t panels) { return panels >= 16 ? 8 : panels >= 8 ? 4 : 2; }
-  // Blocks of one size, so that threads finish together: of up to 192 rows, and where that makes
-  // few tasks, of 48 or more.
-  static int64_t rows_per_task(int64_t rows, int64_t groups) {
-    constexpr int64_t kTasks = 16, kLeast = 48;
+  // Blocks of one size, so that threads finish together: of up to 192 rows; of one image, a block
+  // for each thread, which then finds its rows of the layer before in its cache.
+  static int64_t rows_per_task(int64_t rows, int threads) {
+    constexpr int64_t kLeast = 48;
     const auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-    const int64_t parts = std::max({divide_up(rows, kRowBlock), int64_t{1},
-                                    std::min(divide_up(kTasks, groups), rows / kLeast)});
-    return std::min(kRowBlock, divide_up(divide_up(rows, parts), kStrip) * kStrip);
+    const int64_t parts = std::max(
+        {divide_up(rows, kRowBlock), int64_t{1}, std::min<int64_t>(threads, rows / kLeast)});
+    return divide_up(rows, parts);
+  }
+  // Small weights that do not change are packed once, where a launch would spend a twentieth of its
+  // time or more on that.
+  const float* kept(const Operands& io) {
+    constexpr int64_t kRows = 1024, kWeights = 192 * 1024;
+    if (!io.packed || x_.shape.rows() > kRows || w_.shape.numel() > kWeights) return nullptr;
+    return reinterpret_cast<const float*>(
+        io.packed->copy(w_.data, packed_.bytes(), [&](std::byte* memory) {
+          pack(cpu_, packed_, w_, /*transposed=*/true, reinterpret_cast<float*>(memory));
+        }));
+  }
+
+  // Per thread, where they are not f32: widened rows of x and a block of the product; then dropout
+  // factors. f32 results are computed in the memory they end in, and the epilogue works in place.
+  const TensorView& target() const { return saved_ ? saved_ : y_; }
+  bool in_place() const { return target().dtype == DType::kF32; }
+  int64_t product_at() const {
+    return x_.dtype == DType::kF32 ? 0 : row_blocks_.size * packed_.depth;
+  }
+  int64_t factors_at() const {
+    return product_at() + (in_place() ? 0 : row_blocks_.size * groups_.size * kPanel);
   }
 
   void block(const LinearEpilogueArgs& epilogue, const float* packed, int64_t row_block,
@@ -63,22 +86,20 @@ class LinearKernel final : public LinearForward {
                   columns = std::min(n, groups_.last(group) * kPanel) - column;
     auto* scratch = reinterpret_cast<float*>(cpu_.thread_scratch(thread));
     const float* a = rows_as_f32(cpu_, x_, row, rows, scratch);
-    // f32 results are computed in the memory they end in; the epilogue then works in place.
-    const TensorView& target = saved_ ? saved_ : y_;
-    const bool in_place = target.dtype == DType::kF32;
-    float* c = in_place ? target.f32() + row * n + column : scratch + kRowBlock * k;
-    const int64_t ldc = in_place ? n : groups_.size * kPanel;
+    float* c = in_place() ? target().f32() + row * n + column : scratch + product_at();
+    const int64_t ldc = in_place() ? n : groups_.size * kPanel;
     for (int64_t p = groups_.first(group); p < groups_.last(group); ++p)
       cpu_.simd().gemm->panel(a, k, packed_.panel(packed, p), kPanel,
                               c + (p - groups_.first(group)) * kPanel, ldc, rows, k,
                               std::min(kPanel, n - p * kPanel), false);
-    if (in_place && !epilogue.bias && epilogue.act == Act::kNone && !epilogue.drop) return;
+    if (in_place() && !epilogue.bias && epilogue.act == Act::kNone && !epilogue.drop) return;
     cpu_.simd().linear->epilogue(epilogue, c, ldc, row, rows, column, columns,
-                                 scratch + kRowBlock * (k + groups_.size * kPanel));
+                                 scratch + factors_at());
   }
 
   PackedB packed_;
   Chunks groups_, row_blocks_;
+  const float* kept_;  // packed weights; null: packed at each launch
 };
 
 // dx (M, K) = dpre w, dw (N, K) += dpre^T x, dbias += column sums of dpre, where dpre (M, N) is dy

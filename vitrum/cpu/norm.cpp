@@ -5,7 +5,9 @@ namespace {
 
 KernelPtr forward(CpuBackend& cpu, const LayerNormArgs& args, int64_t rows) {
   cpu.reserve_per_thread(static_cast<size_t>(args.width + 15) / 16 * 16 * sizeof(float));
-  const Chunks chunks = chunk_rows(rows, args.width);
+  // Of one image, chunks small enough that threads finish together.
+  constexpr int64_t kChunks = 16, kLeast = 2048;
+  const Chunks chunks{rows, std::max((rows + kChunks - 1) / kChunks, kLeast / args.width + 1)};
   return make_kernel([&cpu, args, chunks] {
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int thread) {
       cpu.simd().norm->forward(args, first, last,

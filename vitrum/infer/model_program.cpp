@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
+#include "vitrum/core/parallel.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/graph/taps.h"
+#include "vitrum/runtime/summary.h"
 
 namespace vitrum {
 
@@ -66,6 +69,16 @@ Preprocess preprocess_of(const ModelSpec& model) {
           .resize = static_cast<int>(p.resize),
           .crop_floor = p.crop_floor,
           .border = border};
+}
+
+int64_t images_at_once(const ModelSpec& model, const Backend& backend, int threads, int64_t batch) {
+  if (!backend.host_visible()) return batch;
+  constexpr int64_t kWork = int64_t{16} << 30;  // multiply-adds a thread: some 0.2 s
+  Graph g(Mode::kInference);
+  trace(g, model, 1);
+  const int64_t work = kWork * (threads > 0 ? threads : available_cores());
+  const int64_t images = std::max<int64_t>(1, work / std::max<int64_t>(1, multiply_adds(g)));
+  return std::min(batch, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(images))));
 }
 
 ModelProgram::ModelProgram(const ModelSpec& model, ParamStore& store, int64_t batch,

@@ -75,7 +75,8 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
       backend_(make_backend({.device = options.device, .threads = options.threads})),
       tap_shapes_(record(parameters_, spec_, options.taps)),
       weights_(model, spec_, parameters_, *backend_, stored_),
-      preprocess_(preprocess_of(spec_)) {
+      preprocess_(preprocess_of(spec_)),
+      at_once_(images_at_once(spec_, *backend_, options.threads, options.max_batch)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
 }
 
@@ -98,7 +99,7 @@ void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
   assert(features.empty() || features.size() == images * width);
   const std::lock_guard lock(running_);
   for (size_t done = 0, batch; done < images; done += batch) {
-    const size_t left = images - done, most = static_cast<size_t>(options_.max_batch);
+    const size_t left = images - done, most = static_cast<size_t>(at_once_);
     batch = left >= most ? most : std::bit_floor(left);
     ModelProgram& program = this->program(static_cast<int64_t>(batch));
     program.run(pixels.data() + done * image);

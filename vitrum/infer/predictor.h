@@ -23,7 +23,7 @@ struct PredictorOptions {
   std::string device = "auto";               // as --device
   int threads = 0;                           // 0: every core this process may use
   std::optional<DType> precision = {};       // kF32 or kBF16; empty: what suits the device
-  int64_t max_batch = 16;                    // images computed at once
+  int64_t max_batch = 16;                    // images taken at once; a CPU computes fewer
   DecodeOptions decode = {};
   std::vector<std::string> taps = {};  // values inside the model to give out: see graph/taps.h
 };
@@ -93,6 +93,7 @@ class Predictor {
   std::vector<Shape> tap_shapes_;
   FrozenWeights weights_;
   Preprocess preprocess_;
+  int64_t at_once_;
   std::mutex running_;  // guards what follows, and the backend
   // By batch size: the largest and powers of two, so that 13 images are 8 + 4 + 1. Compiled when
   // first needed.

@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,9 +14,32 @@
 
 namespace vitrum {
 
+// Copies of parameters that do not change, in the layout in which a kernel reads them best. Each is
+// made once and shared by all programs of a store.
+class PackedParams {
+ public:
+  void allow(const void* param) { copies_.try_emplace(param); }
+  // make(memory) fills the copy where there is none yet. Null: this is no parameter, or it may
+  // change.
+  template <class Make>
+  const std::byte* copy(const void* param, size_t bytes, const Make& make) {
+    const auto found = copies_.find(param);
+    if (found == copies_.end()) return nullptr;
+    if (!found->second.data()) {
+      found->second = allocate_host(bytes);
+      make(found->second.data());
+    }
+    return found->second.data();
+  }
+
+ private:
+  std::map<const void*, Buffer> copies_;
+};
+
 // A node's views, in the order op.h lists them; absent ones are null.
 struct Operands {
   std::vector<TensorView> in, out;
+  PackedParams* packed = nullptr;  // may be null
 };
 
 // One prepared launch, bound to its views. Built once (may allocate, create descriptors, choose

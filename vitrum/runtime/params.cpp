@@ -18,7 +18,7 @@ ParamStore::ParamStore(const Graph& g, Backend& backend, DType master)
 }
 
 ParamStore::ParamStore(const Graph& g, Backend& backend, Source source)
-    : backend_(backend), source_(std::move(source)), specs_(g.params) {
+    : backend_(backend), source_(std::move(source)), specs_(g.params), frozen_(true) {
   lay_out();
   for (auto& views : found_) views.resize(specs_.size());
 }

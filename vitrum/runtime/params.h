@@ -28,6 +28,10 @@ class ParamStore {
   ParamStore(const Graph& g, Backend& backend, Source source);
 
   void initialize(uint64_t seed);
+  // No parameter changes from now on: programs compiled later may keep copies of them in layouts of
+  // their own. A store with a source is born like that.
+  void freeze() { frozen_ = true; }
+  PackedParams* packed() { return frozen_ ? &packed_ : nullptr; }
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
   // Of an arena, padding included.
@@ -77,6 +81,8 @@ class ParamStore {
   int64_t elements_ = 0, learning_ = 0;  // all; those of trainable parameters, which come first
   std::array<Buffer, kArenas> buffers_;
   std::map<std::string, State> states_;
+  bool frozen_ = false;
+  PackedParams packed_;
 };
 
 }  // namespace vitrum

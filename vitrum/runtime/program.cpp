@@ -28,7 +28,7 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
     views_.push_back(bind(g, id, options));
   Kernels kernels;
   for (const Node& node : g.nodes) {
-    Operands io;
+    Operands io{.in = {}, .out = {}, .packed = store.packed()};
     const auto view = [&](ValueId id) {
       return id == kAbsent ? TensorView{} : views_[static_cast<size_t>(id)];
     };
@@ -75,8 +75,12 @@ TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& optio
       }
       return view;
     }
-    case Role::kParam:
-      return store_.view(param, info.dtype == DType::kBF16 ? Arena::kCompute : options.weights);
+    case Role::kParam: {
+      const Arena arena = info.dtype == DType::kBF16 ? Arena::kCompute : options.weights;
+      const TensorView view = store_.view(param, arena);
+      if (store_.packed()) store_.packed()->allow(view.data);
+      return view;
+    }
     case Role::kGrad: return store_.view(param, Arena::kGrad);
     case Role::kArena: return store_.arena(info.arena);
     case Role::kState: return store_.state(info.name, info.shape, info.dtype);

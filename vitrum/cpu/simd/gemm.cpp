@@ -38,8 +38,9 @@ constexpr int64_t kBlock = 16;   // k per line of A
 struct Ahead {
   const float* a;  // rows of the next tile
   const float* c;
-  const float* b;   // a part of the next slice
-  int64_t b_lines;  // of it, per block of k
+  const float* b;    // a part of the next slice of B: rows of it,
+  int64_t b_stride;  // so far apart,
+  int64_t b_rows;    // so many, a line of each per block of k
 };
 
 // How A lies in memory: rows with stride lda; strips of kStrip rows, one column after the other; or
@@ -84,7 +85,8 @@ void tile(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, in
 #pragma GCC unroll 5
     for (int v = 0; v < V; ++v) fetch_near(next_c + v * kLanes);
     next_c += ldc;
-    for (int64_t line = 0; line < next.b_lines; ++line, next_b += 16) fetch_far(next_b);
+    for (int64_t r = 0; r < next.b_rows; ++r) fetch_far(next_b + r * next.b_stride);
+    next_b += kBlock;
     for (int64_t n = 0; n < kBlock; ++n) step();
   }
   for (; i < k; ++i) step();
@@ -133,17 +135,28 @@ void edge_tile(Tile f, const float* a, int64_t lda, const float* b, int64_t ldb,
     for (int64_t j = 0; j < width; ++j) c[r * ldc + j] = buffer[r * kLastPanel + j];
 }
 
+// What is wanted after a slice of B: kPanel rows of the depth of a slice, or as many floats in a
+// run.
+struct NextSlice {
+  const float* b;
+  int64_t stride;
+};
+
 // All rows of one panel for one slice of k. Rows of A start `next_row` apart, which packed strips
 // know for multiples of six only.
 template <Layout kA>
 void sweep(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
-           int64_t rows, int64_t k, int64_t width, bool accumulate) {
-  constexpr int64_t kColumns = kWide * kLanes, kMostLines = 4;
+           int64_t rows, int64_t k, int64_t width, bool accumulate, const NextSlice& slice) {
+  constexpr int64_t kColumns = kWide * kLanes, kMostRows = 4;
   const auto divide_up = [](int64_t x, int64_t y) { return (x + y - 1) / y; };
   const int64_t tiles = divide_up(rows, kStrip) * divide_up(width, kColumns);
-  const int64_t lines = divide_up(ldb * kBlock / 16, tiles);
+  const int64_t b_rows = divide_up(ldb, tiles);
   const int64_t next_row = kA == Layout::kColumns ? 1 : lda;
-  Ahead next{.a = a, .c = c, .b = b + k * ldb, .b_lines = lines < kMostLines ? lines : kMostLines};
+  Ahead next{.a = a,
+             .c = c,
+             .b = slice.b,
+             .b_stride = slice.stride,
+             .b_rows = b_rows < kMostRows ? b_rows : kMostRows};
   for (int64_t j = 0, w; j < width; j += w) {
     // A fifth vector is taken along rather than left for a pass of its own: 5 x 5 accumulators.
     const bool all = kWide == 4 && kA == Layout::kRows && width - j <= kLastPanel;
@@ -163,31 +176,39 @@ void sweep(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, i
       else
         edge_tile(f, a + r * next_row, lda, b + j, ldb, c + r * ldc + j, ldc, n, k, w, accumulate,
                   next);
-      next.b += next.b_lines * k;
+      next.b += next.b_rows * next.b_stride;
     }
+  }
+}
+
+// Slice by slice. `at(i)`: where A has column i.
+template <Layout kA, class At>
+VITRUM_LANES void slices(const At& at, int64_t lda, const float* b, int64_t ldb, float* c,
+                         int64_t ldc, int64_t rows, int64_t k, int64_t width, bool accumulate,
+                         int64_t most) {
+  for (int64_t i = 0; i < k; i += most) {
+    const int64_t depth = k - i < most ? k - i : most;
+    sweep<kA>(at(i), lda, b + i * ldb, ldb, c, ldc, rows, depth, width, accumulate || i > 0,
+              {b + (i + depth) * ldb, depth});
   }
 }
 
 void panel(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
            int64_t rows, int64_t k, int64_t width, bool accumulate) {
-  const int64_t most = ldb > kPanel ? kDepth * kPanel / kLastPanel : kDepth;
-  for (int64_t i = 0; i < k; i += most)
-    sweep<Layout::kRows>(a + i, lda, b + i * ldb, ldb, c, ldc, rows, k - i < most ? k - i : most,
-                         width, accumulate || i > 0);
+  slices<Layout::kRows>([&](int64_t i) { return a + i; }, lda, b, ldb, c, ldc, rows, k, width,
+                        accumulate, ldb > kPanel ? kDepth * kPanel / kLastPanel : kDepth);
 }
 
 void strips(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
             int64_t k, int64_t width, bool accumulate) {
-  for (int64_t i = 0; i < k; i += kDepth)
-    sweep<Layout::kStrips>(a + i * kStrip, k, b + i * ldb, ldb, c, ldc, rows,
-                           k - i < kDepth ? k - i : kDepth, width, accumulate || i > 0);
+  slices<Layout::kStrips>([&](int64_t i) { return a + i * kStrip; }, k, b, ldb, c, ldc, rows, k,
+                          width, accumulate, kDepth);
 }
 
 void columns(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
              int64_t rows, int64_t k, int64_t width, bool accumulate) {
-  for (int64_t i = 0; i < k; i += kDepth)
-    sweep<Layout::kColumns>(a + i * lda, lda, b + i * ldb, ldb, c, ldc, rows,
-                            k - i < kDepth ? k - i : kDepth, width, accumulate || i > 0);
+  slices<Layout::kColumns>([&](int64_t i) { return a + i * lda; }, lda, b, ldb, c, ldc, rows, k,
+                           width, accumulate, kDepth);
 }
 
 template <class T>
@@ -209,14 +230,41 @@ VITRUM_LANES void pack_eight(const T* b, int64_t ldb, int64_t rows, int64_t dept
     if (x < depth) _mm256_storeu_ps(out + x * stride, r[x]);
 }
 
+// The same of whole blocks, sixteen rows by sixteen; returns how much of the depth that is.
+#ifdef __AVX512F__
+template <class T>
+int64_t pack_blocks(const T* b, int64_t ldb, int64_t k, float* out, int64_t stride) {
+  int64_t i = 0;
+  for (; i + 16 <= k; i += 16, b += 16) {
+    __m512 r[16];
+    const T* from = b;
+#pragma GCC unroll 16
+    for (int y = 0; y < 16; ++y, from += ldb) r[y] = load16(from);
+    transpose16(r);
+#pragma GCC unroll 16
+    for (int x = 0; x < 16; ++x, out += stride) _mm512_storeu_ps(out, r[x]);
+  }
+  return i;
+}
+#else
+template <class T>
+int64_t pack_blocks(const T*, int64_t, int64_t, float*, int64_t) {
+  return 0;
+}
+#endif
+
 // Whole lines of the transpose are used up before the next rows are read: where rows lie a multiple
 // of 4 KiB apart, a line would not be in the first-level cache any more.
 template <class T>
 void pack_columns(const T* b, int64_t ldb, int64_t k, int64_t width, float* out, int64_t stride) {
-  for (int64_t i = 0; i < k; i += kBlock)
-    for (int64_t j = 0; j < stride; j += 8)
-      for (int64_t half = i; half < i + kBlock && half < k; half += 8)
-        pack_eight(b + j * ldb + half, ldb, width - j, k - half, out + half * stride + j, stride);
+  for (int64_t j = 0; j < stride; j += 16) {
+    int64_t i = j + 16 <= width ? pack_blocks(b + j * ldb, ldb, k, out + j, stride) : 0;
+    for (; i < k; i += kBlock)
+      for (int64_t row = j; row < j + 16 && row < stride; row += 8)
+        for (int64_t half = i; half < i + kBlock && half < k; half += 8)
+          pack_eight(b + row * ldb + half, ldb, width - row, k - half, out + half * stride + row,
+                     stride);
+  }
 }
 
 template <class T>
@@ -231,6 +279,21 @@ void pack_panel(const void* b, bool bf16, int64_t ldb, bool transposed, int64_t 
     pack(static_cast<const uint16_t*>(b), ldb, transposed, k, width, out, stride);
   else
     pack(static_cast<const float*>(b), ldb, transposed, k, width, out, stride);
+}
+
+// A slice of W is turned into the first-level cache, and used up there.
+void turned(const float* a, int64_t lda, const void* w, bool bf16, int64_t ldw, float* c,
+            int64_t ldc, int64_t rows, int64_t k, int64_t width, float* slice) {
+  const int64_t element = bf16 ? 2 : 4;
+  const auto at = [&](int64_t i) { return static_cast<const std::byte*>(w) + i * element; };
+  for (int64_t i = 0; i < k; i += kDepth) {
+    const int64_t depth = k - i < kDepth ? k - i : kDepth;
+    pack_panel(at(i), bf16, ldw, /*transposed=*/true, depth, width, slice, kPanel);
+    const auto* next =
+        reinterpret_cast<const float*>(at(i + kDepth < k ? i + kDepth : kPanel * ldw));
+    sweep<Layout::kRows>(a + i, lda, slice, kPanel, c, ldc, rows, depth, width, i > 0,
+                         {next, ldw * element / 4});
+  }
 }
 
 // Eight floats are moved where six are wanted: the two too many land in the next slot of the strip,
@@ -262,6 +325,7 @@ void widen(const uint16_t* from, int64_t n, float* to) {
 }  // namespace
 
 constinit const GemmKernels kGemm = {.panel = panel,
+                                     .turned = turned,
                                      .strips = strips,
                                      .columns = columns,
                                      .pack_panel = pack_panel,

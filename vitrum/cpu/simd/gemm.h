@@ -11,11 +11,18 @@ inline constexpr int64_t kPanel = 64;      // columns of a packed panel of B
 inline constexpr int64_t kLastPanel = 80;  // of one that takes a short rest along
 inline constexpr int64_t kStrip = 6;       // rows of a packed strip of A
 
+inline constexpr int64_t kSliceFloats = 128 * kPanel;
+
 struct GemmKernels {
   // C (rows, width) = A (rows, k) B + (accumulate ? C : 0). A is row-major with stride lda.
   void (*panel)(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
                 int64_t rows, int64_t k, int64_t width, bool accumulate);
-  // The same with A packed in strips: a[(strip * k + i) * kStrip + r].
+  // C (rows, width <= kPanel) = A (rows, k) W^T, W being `width` rows of f32 or bf16, `ldw` apart,
+  // that are read where they lie; what lies behind them is asked for meanwhile. slice:
+  // kSliceFloats.
+  void (*turned)(const float* a, int64_t lda, const void* w, bool bf16, int64_t ldw, float* c,
+                 int64_t ldc, int64_t rows, int64_t k, int64_t width, float* slice);
+  // As panel with A packed in strips: a[(strip * k + i) * kStrip + r].
   void (*strips)(const float* a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows,
                  int64_t k, int64_t width, bool accumulate);
   // The same with A given as its transpose (k, rows), row-major with stride lda, read in place:

@@ -1,4 +1,4 @@
-// Blocks of eight by eight floats, for both instruction sets.
+// Blocks of eight by eight floats, and where there is AVX-512 of sixteen by sixteen.
 #pragma once
 #include "vitrum/cpu/simd/lanes.h"
 
@@ -40,6 +40,36 @@ VITRUM_LANES void transpose8(__m256 (&r)[8]) {
     r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
   }
 }
+
+#ifdef __AVX512F__
+VITRUM_LANES __m512 load16(const float* p) { return _mm512_loadu_ps(p); }
+VITRUM_LANES __m512 load16(const uint16_t* p) {
+  const __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
+}
+
+// Four by four floats within each quarter of the vectors, then four by four quarters.
+VITRUM_LANES void transpose16(__m512 (&r)[16]) {
+  __m512 t[16];
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    const __m512 a = _mm512_unpacklo_ps(r[i], r[i + 1]), b = _mm512_unpackhi_ps(r[i], r[i + 1]),
+                 c = _mm512_unpacklo_ps(r[i + 2], r[i + 3]),
+                 d = _mm512_unpackhi_ps(r[i + 2], r[i + 3]);
+    t[i] = _mm512_shuffle_ps(a, c, 0x44), t[i + 1] = _mm512_shuffle_ps(a, c, 0xEE);
+    t[i + 2] = _mm512_shuffle_ps(b, d, 0x44), t[i + 3] = _mm512_shuffle_ps(b, d, 0xEE);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512 a = _mm512_shuffle_f32x4(t[i], t[i + 4], 0x88),
+                 b = _mm512_shuffle_f32x4(t[i], t[i + 4], 0xDD),
+                 c = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88),
+                 d = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xDD);
+    r[i] = _mm512_shuffle_f32x4(a, c, 0x88), r[i + 8] = _mm512_shuffle_f32x4(a, c, 0xDD);
+    r[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88), r[i + 12] = _mm512_shuffle_f32x4(b, d, 0xDD);
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace vitrum::cpu::VITRUM_ISA
