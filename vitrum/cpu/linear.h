@@ -55,4 +55,8 @@ KernelPtr lower_few_rows(CpuBackend& cpu, const Linear& op, const Operands& io);
 KernelPtr lower_tiles(CpuBackend& cpu, const Linear& op, const Operands& io);
 KernelPtr lower_tiles(CpuBackend& cpu, const LinearBwd& op, const Operands& io);
 
+// Together with the layer behind, whose dx is the dy of this one and has no memory.
+KernelPtr lower_joined_bwd(CpuBackend& cpu, const LinearBwd& behind, const Operands& of_behind,
+                           const LinearBwd& op, const Operands& io);
+
 }  // namespace vitrum::cpu
