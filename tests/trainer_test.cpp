@@ -288,6 +288,7 @@ TEST(Trainer, DoesNotOverwriteARun) {
       HasSubstr("another process"));
 }
 
+// Or a little less: a backend that computes two layers together keeps nothing between them.
 TEST(Trainer, MemoryIsWhatTheSummarySays) {
   const TinyRun tiny;
   for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
@@ -296,7 +297,8 @@ TEST(Trainer, MemoryIsWhatTheSummarySays) {
     const Trainer trainer(recipe, tiny.options(precision == Precision::kF32 ? "f32" : "bf16"));
     const ModelMemory memory = training_memory(
         trainer.model(), {.batch = recipe.batch_size, .compute = compute_for(recipe)});
-    EXPECT_EQ(memory.arena, trainer.activation_bytes());
+    EXPECT_LE(trainer.activation_bytes(), memory.arena);
+    EXPECT_GE(trainer.activation_bytes(), memory.arena * 3 / 4);
   }
 }
 

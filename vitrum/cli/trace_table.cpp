@@ -14,7 +14,9 @@ double tera(int64_t count, double seconds) {
 }  // namespace
 
 void TraceTable::add(const Program::Step& step, double seconds) {
-  const std::string shape = step.out.empty() || !step.out[0] ? "" : step.out[0].shape.str();
+  const auto present = std::find_if(step.out.begin(), step.out.end(),
+                                    [](const TensorView& v) { return static_cast<bool>(v); });
+  const std::string shape = present == step.out.end() ? "" : present->shape.str();
   Sum& sum = kinds_[fmt::format("{} {}", step.op, shape)];
   ++sum.count, sum.bytes += step.bytes, sum.macs += step.macs, sum.seconds += seconds;
   total_ += seconds;

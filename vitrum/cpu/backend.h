@@ -44,6 +44,11 @@ class CpuBackend final : public Backend {
   void download(void* to, TensorView from) override;
   bool host_visible() const override { return true; }
   std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) override;
+  // The two linear layers of an MLP, forward and backward.
+  bool joins(const Op& first, const Operands& of_first, const Op& second, const Operands& of_second,
+             bool kept) const override;
+  std::unique_ptr<Kernel> lower_joined(const Op& first, const Operands& of_first, const Op& second,
+                                       const Operands& of_second) override;
 
   ThreadPool& pool() { return pool_; }
   const SimdKernels& simd() const { return *simd_; }
@@ -74,11 +79,35 @@ struct Chunks {
 // multiples of `multiple`.
 Chunks chunk_rows(int64_t rows, int64_t row_elements, int64_t most = 128, int64_t multiple = 1);
 
+// Whether a tensor of so many floats will have left the caches before it is read.
+inline bool exceeds_caches(int64_t floats) { return floats >= int64_t{2} << 20; }
+
 // Calls body(first, last, chunk, thread) for each chunk.
 template <class Body>
 void for_chunks(CpuBackend& cpu, const Chunks& chunks, const Body& body) {
   cpu.pool().run(chunks.count(),
                  [&](int64_t i, int thread) { body(chunks.first(i), chunks.last(i), i, thread); });
+}
+
+// Tasks of one kind that may run beside others; body(task, thread).
+template <class Body>
+struct TaskPart {
+  int64_t tasks;
+  Body body;
+};
+template <class Body>
+TaskPart(int64_t, Body) -> TaskPart<Body>;
+
+// Several kinds of tasks in one parallel loop, so that threads wait for each other once.
+template <class... Bodies>
+void run_parts(CpuBackend& cpu, const TaskPart<Bodies>&... parts) {
+  cpu.pool().run((parts.tasks + ...), [&](int64_t task, int thread) {
+    const auto take = [&](const auto& part) {
+      if (task < part.tasks) return part.body(task, thread), true;
+      return task -= part.tasks, false;
+    };
+    (void)(take(parts) || ...);
+  });
 }
 
 // Whether all these operands are bf16 and the processor multiplies them as they are.

@@ -25,6 +25,7 @@ struct Rows {
     for (int64_t b = 0; b < samples; ++b) n += counts(b);
     return static_cast<double>(n * positions);
   }
+  bool past() const { return width % 16 == 0 && exceeds_caches(samples * positions * width); }
   // Few rows a chunk: its sums are f32, and only what they leave out of account is small.
   Chunks chunks() const {
     return {samples * positions, std::clamp<int64_t>((1 << 15) / width, 16, 512)};
@@ -73,7 +74,8 @@ class BatchNormKernel final : public Kernel {
                                .scale = affine_.scale.data(),
                                .shift = affine_.shift.data(),
                                .act = op_.act,
-                               .width = rows_.width};
+                               .width = rows_.width,
+                               .past = rows_.past()};
     for_chunks(cpu_, chunks_, [&](int64_t first, int64_t last, int64_t, int) {
       cpu_.simd().batch_norm->apply(args, floats(x_), first, last);
     });
@@ -159,7 +161,8 @@ class BatchNormBwdKernel final : public Kernel {
              .scale = scale_.data(),
              .offset = offset_.data(),
              .slope = slope_.data(),
-             .width = rows_.width};
+             .width = rows_.width,
+             .past = rows_.past()};
     cpu.reserve_shared(static_cast<size_t>(chunks_.count() * 2 * rows_.width) * sizeof(float));
   }
 

@@ -1,5 +1,7 @@
 // Convolution as products with the windows of an image. Windows are never all laid out: a task
 // unfolds a few columns of its rows into scratch, where the product finds them in the cache.
+#include "vitrum/cpu/conv.h"
+
 #include <cstring>
 
 #include "vitrum/cpu/batch_norm.h"
@@ -431,11 +433,6 @@ class ConvBwdKernel final : public Kernel {
   std::vector<WeightGradient> to_dw_;  // one, or none
 };
 
-TensorView as_matrix(TensorView w) {
-  if (w) w.shape = {w.shape[0], w.shape[1]};
-  return w;
-}
-
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const Conv2d& op, const Operands& io) {
@@ -443,11 +440,8 @@ KernelPtr lower(CpuBackend& cpu, const Conv2d& op, const Operands& io) {
 }
 
 KernelPtr lower(CpuBackend& cpu, const Conv2dBwd& op, const Operands& io) {
-  const bool pixel_by_pixel = io.in[2].shape[2] == 1 && op.stride == 1 && op.padding == 0;
-  if (!pixel_by_pixel) return std::make_unique<ConvBwdKernel>(cpu, op, io);
-  return lower(cpu, LinearBwd{},
-               {{io.in[0], io.in[1], as_matrix(io.in[2]), {}, {}},
-                {io.out[0], as_matrix(operand(io.out, 1)), {}}});
+  if (io.in[2].shape[2] == 1 && op.padding == 0) return lower_pixels(cpu, op, io);
+  return std::make_unique<ConvBwdKernel>(cpu, op, io);
 }
 
 KernelPtr lower(CpuBackend& cpu, const MaxPool& op, const Operands& io) {

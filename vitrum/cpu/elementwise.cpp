@@ -30,10 +30,10 @@ KernelPtr lower(CpuBackend& cpu, const ActivationBwd& op, const Operands& io) {
 }
 
 KernelPtr lower(CpuBackend& cpu, const Add&, const Operands& io) {
-  return over_elements(
-      cpu, io.in[0].shape.numel(),
-      [k = cpu.simd().elementwise, a = floats(io.in[0]), b = floats(io.in[1]),
-       y = floats(io.out[0])](int64_t first, int64_t last) { k->add(a, b, y, first, last); });
+  return over_elements(cpu, io.in[0].shape.numel(),
+                       [k = cpu.simd().elementwise, a = floats(io.in[0]), b = floats(io.in[1]),
+                        y = floats(io.out[0]), past = exceeds_caches(io.out[0].shape.numel())](
+                           int64_t first, int64_t last) { k->add(a, b, y, first, last, past); });
 }
 
 KernelPtr lower(CpuBackend& cpu, const Dropout& op, const Operands& io) {

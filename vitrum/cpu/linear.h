@@ -47,6 +47,9 @@ class LinearForward : public Kernel {
   LinearEpilogueArgs args_{};
 };
 
+// Up to so many rows, some five images, packing weights takes a twentieth of a product's time or
+// more.
+inline constexpr int64_t kFewRows = 1024;
 // Whether a linear layer has so few rows that its weights are better left as they lie.
 bool has_few_rows(const Operands& io);
 KernelPtr lower_few_rows(CpuBackend& cpu, const Linear& op, const Operands& io);
@@ -54,5 +57,9 @@ KernelPtr lower_few_rows(CpuBackend& cpu, const Linear& op, const Operands& io);
 // For operands that take tiles.
 KernelPtr lower_tiles(CpuBackend& cpu, const Linear& op, const Operands& io);
 KernelPtr lower_tiles(CpuBackend& cpu, const LinearBwd& op, const Operands& io);
+
+// Together with the layer behind, whose dx is the dy of this one and has no memory.
+KernelPtr lower_joined_bwd(CpuBackend& cpu, const LinearBwd& behind, const Operands& of_behind,
+                           const LinearBwd& op, const Operands& io);
 
 }  // namespace vitrum::cpu

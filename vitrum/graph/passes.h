@@ -40,6 +40,9 @@ struct Plan {
   int64_t lower_bound = 0;      // most bytes alive at one moment: no plan can be smaller
   int64_t naive_bytes = 0;      // every temporary on its own
 };
-Plan plan_memory(const Graph& g, std::span<const Value> outputs, bool share = true);
+// joined[i]: nodes i and i + 1 are computed together, so they share all their operands' time; what
+// only goes from one to the other gets no memory.
+Plan plan_memory(const Graph& g, std::span<const Value> outputs, bool share = true,
+                 const std::vector<bool>& joined = {});
 
 }  // namespace vitrum

@@ -10,11 +10,12 @@ constexpr int64_t kAlign = 64;
 
 struct Life {
   ValueId id;
-  int first, last;  // nodes that write and read it, inclusive
+  int first, last;  // nodes that write and read it, inclusive; two joined nodes count as the first
   int64_t size, offset = 0;
 };
 
-std::vector<Life> lifetimes(const Graph& g, std::span<const Value> outputs) {
+std::vector<Life> lifetimes(const Graph& g, std::span<const Value> outputs,
+                            const std::vector<bool>& joined) {
   std::vector<int> first(g.values.size(), -1), last(g.values.size(), -1);
   for (int i = 0; i < static_cast<int>(g.nodes.size()); ++i) {
     const Node& node = g.nodes[static_cast<size_t>(i)];
@@ -26,13 +27,18 @@ std::vector<Life> lifetimes(const Graph& g, std::span<const Value> outputs) {
         }
   }
   for (Value v : outputs) last[static_cast<size_t>(v.id())] = static_cast<int>(g.nodes.size());
+  const auto moment = [&](int node) {
+    const auto before = static_cast<size_t>(node) - 1;
+    return node > 0 && before < joined.size() && joined[before] ? node - 1 : node;
+  };
   std::vector<Life> lives;
   for (size_t v = 0; v < g.values.size(); ++v) {
     const ValueInfo& info = g.values[v];
     if (info.role != Role::kTemp || first[v] < 0) continue;
+    const int from = moment(first[v]), to = moment(last[v]);
+    if (from == to && first[v] != last[v]) continue;  // inside two joined nodes
     const int64_t bytes = info.shape.numel() * static_cast<int64_t>(size_of(info.dtype));
-    lives.push_back(
-        {static_cast<ValueId>(v), first[v], last[v], (bytes + kAlign - 1) / kAlign * kAlign});
+    lives.push_back({static_cast<ValueId>(v), from, to, (bytes + kAlign - 1) / kAlign * kAlign});
   }
   return lives;
 }
@@ -95,8 +101,9 @@ int64_t place_best(std::vector<Life>& lives, bool (*before)(const Life&, const L
 
 }  // namespace
 
-Plan plan_memory(const Graph& g, std::span<const Value> outputs, bool share) {
-  std::vector<Life> lives = lifetimes(g, outputs);
+Plan plan_memory(const Graph& g, std::span<const Value> outputs, bool share,
+                 const std::vector<bool>& joined) {
+  std::vector<Life> lives = lifetimes(g, outputs, joined);
   Plan plan{.offset = std::vector<int64_t>(g.values.size(), -1),
             .lower_bound = most_alive(lives, g.nodes.size())};
   for (const Life& l : lives) plan.naive_bytes += l.size;

@@ -10,7 +10,7 @@ namespace vitrum {
 
 struct ModelMemory {
   int64_t weights = 0;  // bytes; in training with gradients, AdamW's moments and a bf16 copy
-  int64_t arena = 0;    // the planned activations, exactly: Plan::bytes
+  int64_t arena = 0;    // the planned activations: Plan::bytes, where nothing is joined
   int64_t inputs = 0;   // images, labels and constants
   int64_t total() const { return weights + arena + inputs; }
 };

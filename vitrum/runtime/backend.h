@@ -102,6 +102,18 @@ class Backend {
   // What `--precision auto` means here: the fastest precision that trains as well as f32.
   virtual DType usual_precision() const { return DType::kF32; }
   virtual std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) = 0;
+  // Whether two nodes that follow each other, the second's first operand being the first's first
+  // result, are one kernel here. The operands have no memory yet. `kept`: others read that result
+  // too; else it gets no memory.
+  virtual bool joins(const Op& /*first*/, const Operands& /*of_first*/, const Op& /*second*/,
+                     const Operands& /*of_second*/, bool /*kept*/) const {
+    return false;
+  }
+  virtual std::unique_ptr<Kernel> lower_joined(const Op& /*first*/, const Operands& /*of_first*/,
+                                               const Op& /*second*/,
+                                               const Operands& /*of_second*/) {
+    return nullptr;
+  }
   virtual std::unique_ptr<Sequence> prepare(Kernels kernels) {
     return std::make_unique<Sequence>(std::move(kernels));
   }

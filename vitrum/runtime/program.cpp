@@ -13,6 +13,45 @@ std::string operand_name(const Graph& g, ValueId id) {
   return info.role == Role::kParam ? g.params[static_cast<size_t>(info.param)].name : info.name;
 }
 
+template <class View>
+Operands operands(const Node& node, const View& view) {
+  Operands io;
+  for (ValueId id : node.in) io.in.push_back(id == kAbsent ? TensorView{} : view(id));
+  for (ValueId id : node.out) io.out.push_back(id == kAbsent ? TensorView{} : view(id));
+  return io;
+}
+
+// For each value, how many nodes read it, and one more where the caller does.
+std::vector<int> readers(const Graph& g, std::span<const Value> outputs) {
+  std::vector<int> count(g.values.size(), 0);
+  for (const Node& node : g.nodes)
+    for (ValueId id : node.in)
+      if (id != kAbsent) ++count[static_cast<size_t>(id)];
+  for (Value v : outputs) ++count[static_cast<size_t>(v.id())];
+  return count;
+}
+
+// Of each node, whether the backend computes it together with the one after it.
+std::vector<bool> joined_nodes(const Graph& g, std::span<const Value> outputs,
+                               const Backend& backend) {
+  const std::vector<int> readers_of = readers(g, outputs);
+  const auto shape_only = [&](ValueId id) {
+    const ValueInfo& info = g.values[static_cast<size_t>(id)];
+    return TensorView{nullptr, info.shape, info.dtype};
+  };
+  std::vector<bool> joined(g.nodes.size(), false);
+  for (size_t i = 0; i + 1 < g.nodes.size(); ++i) {
+    const Node &first = g.nodes[i], &second = g.nodes[i + 1];
+    if (first.out.empty() || first.out[0] == kAbsent || second.in.empty() ||
+        second.in[0] != first.out[0] || (i > 0 && joined[i - 1]))
+      continue;
+    joined[i] = backend.joins(first.op, operands(first, shape_only), second.op,
+                              operands(second, shape_only),
+                              readers_of[static_cast<size_t>(first.out[0])] > 1);
+  }
+  return joined;
+}
+
 }  // namespace
 
 Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
@@ -22,25 +61,32 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
   std::vector<Value> read(outputs.begin(), outputs.end());
   read.insert(read.end(), options.taps.begin(), options.taps.end());
   drop_dead(g, read);
-  plan_ = plan_memory(g, read, options.share_memory);
+  const std::vector<bool> joined = joined_nodes(g, read, store.backend());
+  plan_ = plan_memory(g, read, options.share_memory, joined);
   arena_ = store.backend().allocate(static_cast<size_t>(plan_.bytes));
   for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id)
     views_.push_back(bind(g, id, options));
   Kernels kernels;
-  for (const Node& node : g.nodes) {
-    Operands io{.in = {}, .out = {}, .packed = store.packed()};
-    const auto view = [&](ValueId id) {
-      return id == kAbsent ? TensorView{} : views_[static_cast<size_t>(id)];
-    };
-    for (ValueId id : node.in) io.in.push_back(view(id));
-    for (ValueId id : node.out) io.out.push_back(view(id));
-    kernels.push_back(store.backend().lower(node.op, io));
-    Step step{.name = node.name,
-              .op = name_of(node.op),
-              .number = steps_.size(),
-              .macs = multiply_adds(g, node)};
+  const auto view = [&](ValueId id) { return views_[static_cast<size_t>(id)]; };
+  const auto macs = [&](size_t i) {
+    if (i > 0 && joined[i - 1]) return int64_t{0};
+    return multiply_adds(g, g.nodes[i]) + (joined[i] ? multiply_adds(g, g.nodes[i + 1]) : 0);
+  };
+  for (size_t i = 0; i < g.nodes.size(); ++i) {
+    const Node& node = g.nodes[i];
+    Operands io = operands(node, view);
+    io.packed = store.packed();
+    // One kernel a node all the same: the first of two joined ones has the work of both.
+    if (joined[i])
+      kernels.push_back(store.backend().lower_joined(node.op, io, g.nodes[i + 1].op,
+                                                     operands(g.nodes[i + 1], view)));
+    else if (i > 0 && joined[i - 1])
+      kernels.push_back(make_kernel([] {}));
+    else
+      kernels.push_back(store.backend().lower(node.op, io));
+    Step step{.name = node.name, .op = name_of(node.op), .number = steps_.size(), .macs = macs(i)};
     for (ValueId id : node.in)
-      if (id != kAbsent) step.in.push_back({operand_name(g, id), view(id)});
+      if (id != kAbsent && view(id)) step.in.push_back({operand_name(g, id), view(id)});
     for (const auto* views : {&io.in, &io.out})
       for (const TensorView& v : *views)
         if (v) step.bytes += static_cast<int64_t>(v.bytes());

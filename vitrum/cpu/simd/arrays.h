@@ -87,6 +87,16 @@ struct Stream<Mixed> {
   VITRUM_LANES Vf rounded(Vf v) const { return narrow ? round_bf16(v) : v; }
 };
 
+// Floats whose whole vectors, at multiples of 16, are written past the caches: for results that
+// would not stay there, and must not be fetched first.
+struct Past;
+template <>
+struct Stream<Past> : Stream<float> {
+  using Stream<float>::Stream;
+  VITRUM_LANES void store(int64_t i, Vf v, All) const { store_past(p + i, v); }
+  VITRUM_LANES void store(int64_t i, Vf v, int n) const { Stream<float>::store(i, v, n); }
+};
+
 // Calls body.operator()<T>() with the one type of all the arrays that are present, or Mixed.
 template <class Body, class... Arrays>
 VITRUM_LANES void with_type(const Body& body, const Arrays&... arrays) {
@@ -95,6 +105,16 @@ VITRUM_LANES void with_type(const Body& body, const Arrays&... arrays) {
   if (((!arrays.data || arrays.dtype == DType::kBF16) && ...))
     return body.template operator()<uint16_t>();
   body.template operator()<Mixed>();
+}
+// The same, or Past where that is asked for and possible.
+template <class Body, class... Arrays>
+VITRUM_LANES void with_type_or_past(bool past, const Body& body, const Arrays&... arrays) {
+  const auto takes = [](const Array& a) {
+    return !a.data || (a.dtype == DType::kF32 && reinterpret_cast<uintptr_t>(a.data) % 64 == 0);
+  };
+  if (!past || !(takes(arrays) && ...)) return with_type(body, arrays...);
+  body.template operator()<Past>();
+  _mm_sfence();  // or another thread might read what was there before
 }
 
 }  // namespace

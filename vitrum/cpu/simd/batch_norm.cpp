@@ -46,7 +46,8 @@ VITRUM_LANES void finish(const ChannelNormArgs& g, Vf v, int64_t at, int64_t col
 }
 
 void apply(const ChannelNormArgs& g, Array x_array, int64_t first, int64_t last) {
-  with_type(
+  with_type_or_past(
+      g.past,
       [&]<class T>() {
         const Stream<T> x(x_array);
         for (int64_t r = first; r < last; ++r)
@@ -102,7 +103,8 @@ void moments_bwd(const BatchNormBwdArgs& g, int64_t first, int64_t last, float* 
 }
 
 void apply_bwd(const BatchNormBwdArgs& g, bool counted, int64_t first, int64_t last) {
-  with_type(
+  with_type_or_past(
+      g.past,
       [&]<class T>() {
         const Stream<T> dy(g.dy), x(g.x), y(g.y), dx(g.dx), dskip(g.dskip);
         for (int64_t r = first; r < last; ++r)

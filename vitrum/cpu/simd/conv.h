@@ -22,6 +22,7 @@ struct ChannelNormArgs {
   const float *scale, *shift;
   Act act;  // none or ReLU
   int64_t width;
+  bool past = false;  // y is too large for the caches, and its rows are whole vectors
 };
 struct BatchNormBwdArgs {
   Array dy, x, y, dx, dskip;  // y: with ReLU, else absent; dx, dskip may be absent
@@ -29,6 +30,7 @@ struct BatchNormBwdArgs {
   // dx = d * scale - (offset + (x - mean) * slope), the bracket for rows that count only
   const float *scale, *offset, *slope;
   int64_t width;
+  bool past = false;  // dx and dskip: as above
 };
 
 struct ConvKernels {

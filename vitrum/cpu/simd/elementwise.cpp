@@ -43,8 +43,15 @@ void activation_bwd(Act act, Array dy, Array x, Array dx, int64_t first, int64_t
   });
 }
 
-void add(Array a, Array b, Array y, int64_t first, int64_t last) {
-  map2(a, b, y, first, last, [](Vf u, Vf v) { return u + v; });
+void add(Array a_array, Array b_array, Array y_array, int64_t first, int64_t last, bool past) {
+  with_type_or_past(
+      past,
+      [&]<class T>() {
+        const Stream<T> a(a_array), b(b_array), y(y_array);
+        for_lanes(first, last,
+                  [&](int64_t i, auto n) { y.store(i, a.load(i, n) + b.load(i, n), n); });
+      },
+      a_array, b_array, y_array);
 }
 
 void scale(Array x, Array y, float factor, int64_t first, int64_t last) {

@@ -163,6 +163,9 @@ VITRUM_LANES Vi load_words(const uint32_t* p) {
   const auto* words = reinterpret_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
 }
+VITRUM_LANES void store_past(float* p, Vf a) {  // p: a whole line
+  _mm256_stream_ps(p, a.lo), _mm256_stream_ps(p + 8, a.hi);
+}
 VITRUM_LANES void store(float* p, Vf a) {
   _mm256_storeu_ps(p, a.lo), _mm256_storeu_ps(p + 8, a.hi);
 }

@@ -105,6 +105,7 @@ VITRUM_LANES Vf load(const uint8_t* p) {
 }
 VITRUM_LANES Vi load_words(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
 VITRUM_LANES void store(float* p, Vf a) { _mm512_storeu_ps(p, a.v); }
+VITRUM_LANES void store_past(float* p, Vf a) { _mm512_stream_ps(p, a.v); }  // p: a whole line
 VITRUM_LANES void store(uint16_t* p, Vf a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pack_bf16(a));
 }

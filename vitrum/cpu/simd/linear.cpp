@@ -57,6 +57,43 @@ void epilogue(const LinearEpilogueArgs& args, const float* c, int64_t ldc, int64
   });
 }
 
+template <Act kAct, bool kPast>
+void through_rows(const LinearEpilogueArgs& args, float* c, int64_t ldc, int64_t row, int64_t rows,
+                  int64_t column, int64_t columns, float* factors) {
+  auto *y = static_cast<float*>(args.y.data), *saved = static_cast<float*>(args.saved.data);
+  const auto put = [](float* to, Vf v, auto n) {
+    if constexpr (kPast)
+      store_past(to, v);
+    else
+      store(to, v, n);
+  };
+  for (int64_t r = 0; r < rows; ++r, c += ldc) {
+    const int64_t at = (row + r) * args.width + column;
+    if (args.drop) keep_factors(*args.drop, at, columns, factors);
+    for_lanes(0, columns, [&](int64_t j, auto n) {
+      Vf v = load(c + j, n);
+      if (args.bias) v = v + load(args.bias + column + j, n);
+      if (saved) put(saved + at + j, v, n);
+      if constexpr (kAct != Act::kNone) v = activate<kAct>(v);
+      if (args.drop) v = kept(v, load(factors + j, n));
+      if (y) put(y + at + j, v, n);
+      store(c + j, v, n);
+    });
+  }
+}
+
+void epilogue_through(const LinearEpilogueArgs& args, float* c, int64_t ldc, int64_t row,
+                      int64_t rows, int64_t column, int64_t columns, float* factors, bool past) {
+  const auto whole_lines = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; };
+  past = past && args.width % 16 == 0 && column % 16 == 0 && columns % 16 == 0 &&
+         whole_lines(args.y.data) && whole_lines(args.saved.data);
+  with_act(args.act, [&]<Act kAct>() {
+    (past ? through_rows<kAct, true> : through_rows<kAct, false>)(args, c, ldc, row, rows, column,
+                                                                  columns, factors);
+  });
+  _mm_sfence();  // or other threads might read what was there before
+}
+
 template <Act kAct, class T, class To>
 void gradient_rows(const LinearGradArgs& args, int64_t row, int64_t rows, To* to, float* factors) {
   const Stream<T> dy(args.dy), saved(args.saved);
@@ -89,23 +126,61 @@ void gradient(const LinearGradArgs& args, int64_t row, int64_t rows, Array to, f
   });
 }
 
+template <Act kAct>
+void gradient_block_rows(const LinearGradArgs& args, float* c, int64_t ldc, int64_t row,
+                         int64_t rows, int64_t column, int64_t columns, float* factors) {
+  const auto* saved = static_cast<const float*>(args.saved.data);
+  for (int64_t r = 0; r < rows; ++r, c += ldc) {
+    const int64_t at = (row + r) * args.width + column;
+    const bool draw = args.drop && kAct != Act::kRelu;
+    if (draw) keep_factors(*args.drop, at, columns, factors);
+    const Vf scale = splat(args.drop ? args.drop->scale : 1.0f);
+    for_lanes(0, columns, [&](int64_t j, auto n) {
+      Vf d = load(c + j, n);
+      if (args.drop) d = kept(d, draw ? load(factors + j, n) : scale);
+      if constexpr (kAct != Act::kNone) d = d * activate_grad<kAct>(load(saved + at + j, n));
+      store(c + j, d, n);
+    });
+  }
+}
+
+void gradient_block(const LinearGradArgs& args, float* c, int64_t ldc, int64_t row, int64_t rows,
+                    int64_t column, int64_t columns, float* factors) {
+  with_act(args.act, [&]<Act kAct>() {
+    gradient_block_rows<kAct>(args, c, ldc, row, rows, column, columns, factors);
+  });
+}
+
+// Sums of kN vectors of columns at once: each is a chain of additions that waits for itself.
+template <int kN, class T, class N>
+VITRUM_LANES void sum_columns(Stream<T> x, int64_t at, int64_t stride, int64_t rows, float* sums,
+                              N n) {
+  Vf s[kN];
+  for (int v = 0; v < kN; ++v) s[v] = load(sums + 16 * v, n);
+  for (int64_t r = 0; r < rows; ++r, at += stride)
+    for (int v = 0; v < kN; ++v) s[v] += x.load(at + 16 * v, n);
+  for (int v = 0; v < kN; ++v) store(sums + 16 * v, s[v], n);
+}
+
 void column_sums(Array array, int64_t at, int64_t stride, int64_t rows, int64_t columns,
                  float* sums) {
   with_type(
       [&]<class T>() {
         const Stream<T> x(array);
-        for_lanes(0, columns, [&](int64_t j, auto n) {
-          Vf s = load(sums + j, n);
-          for (int64_t r = 0; r < rows; ++r) s += x.load(at + r * stride + j, n);
-          store(sums + j, s, n);
-        });
+        int64_t j = 0;
+        for (; j + 96 <= columns; j += 96) sum_columns<6>(x, at + j, stride, rows, sums + j, All{});
+        for_lanes(j, columns,
+                  [&](int64_t i, auto n) { sum_columns<1>(x, at + i, stride, rows, sums + i, n); });
       },
       array);
 }
 
 }  // namespace
 
-constinit const LinearKernels kLinear = {
-    .epilogue = epilogue, .gradient = gradient, .column_sums = column_sums};
+constinit const LinearKernels kLinear = {.epilogue = epilogue,
+                                         .epilogue_through = epilogue_through,
+                                         .gradient = gradient,
+                                         .gradient_block = gradient_block,
+                                         .column_sums = column_sums};
 
 }  // namespace vitrum::cpu::VITRUM_ISA

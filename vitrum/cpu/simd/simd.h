@@ -47,7 +47,8 @@ struct NormKernels {
 struct ElementwiseKernels {
   void (*activation)(Act, Array x, Array y, int64_t first, int64_t last);
   void (*activation_bwd)(Act, Array dy, Array x, Array dx, int64_t first, int64_t last);
-  void (*add)(Array a, Array b, Array y, int64_t first, int64_t last);
+  // past: y is too large for the caches; first is a multiple of 16.
+  void (*add)(Array a, Array b, Array y, int64_t first, int64_t last, bool past);
   void (*scale)(Array x, Array y, float factor, int64_t first, int64_t last);  // factor 0 writes +0
   void (*dropout)(const DropSite&, Array x, Array y, int64_t first,
                   int64_t last);  // first: multiple of kDrawRow
