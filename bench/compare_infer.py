@@ -2,6 +2,9 @@
 
     venv/bin/python bench/compare_infer.py [--vitrum build/release/vitrum] [--rounds 3] [--threads 2]
                                            [--model NAME ...] [--batch N ...] [--peer NAME ...] [--clock processor]
+                                           [--precision f32|bf16]
+
+bf16 is fair against peers that compute in it too: --precision bf16 --peer torch_bf16 torch_compile_bf16 openvino_bf16.
 
 On a machine that others use, `--threads 1 --clock processor` compares processor time. Run with a Python that has torch, timm, onnxruntime and openvino. Everything takes its turn within every round, each in a
 process of its own, so that a change in the machine's speed meets all alike.
@@ -48,6 +51,7 @@ def main():
     parser.add_argument("--model", nargs="+", default=["vit_tiny_patch16_224", "vit_base_patch16_224"])
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--peer", nargs="+", default=PEERS)
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="Vitrum's")
     parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -64,15 +68,16 @@ def compare(args, model, directory, onnx, batch):
     times, shares = {}, []
     for _ in range(args.rounds):
         ours = last_json([args.vitrum, "bench", "--model", directory, "--batch", batch, "--device", "cpu", "--threads",
-                          args.threads, "--steps", 20 if batch == 1 else 4, "--clock", args.clock, "--json"])
-        times.setdefault("vitrum_f32", []).append(ours["milliseconds"])
+                          args.threads, "--steps", 20 if batch == 1 else 4, "--clock", args.clock,
+                          "--precision", args.precision, "--json"])
+        times.setdefault(f"vitrum_{args.precision}", []).append(ours["milliseconds"])
         shares.append(ours["mfu"])
         for peer in args.peer:
             result = last_json([sys.executable, ROOT / "bench/peer_infer.py", peer, model, batch, args.threads, onnx,
                                 args.clock])
             if result:
                 times.setdefault(peer, []).append(result["milliseconds"])
-    own = statistics.median(times["vitrum_f32"])
+    own = statistics.median(times[f"vitrum_{args.precision}"])
     print(f"{model}, batch {batch}: share of the matrix-product peak {statistics.median(shares):.2f}")
     for name, values in times.items():
         median = statistics.median(values)

@@ -63,9 +63,9 @@ TEST_F(PredictorTest, SameBitsWhateverTheBatchThePlaceAndTheThreads) {
 }
 
 TEST(ImagesAtOnce, AsManyAsKeepTheThreadsOfACpuBusy) {
-  const std::unique_ptr<Backend> cpu = make_backend({.device = "cpu", .threads = 1});
-  const auto images = [&](const std::string& model, int threads) {
-    return images_at_once(resolve_model(model), *cpu, threads, 16);
+  const auto images = [](const std::string& model, int threads) {
+    const std::unique_ptr<Backend> cpu = make_backend({.device = "cpu", .threads = threads});
+    return images_at_once(resolve_model(model), *cpu, DType::kF32, 16);
   };
   EXPECT_EQ(images("vit_base_patch16_224", 2), 1);
   EXPECT_EQ(images("vit_small_patch16_224", 2), 4);

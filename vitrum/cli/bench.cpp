@@ -84,9 +84,9 @@ class Workload {
 // As a Predictor does it: a large batch on a CPU in parts.
 class Inference final : public Workload {
  public:
-  Inference(const ModelSpec& spec, int64_t batch, DType compute, Backend& backend, int threads)
+  Inference(const ModelSpec& spec, int64_t batch, DType compute, Backend& backend)
       : batch_(synthetic_batch(spec.config, batch)),
-        part_(std::gcd(batch, images_at_once(spec, backend, threads, batch))),
+        part_(std::gcd(batch, images_at_once(spec, backend, compute, batch))),
         model_(trace(graph_, spec, part_)),
         store_(graph_, backend),
         program_(compile(compute)),
@@ -284,8 +284,7 @@ int run(const Options& o, const CommonOptions& common) {
   if (o.mode == "train")
     work = std::make_unique<Training>(spec, o, compute, *backend);
   else
-    work = std::make_unique<Inference>(spec, o.batch, compute, *backend,
-                                       static_cast<int>(common.threads));
+    work = std::make_unique<Inference>(spec, o.batch, compute, *backend);
   const Result result = measure(*work, spec, o, compute, *backend);
   std::optional<TraceTable> trace;
   if (o.trace) trace = traced(*work, *backend);

@@ -152,6 +152,12 @@ std::string CpuBackend::name() const {
                      tiles_ ? fmt::format(", bf16 by {}", tiles_->name) : "", pool_.threads());
 }
 
+// Some 0.2 s: what packing weights and waiting for other threads take is nothing beside it.
+int64_t CpuBackend::enough_work(DType compute) const {
+  constexpr int64_t kOfThread = int64_t{16} << 30;
+  return kOfThread * pool_.threads() * (tiles_ && compute == DType::kBF16 ? 4 : 1);
+}
+
 void CpuBackend::upload(TensorView to, const void* from) { std::memcpy(to.data, from, to.bytes()); }
 void CpuBackend::download(void* to, TensorView from) { std::memcpy(to, from.data, from.bytes()); }
 

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 
-#include "vitrum/core/parallel.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/graph/taps.h"
 #include "vitrum/runtime/summary.h"
@@ -71,13 +70,12 @@ Preprocess preprocess_of(const ModelSpec& model) {
           .border = border};
 }
 
-int64_t images_at_once(const ModelSpec& model, const Backend& backend, int threads, int64_t batch) {
-  if (!backend.host_visible()) return batch;
-  constexpr int64_t kWork = int64_t{16} << 30;  // multiply-adds a thread: some 0.2 s
+int64_t images_at_once(const ModelSpec& model, const Backend& backend, DType compute,
+                       int64_t batch) {
   Graph g(Mode::kInference);
   trace(g, model, 1);
-  const int64_t work = kWork * (threads > 0 ? threads : available_cores());
-  const int64_t images = std::max<int64_t>(1, work / std::max<int64_t>(1, multiply_adds(g)));
+  const int64_t each = std::max<int64_t>(1, multiply_adds(g)),
+                images = std::max<int64_t>(1, backend.enough_work(compute) / each);
   return std::min(batch, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(images))));
 }
 

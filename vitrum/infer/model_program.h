@@ -29,9 +29,10 @@ bool head_sees_features_only(const ModelSpec& model);
 // The part of the model's preprocessing that works on pixels: channels, resize, crop.
 Preprocess preprocess_of(const ModelSpec& model);
 
-// How many images of a batch one program should compute: all of them, but on a CPU no more than
-// give its threads (0: every core) enough to do, since more would take memory and leave its caches.
-int64_t images_at_once(const ModelSpec& model, const Backend& backend, int threads, int64_t batch);
+// How many images of a batch one program should compute: no more than keep the backend busy, since
+// more would only take memory.
+int64_t images_at_once(const ModelSpec& model, const Backend& backend, DType compute,
+                       int64_t batch);
 
 // The model for one batch size. Both outputs are always kept, so that neither depends on whether
 // the other was asked for. `taps` name further values to keep (graph/taps.h); the outputs have the

@@ -76,7 +76,7 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
       tap_shapes_(record(parameters_, spec_, options.taps)),
       weights_(model, spec_, parameters_, *backend_, stored_),
       preprocess_(preprocess_of(spec_)),
-      at_once_(images_at_once(spec_, *backend_, options.threads, options.max_batch)) {
+      at_once_(images_at_once(spec_, *backend_, precision(), options.max_batch)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
 }
 

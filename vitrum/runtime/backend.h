@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -101,6 +102,11 @@ class Backend {
   virtual bool host_visible() const = 0;
   // What `--precision auto` means here: the fastest precision that trains as well as f32.
   virtual DType usual_precision() const { return DType::kF32; }
+  // Multiply-adds in a program that keep the device busy: with more images at once than that takes,
+  // inference would not be faster.
+  virtual int64_t enough_work(DType /*compute*/) const {
+    return std::numeric_limits<int64_t>::max();
+  }
   virtual std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) = 0;
   // Whether two nodes that follow each other, the second's first operand being the first's first
   // result, are one kernel here. The operands have no memory yet. `kept`: others read that result
