@@ -122,6 +122,8 @@ bool all_f32(const Operands& io) {
 
 // Both layers' weights are read by every task, and should stay near.
 constexpr int64_t kMostWeights = 1 << 18;
+// Wider gradients are better packed once for all panels of dw than read in place by each.
+constexpr int64_t kNarrow = 128;
 
 }  // namespace
 
@@ -134,7 +136,9 @@ bool CpuBackend::joins(const Op& first, const Operands& of_first, const Op& seco
   if ((!forward && !backward) || !all_f32(of_first) || !all_f32(of_second)) return false;
   const auto w = [&](const Operands& io) { return io.in[forward ? 1 : 2].shape; };
   if (std::max(w(of_first).numel(), w(of_second).numel()) > kMostWeights) return false;
-  if (backward) return std::get<LinearBwd>(first).act == Act::kNone && !kept;
+  if (backward)
+    return std::get<LinearBwd>(first).act == Act::kNone && !kept &&
+           std::max(w(of_first)[0], w(of_second)[1]) <= kNarrow;
   return std::get<Linear>(second).act == Act::kNone && of_first.in[0].shape.rows() > kFewRows &&
          !has_few_rows(of_first) && !has_few_rows(of_second);
 }
