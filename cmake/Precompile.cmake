@@ -11,7 +11,7 @@ option(VITRUM_PCH "Precompile standard headers" ${usual})
 function(vitrum_precompile target)
   if(VITRUM_PCH)
     target_precompile_headers(${target} PRIVATE
-      <algorithm> <array> <charconv> <chrono> <cmath> <cstring> <filesystem> <functional> <limits> <map> <memory>
+      <algorithm> <array> <charconv> <chrono> <cmath> <cstring> <deque> <filesystem> <functional> <limits> <map> <memory>
       <numeric> <optional> <set> <span> <string> <string_view> <utility> <variant> <vector> <fmt/format.h> ${ARGN})
   endif()
 endfunction()

@@ -5,6 +5,7 @@
 #include "vitrum/cli/image_inputs.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/progress.h"
 #include "vitrum/infer/predict_all.h"
@@ -179,8 +180,7 @@ int run(const Options& o, const CommonOptions& common) {
     info(common,
          fmt::format(
              "{}: {} x {}{}", o.output, with_commas(images),
-             o.taps.empty() ? std::to_string(table.dimension)
-                            : fmt::format("{}", fmt::join(o.taps, ", ")),
+             o.taps.empty() ? std::to_string(table.dimension) : join(o.taps, ", "),
              table.unreadable ? fmt::format(", {} unreadable (NaN)", table.unreadable) : ""));
   }
   return table.unreadable ? static_cast<int>(ErrorKind::kInput) : 0;

@@ -5,6 +5,7 @@
 #include "vitrum/cli/size_options.h"
 #include "vitrum/cli/trace_table.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/graph/passes.h"
 #include "vitrum/models/vit.h"
 #include "vitrum/runtime/finite.h"
@@ -30,7 +31,7 @@ ModelSpec model_of(const Options& o) {
 void say(const CommonOptions& common, const std::string& model, const LoadReport& loaded) {
   if (!common.verbose) return;
   info(common, fmt::format("{}: {} names{}{}", model, loaded.dialect,
-                           loaded.adapted.empty() ? "" : "; ", fmt::join(loaded.adapted, "; ")));
+                           loaded.adapted.empty() ? "" : "; ", join(loaded.adapted, "; ")));
 }
 
 int run(const Options& o, const CommonOptions& common) {

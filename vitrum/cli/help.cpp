@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "vitrum/cli/parse.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/progress.h"
 
 namespace vitrum {
@@ -66,7 +67,7 @@ std::string describe(const Option& option) {
                          : fmt::format("{}, {}", option.name.substr(0, comma), long_name(option));
   if (!is_positional(option)) name += fmt::format(" {}", value_name(option));
   std::string text = option.help;
-  if (!option.choices.empty()) text += fmt::format(" [{}]", fmt::join(option.choices, ", "));
+  if (!option.choices.empty()) text += fmt::format(" [{}]", join(option.choices, ", "));
   const std::string fallback = default_value(option);
   if (!fallback.empty()) text += fmt::format(" ({})", fallback);
   // A name too long for its column gets a line of its own.

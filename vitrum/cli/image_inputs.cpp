@@ -7,6 +7,7 @@
 
 #include "vitrum/cli/size_options.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/data/file_dataset.h"
 #include "vitrum/data/folder.h"
 
@@ -58,8 +59,8 @@ void note_preprocessing(const CommonOptions& common, const ModelSpec& model) {
        fmt::format("no file states the preprocessing; as its framework has it: {} x {}, {}, "
                    "{}, mean {}, std {}",
                    p.height, p.width, p.interpolation,
-                   p.crop_mode == "squash" ? "squashed" : "centre crop", fmt::join(p.mean, " "),
-                   fmt::join(p.std, " ")));
+                   p.crop_mode == "squash" ? "squashed" : "centre crop", join(p.mean, " "),
+                   join(p.std, " ")));
 }
 
 PredictorOptions predictor_options(const ModelOptions& o, const CommonOptions& common) {

@@ -6,15 +6,14 @@
 
 #include "vitrum/cli/verbs.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/core/progress.h"
 
 namespace vitrum {
 namespace {
 
-std::string dims(const Shape& shape) {
-  return fmt::format("{}", fmt::join(shape.begin(), shape.end(), "x"));
-}
+std::string dims(const Shape& shape) { return join(std::span(shape.begin(), shape.end()), "x"); }
 
 std::string leaf(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 

@@ -5,6 +5,7 @@
 
 #include "vitrum/cli/compare.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/models/registry.h"
@@ -79,8 +80,7 @@ std::string table(const std::vector<Row>& rows, bool aliases, bool pretrained) {
     out += fmt::format("{:<34}{:>12}{:>10}{:>7}\n", p.name, with_commas(row.parameters),
                        human_count(static_cast<double>(row.macs)), p.config.image_h());
     if (pretrained) out += fmt::format("    weights: {}\n", p.public_weights);
-    if (aliases && !p.aliases.empty())
-      out += fmt::format("    also: {}\n", fmt::join(p.aliases, ", "));
+    if (aliases && !p.aliases.empty()) out += fmt::format("    also: {}\n", join(p.aliases, ", "));
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
 
 namespace vitrum {
@@ -57,7 +58,7 @@ void assign(const Given& given, double* target) {
 void assign(const Given& given, std::string* target) {
   const std::vector<std::string>& choices = given.option.choices;
   if (!choices.empty() && std::find(choices.begin(), choices.end(), given.word) == choices.end())
-    wrong(given, fmt::format("{}", fmt::join(choices, ", ")));
+    wrong(given, join(choices, ", "));
   *target = given.word;
 }
 

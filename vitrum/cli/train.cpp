@@ -9,6 +9,7 @@
 #include "vitrum/cli/trace_table.h"
 #include "vitrum/cli/training.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/train/fast.h"
 #include "vitrum/train/lr_scan.h"
@@ -58,7 +59,7 @@ void apply_options(Recipe& recipe, const Options& o, const CommonOptions& common
       set_key(recipe, o.keys[i].key, value, o.keys[i].option);
     };
     if (o.given[i].one) set(*o.given[i].one);
-    if (!o.given[i].many.empty()) set(fmt::format("{}", fmt::join(o.given[i].many, ",")));
+    if (!o.given[i].many.empty()) set(join(o.given[i].many, ","));
     if (o.given[i].flag) set("true");
   }
   // A directory says itself what model it is, whatever the recipe was written for.
@@ -123,9 +124,8 @@ std::string learning(Trainer& t) {
   const Recipe& r = t.recipe();
   std::string text;
   if (!r.weights.empty())
-    text +=
-        fmt::format("weights {} ({}){}{}\n", r.weights, t.loaded().dialect,
-                    t.loaded().adapted.empty() ? "" : ": ", fmt::join(t.loaded().adapted, "; "));
+    text += fmt::format("weights {} ({}){}{}\n", r.weights, t.loaded().dialect,
+                        t.loaded().adapted.empty() ? "" : ": ", join(t.loaded().adapted, "; "));
   int64_t learns = 0;
   for (const ParamSpec& p : t.store().specs()) learns += p.trainable ? p.shape.numel() : 0;
   if (learns < t.store().parameter_count())

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "vitrum/core/join.h"
+
 namespace vitrum {
 namespace {
 
@@ -79,7 +81,7 @@ std::string OnnxGraph::index(int64_t i) {
 }
 
 std::string OnnxGraph::list(const std::vector<int64_t>& items) {
-  return shared<int64_t>(fmt::format("list.{}", fmt::join(items, ",")),
+  return shared<int64_t>(fmt::format("list.{}", join(items, ",")),
                          {static_cast<int64_t>(items.size())}, TensorProto::INT64, items);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "vitrum/core/files.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/fetch/archive.h"
 
@@ -60,7 +61,7 @@ const PublicData& find_public_data(const std::string& name) {
     names.push_back(data.name);
   }
   fail_usage("no data set '{}' to download{}; there are {}", name, did_you_mean(name, names),
-             fmt::join(names, ", "));
+             join(names, ", "));
 }
 
 Downloaded download_data(HttpClient& client, const PublicData& data, const std::string& to,

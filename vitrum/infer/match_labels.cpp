@@ -10,6 +10,7 @@
 #include <set>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/weights/tensor_source.h"
 
@@ -79,6 +80,10 @@ LabelMatch in_order(size_t classes) {
   return match;
 }
 
+std::string numbers_of(const std::set<int>& outputs) {
+  return join(std::vector<int64_t>(outputs.begin(), outputs.end()), " and ");
+}
+
 [[noreturn]] void fail_unmatched(const ModelSpec& model, std::vector<std::string> wrong) {
   const size_t count = wrong.size();
   if (count > kMaxShown) {
@@ -88,7 +93,7 @@ LabelMatch in_order(size_t classes) {
   fail_input(
       "{} of the data's classes {} no label of {}: {}; name class folders by label, class id or "
       "number of the output",
-      count, count == 1 ? "matches" : "match", model.architecture, fmt::join(wrong, ", "));
+      count, count == 1 ? "matches" : "match", model.architecture, join(wrong, ", "));
 }
 
 }  // namespace
@@ -117,7 +122,7 @@ LabelMatch match_labels(const Dataset& data, const ModelSpec& model) {
     else
       wrong.push_back(found.empty() ? shown_name(classes[i])
                                     : fmt::format("{} (outputs {})", shown_name(classes[i]),
-                                                  fmt::join(found, " and ")));
+                                                  numbers_of(found)));
   }
   if (wrong.empty()) return match;
   if (!some && count == model.config.classes()) return in_order(classes.size());
@@ -129,7 +134,7 @@ int output_of(const ModelSpec& model, const std::string& name) {
   if (found.size() == 1) return *found.begin();
   if (found.size() > 1)
     fail_usage("class {} is not one output but {}; give its number", shown_name(name),
-               fmt::join(found, " and "));
+               numbers_of(found));
   std::vector<std::string> all;
   for (const std::string& label : model.labels)
     for (std::string& part : synonyms(label)) all.push_back(std::move(part));

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
 
 namespace vitrum {
@@ -32,7 +33,7 @@ std::string top_pattern(const std::string& name) {
       tops.push_back(top);
   }
   fail_usage("{}: '{}' matches no parameter{}; this model has {}", key, pattern,
-             did_you_mean(pattern, near), fmt::join(tops, ", "));
+             did_you_mean(pattern, near), join(tops, ", "));
 }
 
 // Calls visit(i) for every parameter that matches.

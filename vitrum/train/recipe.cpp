@@ -11,6 +11,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/data/augment.h"
@@ -238,7 +239,7 @@ void read(T& to, const Source& from) {
   const auto* text = from.node.as_string();
   const auto it = text ? std::find(all.begin(), all.end(), text->get()) : all.end();
   if (it == all.end())
-    from.expected(fmt::format("one of {}{}", fmt::join(all, ", "),
+    from.expected(fmt::format("one of {}{}", join(all, ", "),
                               text ? did_you_mean(text->get(), all) : std::string()));
   to = static_cast<T>(it - all.begin());
 }
@@ -252,13 +253,11 @@ std::string literal(const std::string& text) { return json_string(text); }
 std::string literal(bool x) { return x ? "true" : "false"; }
 std::string literal(int64_t n) { return std::to_string(n); }
 std::string literal(double x) { return fmt::format("{}", x); }
-std::string literal(const std::vector<double>& x) {
-  return fmt::format("[{}]", fmt::join(x, ", "));
-}
+std::string literal(const std::vector<double>& x) { return fmt::format("[{}]", join(x, ", ")); }
 std::string literal(const std::vector<std::string>& x) {
   std::vector<std::string> quoted;
   for (const std::string& text : x) quoted.push_back(json_string(text));
-  return fmt::format("[{}]", fmt::join(quoted, ", "));
+  return fmt::format("[{}]", join(quoted, ", "));
 }
 std::string literal(const std::vector<LrScale>& x) {
   std::vector<std::string> entries;

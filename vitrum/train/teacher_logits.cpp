@@ -8,6 +8,7 @@
 
 #include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/sha.h"
 #include "vitrum/weights/checkpoint.h"
 #include "vitrum/weights/convert_floats.h"
@@ -20,7 +21,7 @@ constexpr const char* kTensor = "logits";
 constexpr int64_t kSampled = 64;  // images whose pixels are looked at
 
 std::string data_digest(const Dataset& data, const Preprocess& preprocess) {
-  std::string text = fmt::format("{}", fmt::join(data.classes(), "\n"));
+  std::string text = join(data.classes(), "\n");
   for (int64_t i = 0; i < data.size(); ++i) text += fmt::format(" {}", data.label(i));
   Preprocessor preprocessor(preprocess);
   std::vector<uint8_t> pixels(preprocessor.bytes());
@@ -36,7 +37,7 @@ std::string data_digest(const Dataset& data, const Preprocess& preprocess) {
 
 std::string teacher_digest(const std::string& teacher, const ModelSpec& spec) {
   const Preprocessing& p = spec.preprocess;
-  std::string text = fmt::format("{} {}", fmt::join(p.mean, ","), fmt::join(p.std, ","));
+  std::string text = fmt::format("{} {}", join(p.mean, ","), join(p.std, ","));
   const Checkpoint file(weights_path(teacher));
   const std::vector<ParamSpec> params = model_params(spec.config);
   file.check(params, spec.config, spec.config.classes() > 0);

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/weights/layout.h"
 #include "vitrum/weights/open_tensors.h"
 
@@ -75,7 +76,8 @@ std::string weights_path(const std::string& model) {
     const fs::path file = fs::path(model) / name;
     if (fs::exists(file, ignored)) return file.string();
   }
-  fail_input("{} holds no weights; expected one of {}", model, fmt::join(kWeightFiles, ", "));
+  fail_input("{} holds no weights; expected one of {}", model,
+             join(std::vector<std::string>(kWeightFiles.begin(), kWeightFiles.end()), ", "));
 }
 
 Checkpoint::Checkpoint(const std::string& path)
@@ -184,7 +186,7 @@ void Checkpoint::check(std::span<const ParamSpec> params, const ModelConfig& con
     wrong.all.resize(kMaxDifferencesShown);
     wrong.add("and {} more", count - kMaxDifferencesShown);
   }
-  fail_input("{} does not fit the model: {}", path(), fmt::join(wrong.all, "; "));
+  fail_input("{} does not fit the model: {}", path(), join(wrong.all, "; "));
 }
 
 DType Checkpoint::dtype(const ParamSpec& param, const ModelConfig& config) const {

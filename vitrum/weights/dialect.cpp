@@ -6,6 +6,7 @@
 #include <array>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 
 namespace vitrum {
 namespace {
@@ -136,7 +137,7 @@ std::string first_names(const TensorSource& file) {
   std::vector<std::string> names;
   for (const TensorInfo& t : file.tensors())
     if (names.size() < 3) names.push_back(shown_name(t.name));
-  return names.empty() ? "nothing" : fmt::format("{}", fmt::join(names, ", "));
+  return names.empty() ? "nothing" : join(names, ", ");
 }
 
 bool starts_with_any(std::string_view name, std::span<const std::string_view> starts) {

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/weights/dialect.h"
 
@@ -294,8 +295,8 @@ const Dialect& find_dialect(std::string_view family, std::string_view name) {
     if (d.name == name) return d;
     names.emplace_back(d.name);
   }
-  fail_usage("unknown dialect '{}' of {} weights; there are {}{}", name, family,
-             fmt::join(names, ", "), did_you_mean(name, names));
+  fail_usage("unknown dialect '{}' of {} weights; there are {}{}", name, family, join(names, ", "),
+             did_you_mean(name, names));
 }
 
 }  // namespace vitrum

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
 
 namespace vitrum {
@@ -113,7 +114,9 @@ size_t JsonKeys::choice(const std::string& key, size_t fallback,
   if (!j) return fallback;
   const std::string word = text(key, {});
   const auto at = std::find(names.begin(), names.end(), word);
-  if (at == names.end()) wrong(*this, key, *j, fmt::format("one of {}", fmt::join(names, ", ")));
+  if (at == names.end())
+    wrong(*this, key, *j,
+          "one of " + join(std::vector<std::string>(names.begin(), names.end()), ", "));
   return static_cast<size_t>(at - names.begin());
 }
 
