@@ -46,6 +46,17 @@ void mix_plane(const EmbedKernels& k, const MixArgs& g, int64_t p) {
   run(m[1], bottom * g.width, plane);
 }
 
+// each(p) for every plane of images (B, C, H, W).
+template <class Each>
+KernelPtr for_planes(CpuBackend& cpu, const Shape& s, const Each& each) {
+  const Chunks chunks = chunk_rows(s[0] * s[1], s[2] * s[3]);
+  return make_kernel([&cpu, chunks, each] {
+    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+      for (int64_t p = first; p < last; ++p) each(p);
+    });
+  });
+}
+
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const Mix&, const Operands& io) {
@@ -56,12 +67,7 @@ KernelPtr lower(CpuBackend& cpu, const Mix&, const Operands& io) {
                      .channels = s[1],
                      .height = s[2],
                      .width = s[3]};
-  const Chunks chunks = chunk_rows(s[0] * s[1], s[2] * s[3]);
-  return make_kernel([&cpu, args, chunks] {
-    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
-      for (int64_t p = first; p < last; ++p) mix_plane(*cpu.simd().embed, args, p);
-    });
-  });
+  return for_planes(cpu, s, [&cpu, args](int64_t p) { mix_plane(*cpu.simd().embed, args, p); });
 }
 
 namespace {
@@ -127,12 +133,7 @@ KernelPtr lower(CpuBackend& cpu, const TakeImages&, const Operands& io) {
                       .channels = s[1],
                       .height = s[2],
                       .width = s[3]};
-  const Chunks chunks = chunk_rows(s[0] * s[1], s[2] * s[3]);
-  return make_kernel([&cpu, args, chunks] {
-    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
-      for (int64_t p = first; p < last; ++p) take_plane(args, p);
-    });
-  });
+  return for_planes(cpu, s, [args](int64_t p) { take_plane(args, p); });
 }
 
 KernelPtr lower(CpuBackend& cpu, const Patchify& op, const Operands& io) {
