@@ -32,6 +32,23 @@ ModelSpec small_model() {
   return model;
 }
 
+ModelSpec small_swin() {
+  ModelSpec model = small_model();
+  model.architecture = "swin_tiny_cifar";
+  model.config = SwinConfig{.image_h = 32,
+                            .image_w = 32,
+                            .patch_h = 2,
+                            .patch_w = 2,
+                            .width = 32,
+                            .depths = {2, 2},
+                            .heads = {2, 4},
+                            .window_h = 4,
+                            .window_w = 4,
+                            .classes = 10,
+                            .drop_path = 0.2f};
+  return model;
+}
+
 Batch noise_batch(const ModelConfig& c, int64_t count) {
   Batch batch;
   batch.count = count;
@@ -44,10 +61,9 @@ Batch noise_batch(const ModelConfig& c, int64_t count) {
   return batch;
 }
 
-std::vector<StepResult> losses(Backend& backend, DType compute) {
+std::vector<StepResult> losses(const ModelSpec& model, Backend& backend, DType compute) {
   Recipe recipe;
   recipe.batch_size = 24, recipe.clip_norm = 1, recipe.ema = 0.9, recipe.label_smoothing = 0.1;
-  const ModelSpec model = small_model();
   TrainStep step(model, recipe, compute, backend);
   const Batch batch = noise_batch(model.config, recipe.batch_size);
   for (int64_t i = 0; i < 6; ++i) step.backward(batch, batch.count, i), step.update(1e-3, i);
@@ -66,8 +82,10 @@ void expect_close(const std::vector<StepResult>& got, const std::vector<StepResu
 TEST(CudaModel, TrainsAsOnTheCpu) {
   SKIP_WITHOUT_CUDA();
   const auto card = cuda(/*exact=*/true), cpu = make_backend({.device = "cpu"});
-  expect_close(losses(*card, DType::kF32), losses(*cpu, DType::kF32), 1e-4);
-  expect_close(losses(*card, DType::kBF16), losses(*cpu, DType::kBF16), 1e-2);
+  for (const ModelSpec& model : {small_model(), small_swin()}) {
+    expect_close(losses(model, *card, DType::kF32), losses(model, *cpu, DType::kF32), 1e-4);
+    expect_close(losses(model, *card, DType::kBF16), losses(model, *cpu, DType::kBF16), 1e-2);
+  }
 }
 
 // The gradients of one step, through run() or kernel by kernel.

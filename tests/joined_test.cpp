@@ -11,6 +11,11 @@
 namespace vitrum {
 namespace {
 
+std::vector<ChainNode> chain(const Op& first, const Operands& of_first, const Op& second,
+                             const Operands& of_second) {
+  return {{.op = &first, .io = of_first}, {.op = &second, .io = of_second, .only = true}};
+}
+
 constexpr float kSentinel = 12345.0f;
 constexpr int64_t kGuard = 32;
 
@@ -71,7 +76,7 @@ Results forward(Backend& backend, const Mlp& m, bool joined, bool kept) {
                        {between, kept && saves ? at(6) : TensorView{}}},
       second{{between, at(3), at(4), rng_view()}, {at(7)}};
   if (joined) {
-    backend.lower_joined(one, first, two, second)->launch();
+    backend.lower_joined(chain(one, first, two, second))->launch();
   } else {
     auto a = backend.lower(one, first);
     auto b = backend.lower(two, second);
@@ -96,7 +101,7 @@ Results backward(Backend& backend, const Mlp& m, bool joined) {
       first{{between, at(3), at(4), m.act == Act::kNone ? TensorView{} : at(5), rng_view()},
             {m.to_input ? at(8) : TensorView{}, grad(9), grad(10)}};
   if (joined) {
-    backend.lower_joined(two, second, one, first)->launch();
+    backend.lower_joined(chain(two, second, one, first))->launch();
   } else {
     auto b = backend.lower(two, second);
     auto a = backend.lower(one, first);

@@ -46,10 +46,8 @@ class CpuBackend final : public Backend {
   int64_t enough_work(DType compute) const override;
   std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) override;
   // The two linear layers of an MLP, forward and backward.
-  bool joins(const Op& first, const Operands& of_first, const Op& second, const Operands& of_second,
-             bool kept) const override;
-  std::unique_ptr<Kernel> lower_joined(const Op& first, const Operands& of_first, const Op& second,
-                                       const Operands& of_second) override;
+  size_t joins(std::span<const ChainNode> chain) const override;
+  std::unique_ptr<Kernel> lower_joined(std::span<const ChainNode> joined) override;
 
   ThreadPool& pool() { return pool_; }
   const SimdKernels& simd() const { return *simd_; }

@@ -127,29 +127,32 @@ constexpr int64_t kNarrow = 128;
 
 }  // namespace
 
-bool CpuBackend::joins(const Op& first, const Operands& of_first, const Op& second,
-                       const Operands& of_second, bool kept) const {
+size_t CpuBackend::joins(std::span<const ChainNode> chain) const {
+  if (chain.size() < 2 || chain[1].operand != 0 || chain[1].result != 0) return 1;
+  const Op &first = *chain[0].op, &second = *chain[1].op;
+  const Operands &of_first = chain[0].io, &of_second = chain[1].io;
   const bool forward =
                  std::holds_alternative<Linear>(first) && std::holds_alternative<Linear>(second),
              backward = std::holds_alternative<LinearBwd>(first) &&
                         std::holds_alternative<LinearBwd>(second);
-  if ((!forward && !backward) || !all_f32(of_first) || !all_f32(of_second)) return false;
+  if ((!forward && !backward) || !all_f32(of_first) || !all_f32(of_second)) return 1;
   const auto w = [&](const Operands& io) { return io.in[forward ? 1 : 2].shape; };
-  if (std::max(w(of_first).numel(), w(of_second).numel()) > kMostWeights) return false;
-  if (backward)
-    return std::get<LinearBwd>(first).act == Act::kNone && !kept &&
-           std::max(w(of_first)[0], w(of_second)[1]) <= kNarrow;
-  return std::get<Linear>(second).act == Act::kNone && of_first.in[0].shape.rows() > kFewRows &&
-         !has_few_rows(of_first) && !has_few_rows(of_second);
+  if (std::max(w(of_first).numel(), w(of_second).numel()) > kMostWeights) return 1;
+  const bool joined = backward ? std::get<LinearBwd>(first).act == Act::kNone && chain[1].only &&
+                                     std::max(w(of_first)[0], w(of_second)[1]) <= kNarrow
+                               : std::get<Linear>(second).act == Act::kNone &&
+                                     of_first.in[0].shape.rows() > kFewRows &&
+                                     !has_few_rows(of_first) && !has_few_rows(of_second);
+  return joined ? 2 : 1;
 }
 
-KernelPtr CpuBackend::lower_joined(const Op& first, const Operands& of_first, const Op& second,
-                                   const Operands& of_second) {
-  if (const auto* linear = std::get_if<Linear>(&first))
-    return std::make_unique<LinearPairKernel>(*this, *linear, of_first, std::get<Linear>(second),
-                                              of_second);
-  return lower_joined_bwd(*this, std::get<LinearBwd>(first), of_first, std::get<LinearBwd>(second),
-                          of_second);
+KernelPtr CpuBackend::lower_joined(std::span<const ChainNode> joined) {
+  const Operands &of_first = joined[0].io, &of_second = joined[1].io;
+  if (const auto* linear = std::get_if<Linear>(joined[0].op))
+    return std::make_unique<LinearPairKernel>(*this, *linear, of_first,
+                                              std::get<Linear>(*joined[1].op), of_second);
+  return lower_joined_bwd(*this, std::get<LinearBwd>(*joined[0].op), of_first,
+                          std::get<LinearBwd>(*joined[1].op), of_second);
 }
 
 }  // namespace vitrum::cpu

@@ -462,6 +462,13 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
   });
 }
 
+// Short attention has the rows of a whole head at hand.
+bool adds_columns(const AttentionBwd& op, const Operands& io) {
+  const AttentionShape shape = shape_of(io.in[1], op.heads);
+  return io.in[1].dtype == DType::kBF16 && short_enough(shape) && shape.size % 8 == 0 &&
+         op.drop == 0;
+}
+
 KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
   const TensorView dy = io.in[0], qkv = io.in[1], y = io.in[2], lse = io.in[3];
   AttentionArgs args{shape_of(qkv, op.heads),
@@ -473,19 +480,24 @@ KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
                      drop_site(operand(io.in, 4), op.drop, op.site)};
   add_bias(args, operand(io.in, 5), operand(io.in, 6));
   args.dbias = operand(io.out, 1).f32();
+  if (adds_columns(op, io)) args.column_sums = io.column_sums.f32();
+  const auto summed = [&](KernelPtr& kernel) {
+    return with_column_sums(cuda, std::move(kernel), io.out[0], io.column_sums);
+  };
   if (for_tensor_cores(args.shape, qkv.dtype, qkv, y) && aligned16(dy) && aligned16(io.out[0])) {
     const int64_t images = qkv.shape[0];
     if (KernelPtr kernel = short_attention(cuda, args, images, true)) return kernel;
     if (!args.bias) {
-      if (KernelPtr kernel = warpgroup_attention_bwd(cuda, args, images)) return kernel;
-      if (KernelPtr kernel = launch(cuda, args, images, true)) return kernel;
+      if (KernelPtr kernel = warpgroup_attention_bwd(cuda, args, images)) return summed(kernel);
+      if (KernelPtr kernel = launch(cuda, args, images, true)) return summed(kernel);
     }
   }
   float* partials =
       args.dbias ? cuda.scratch_of<float>(bias_partials(args.shape, qkv.shape[0])) : nullptr;
-  return make_kernel([=, images = qkv.shape[0], stream = cuda.stream()] {
+  KernelPtr kernel = make_kernel([=, images = qkv.shape[0], stream = cuda.stream()] {
     launch_plain_attention_bwd(args, images, qkv.dtype, partials, stream);
   });
+  return summed(kernel);
 }
 
 }  // namespace vitrum::cuda

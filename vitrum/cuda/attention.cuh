@@ -20,6 +20,7 @@ struct AttentionArgs {
   const float *bias = nullptr, *mask = nullptr;
   int masks = 1;
   float* dbias = nullptr;
+  float* column_sums = nullptr;  // (3 C), += those of dqkv; short attention only
 };
 
 constexpr float kLog2E = 1.4426950408889634f;
@@ -95,7 +96,10 @@ __device__ __forceinline__ float quad_max(float x) {
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-// Up to 80 tokens and heads of up to 64, without dropout, with or without a bias; null otherwise.
+inline bool short_enough(const AttentionShape& shape) {
+  return shape.tokens <= 80 && shape.size <= 64;
+}
+// Where short enough and without dropout, with or without a bias; null otherwise.
 KernelPtr short_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
                           bool backward);
 

@@ -19,6 +19,7 @@ struct ShortArgs {
   AttentionArgs attention;
   int* masked;      // by window of an image: whether its mask has anything but zeros
   float* partials;  // (parts * groups, H, T, T): sums of the bias' gradient, or null
+  float* columns;   // (parts * groups, 3 C): column sums of dqkv, or null
   int64_t images, part;
 };
 
@@ -88,6 +89,23 @@ struct Short {
         *reinterpret_cast<uint4*>(to + (first + row) * stride + column) =
             *reinterpret_cast<const uint4*>(rows + row * kStride + column);
     }
+  }
+
+  // Adds the column sums of a warp's 16 rows in shared memory to what its lanes keep of them: a
+  // product with ones gives every lane group all of them, each keeps some. See column_of.
+  static constexpr int kSums = kSteps / 2;
+  static __device__ void add_columns(float (&sums)[kSums], const bf16* rows) {
+    constexpr uint32_t kOnes = 0x3f803f80;
+    Tile c[2 * kSteps];
+    add_product(c, FragmentA{{kOnes, kOnes, kOnes, kOnes}}, rows, kStride, 0);
+    const int group = threadIdx.x % kWarp / 4;
+#pragma unroll
+    for (int at = 0; at < 4 * kSteps; ++at)
+      if (at / kSums == group) sums[at % kSums] += c[at / 2].v[at % 2];
+  }
+  static __device__ int column_of(int i) {
+    const int lane = threadIdx.x % kWarp, at = lane / 4 * kSums + i;
+    return 8 * (at / 2) + 2 * (lane % 4) + at % 2;
   }
 
   // The bias of a head in units of q . k; -inf behind the last key, so that its weight is 0.
@@ -257,6 +275,29 @@ __global__ void __launch_bounds__(S::kThreads, S::blocks(false, kBuffers, false)
   });
 }
 
+// The column sums of a group's images, over its warps in turn.
+template <class S, int kTiles>
+__device__ __forceinline__ void write_columns(const ShortArgs& args, const Place<S>& at,
+                                              const float (&columns)[3][S::kSums]) {
+  auto* of_warps = reinterpret_cast<float*>(at.memory);  // (kTiles, 3, kWidth)
+#pragma unroll
+  for (int which = 0; which < 3; ++which)
+#pragma unroll
+    for (int i = 0; i < S::kSums; ++i)
+      of_warps[(at.warp * 3 + which) * S::kWidth + S::column_of(i)] = columns[which][i];
+  S::group_sync();
+  const AttentionShape& shape = args.attention.shape;
+  float* to = args.columns + (int64_t{at.part} * S::kGroups + at.group) * shape.qkv_stride() +
+              at.head * shape.size;
+  for (int i = threadIdx.x % S::kGroupThreads; i < 3 * S::kWidth; i += S::kGroupThreads) {
+    const int which = i / S::kWidth, column = i % S::kWidth;
+    float sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < kTiles; ++warp) sum += of_warps[warp * 3 * S::kWidth + i];
+    if (column < shape.size) to[which * shape.y_stride() + column] = sum;
+  }
+}
+
 template <class S, int kTiles, int kSteps, int kBuffers, bool kBiased>
 __global__ void __launch_bounds__(S::kThreads, S::blocks(true, kBuffers, kBiased))
     short_backward(ShortArgs args) {
@@ -267,6 +308,7 @@ __global__ void __launch_bounds__(S::kThreads, S::blocks(true, kBuffers, kBiased
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, row = at.warp * kRows;
   const float unit = sqrtf(static_cast<float>(shape.size)), scale = 1 / unit;
   Tile sums[kBiased ? 2 * kTiles : 1];
+  float columns[3][S::kSums] = {};
   const auto read = [&](int64_t image, int buffer) {
     const BackwardViews views = backward_views(args.attention, image, at.head);
     bf16* to = at.memory + 4 * buffer * S::kMatrix;
@@ -334,8 +376,10 @@ __global__ void __launch_bounds__(S::kThreads, S::blocks(true, kBuffers, kBiased
     bf16 *own_k = k + row * S::kStride, *own_v = v + row * S::kStride;
     const int64_t stride = shape.qkv_stride();
     S::store(views.dqkv, stride, own_k, dq, scale, scale, row, shape.tokens, shape.size);
+    if (args.columns) S::add_columns(columns[0], own_k);
     S::store(views.dqkv + 2 * shape.y_stride(), stride, own_v, dv, 1, 1, row, shape.tokens,
              shape.size);
+    if (args.columns) S::add_columns(columns[2], own_v);
     S::group_sync();
     S::put(weights, d, row);
     S::group_sync();
@@ -345,7 +389,9 @@ __global__ void __launch_bounds__(S::kThreads, S::blocks(true, kBuffers, kBiased
                   16 * i);
     S::store(views.dqkv + shape.y_stride(), stride, own_k, dk, scale, scale, row, shape.tokens,
              shape.size);
+    if (args.columns) S::add_columns(columns[1], own_k);
   });
+  if (args.columns) write_columns<S, kTiles>(args, at, columns);
   if (!kBiased) return;
   let_next_begin();
   float* to = args.partials + ((int64_t{at.part} * S::kGroups + at.group) * shape.heads + at.head) *
@@ -385,15 +431,23 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& attention, int64_t imag
                   : short_backward<S, kTiles, kSteps, kBackward, false>;
   const size_t bytes = (biased ? S::kBias : 0) + S::kGroups * S::bytes(backward, buffers);
   allow_shared_memory(kernel, bytes);
-  // Blocks go through images where there is something to keep or to read ahead.
+  // Blocks go through images where there is something to keep or to read ahead; for the sake of
+  // column sums alone through a few, so that the last round stays short.
   const int64_t most = divide_up(images, S::kGroups);
   const int64_t room = int64_t{cuda.processors()} * S::blocks(backward, buffers, biased);
-  const int64_t parts = biased || buffers > 1 ? std::min(most, divide_up(room, shape.heads)) : most;
-  ShortArgs args{attention, nullptr, nullptr, images, divide_up(images, parts)};
+  const int64_t full = divide_up(room, shape.heads), few = attention.column_sums ? 4 : 1;
+  const int64_t parts =
+      std::min(most, biased || buffers > 1 ? full : std::max(full, divide_up(most, few)));
+  ShortArgs args{attention, nullptr, nullptr, nullptr, images, divide_up(images, parts)};
   const int64_t used = divide_up(images, args.part), square = int64_t{shape.tokens} * shape.tokens;
   Buffer flags = cuda.allocate(static_cast<size_t>(attention.masks) * sizeof(int));
   args.masked = reinterpret_cast<int*>(flags.data());
-  if (sums) args.partials = cuda.scratch_of<float>(used * S::kGroups * shape.heads * square);
+  // One block of scratch: both sums are there at once.
+  const int64_t squares = sums ? used * S::kGroups * shape.heads * square : 0;
+  const int64_t columns = attention.column_sums ? used * S::kGroups * shape.qkv_stride() : 0;
+  auto* scratch = cuda.scratch_of<float>(squares + columns);
+  if (sums) args.partials = scratch;
+  if (columns) args.columns = scratch + squares;
   return make_kernel([=, flags = std::move(flags), stream = cuda.stream()] {
     if (attention.mask)
       find_masked<<<static_cast<unsigned>(attention.masks), 128, 0, stream>>>(attention.mask,
@@ -402,6 +456,9 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& attention, int64_t imag
     if (sums)
       launch_finish(args.partials, used * S::kGroups, shape.heads * square,
                     SetElements{attention.dbias}, stream);
+    if (columns)
+      launch_finish(args.columns, used * S::kGroups, shape.qkv_stride(),
+                    AddToColumns{attention.column_sums}, stream);
   });
 }
 
@@ -416,7 +473,7 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images, b
 
 KernelPtr short_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
                           bool backward) {
-  if (args.shape.tokens > 80 || args.shape.size > 64 || args.drop.rng) return nullptr;
+  if (!short_enough(args.shape) || args.drop.rng) return nullptr;
   return args.shape.size <= 32 ? launch<2>(cuda, args, images, backward)
                                : launch<4>(cuda, args, images, backward);
 }

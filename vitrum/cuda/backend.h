@@ -53,6 +53,9 @@ class CudaBackend final : public Backend {
   bool host_visible() const override { return false; }
   DType usual_precision() const override { return DType::kBF16; }
   std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) override;
+  size_t joins(std::span<const ChainNode> chain) const override;
+  std::unique_ptr<Kernel> lower_joined(std::span<const ChainNode> joined) override;
+  bool adds_columns(std::span<const ChainNode> joined) const override;
   std::unique_ptr<Sequence> prepare(Kernels kernels) override;
 
   cudaStream_t stream() const { return stream_; }
@@ -142,5 +145,12 @@ KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Orthogonalize& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Perturb& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Copy& op, const Operands& io);
+
+// See Backend::adds_columns.
+bool adds_columns(const LayerNormBwd& op, const Operands& io);
+bool adds_columns(const AttentionBwd& op, const Operands& io);
+// The kernel, then the column sums of its result added to `sums`, unless that is null.
+KernelPtr with_column_sums(CudaBackend& cuda, KernelPtr kernel, const TensorView& result,
+                           const TensorView& sums);
 
 }  // namespace vitrum::cuda

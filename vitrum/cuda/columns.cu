@@ -91,4 +91,21 @@ void launch_pre_activation(const PreActivation& work, float* partials, cudaStrea
   });
 }
 
+KernelPtr with_column_sums(CudaBackend& cuda, KernelPtr kernel, const TensorView& result,
+                           const TensorView& sums) {
+  if (!sums) return kernel;
+  const PreActivation work{.dy = result.data,
+                           .dbias = sums.f32(),
+                           .rows = result.shape.rows(),
+                           .columns = result.shape[-1],
+                           .dtype = result.dtype,
+                           .drop = {}};
+  auto* partials = static_cast<float*>(cuda.scratch(column_scratch_bytes(work.rows, work.columns)));
+  return make_kernel(
+      [=, first = std::shared_ptr<Kernel>(std::move(kernel)), stream = cuda.stream()] {
+        first->launch();
+        launch_pre_activation(work, partials, stream);
+      });
+}
+
 }  // namespace vitrum::cuda

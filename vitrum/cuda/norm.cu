@@ -2,6 +2,8 @@
 // read once and stays in registers as it lies in memory; other widths, addresses and mixed types go
 // through a slower kernel that adds in the same order, so that the same rows give the same bits on
 // either path.
+#include <cassert>
+
 #include "vitrum/cuda/norm.cuh"
 
 namespace vitrum::cuda {
@@ -39,6 +41,7 @@ struct Forward {
   int64_t rows = 0;
   int width = 0;
   float eps = 0;
+  const Branch* branch = nullptr;
 };
 
 template <class T>
@@ -50,9 +53,12 @@ struct ForwardRows {
   int64_t rows;
   int width;
   float eps;
+  Branch branch;
 };
 
-template <class T, class RowShape, bool kAdd>
+enum class Added { kNothing, kPlain, kBranch };
+
+template <class T, class RowShape, Added kAdded>
 __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) {
   constexpr int kVectors = RowShape::kVectors, kLanes = RowShape::kLanes;
   const int lane = threadIdx.x % kLanes;
@@ -61,14 +67,17 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) 
   const int64_t at = r * g.width;
   Raw8<T> row[kVectors] = {};
   load_row(row, g.a + at, g.width, lane);
-  if constexpr (kAdd) {
+  const bool through = kAdded == Added::kBranch;
+  if constexpr (kAdded != Added::kNothing) {
     Raw8<T> other[kVectors] = {};
-    load_row(other, g.b + at, g.width, lane);
+    load_row(other, g.b + (through ? g.branch.from(r) * g.width : at), g.width, lane);
+    const bool kept = through && g.branch.drop.rng ? g.branch.kept(r) : true;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       const int i = j * kSpan + lane * 8;
-      Eight v = unpack(row[j]);
-      const Eight u = unpack(other[j]);
+      Eight v = unpack(row[j]), u = unpack(other[j]);
+      if (through && g.branch.gamma && i < g.width) g.branch.template scale<T>(u, i);
+      if (through && g.branch.drop.rng) g.branch.template drop_row<T>(u, kept);
 #pragma unroll
       for (int k = 0; k < 8; ++k) v.v[k] = __fadd_rn(v.v[k], u.v[k]);
       row[j] = pack<T>(v);
@@ -87,6 +96,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) 
   if (lane == 0 && g.mean) g.mean[r] = __fadd_rn(s.mean, s.missed);
   if (lane == 0 && g.rstd) g.rstd[r] = s.rstd;
   if (!g.y) return;
+  T* const y = g.y + (through ? g.branch.to(r) * g.width : at);
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
     const int i = j * kSpan + lane * 8;
@@ -95,7 +105,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) 
     const Eight w = load8(g.w + i), bias = g.bias ? load8(g.bias + i) : Eight{};
 #pragma unroll
     for (int k = 0; k < 8; ++k) v.v[k] = fmaf(s.unit(v.v[k]), w.v[k], bias.v[k]);
-    store8(g.y + at + i, v);
+    store8(y + i, v);
   }
 }
 
@@ -131,13 +141,15 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows_mixed(MixedForward
   });
 }
 
-template <bool kAdd>
+template <Added kAdded>
 KernelPtr forward(CudaBackend& cuda, const Forward& g) {
+  constexpr bool kAdd = kAdded != Added::kNothing;
   constexpr int kThreads = kRowWarps * kWarp;
   const DType dtype = g.a.dtype;
   const bool fast = row_fits(g.width, dtype) && usable(g.a, dtype) && usable(g.b, dtype) &&
                     usable(g.sum, dtype) && usable(g.y, dtype) && aligned16(g.w) &&
                     aligned16(g.bias);
+  assert(fast || !g.branch);
   if (!fast) {
     const MixedForward args{mixed(g.a), mixed(g.b), mixed(g.sum), mixed(g.y), g.w,  g.bias,
                             g.mean,     g.rstd,     g.rows,       g.width,    g.eps};
@@ -148,19 +160,22 @@ KernelPtr forward(CudaBackend& cuda, const Forward& g) {
   with_row(dtype, g.width, [&](auto type, auto shape) {
     using T = decltype(type);
     using Shape = decltype(shape);
-    const ForwardRows<T> args{static_cast<const T*>(g.a.data),
-                              static_cast<const T*>(g.b.data),
-                              static_cast<T*>(g.sum.data),
-                              static_cast<T*>(g.y.data),
-                              g.w,
-                              g.bias,
-                              g.mean,
-                              g.rstd,
-                              g.rows,
-                              g.width,
-                              g.eps};
-    kernel = launch_kernel(cuda, norm_rows<T, Shape, kAdd>,
-                           blocks_for(g.rows, kThreads / Shape::kLanes), kThreads, 0, args);
+    if constexpr (kAdded != Added::kBranch || Shape::kVectors <= kMostWithBranch) {
+      const ForwardRows<T> args{static_cast<const T*>(g.a.data),
+                                static_cast<const T*>(g.b.data),
+                                static_cast<T*>(g.sum.data),
+                                static_cast<T*>(g.y.data),
+                                g.w,
+                                g.bias,
+                                g.mean,
+                                g.rstd,
+                                g.rows,
+                                g.width,
+                                g.eps,
+                                g.branch ? *g.branch : Branch{}};
+      kernel = launch_kernel(cuda, norm_rows<T, Shape, kAdded>,
+                             blocks_for(g.rows, kThreads / Shape::kLanes), kThreads, 0, args);
+    }
   });
   return kernel;
 }
@@ -168,29 +183,44 @@ KernelPtr forward(CudaBackend& cuda, const Forward& g) {
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const LayerNorm& op, const Operands& io) {
-  return forward<false>(cuda, {.a = io.in[0],
-                               .y = io.out[0],
-                               .w = io.in[1].f32(),
-                               .bias = operand(io.in, 2).f32(),
-                               .mean = operand(io.out, 1).f32(),
-                               .rstd = operand(io.out, 2).f32(),
-                               .rows = io.in[0].shape.rows(),
-                               .width = static_cast<int>(io.in[0].shape[-1]),
-                               .eps = op.eps});
+  return forward<Added::kNothing>(cuda, {.a = io.in[0],
+                                         .y = io.out[0],
+                                         .w = io.in[1].f32(),
+                                         .bias = operand(io.in, 2).f32(),
+                                         .mean = operand(io.out, 1).f32(),
+                                         .rstd = operand(io.out, 2).f32(),
+                                         .rows = io.in[0].shape.rows(),
+                                         .width = static_cast<int>(io.in[0].shape[-1]),
+                                         .eps = op.eps});
 }
 
+namespace {
+
+Forward added(const AddLayerNorm& op, const Operands& io) {
+  return {.a = io.in[0],
+          .b = io.in[1],
+          .sum = io.out[0],
+          .y = operand(io.out, 1),
+          .w = io.in[2].f32(),
+          .bias = operand(io.in, 3).f32(),
+          .mean = operand(io.out, 2).f32(),
+          .rstd = operand(io.out, 3).f32(),
+          .rows = io.in[0].shape.rows(),
+          .width = static_cast<int>(io.in[0].shape[-1]),
+          .eps = op.eps};
+}
+
+}  // namespace
+
 KernelPtr lower(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io) {
-  return forward<true>(cuda, {.a = io.in[0],
-                              .b = io.in[1],
-                              .sum = io.out[0],
-                              .y = operand(io.out, 1),
-                              .w = io.in[2].f32(),
-                              .bias = operand(io.in, 3).f32(),
-                              .mean = operand(io.out, 2).f32(),
-                              .rstd = operand(io.out, 3).f32(),
-                              .rows = io.in[0].shape.rows(),
-                              .width = static_cast<int>(io.in[0].shape[-1]),
-                              .eps = op.eps});
+  return forward<Added::kPlain>(cuda, added(op, io));
+}
+
+KernelPtr lower_forward(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io,
+                        const Branch& branch) {
+  Forward g = added(op, io);
+  g.branch = &branch;
+  return forward<Added::kBranch>(cuda, g);
 }
 
 }  // namespace vitrum::cuda

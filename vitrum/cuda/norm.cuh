@@ -69,4 +69,53 @@ void with_row(DType dtype, int width, const Body& body) {
   body(bf16{}, RowShape<8>{});
 }
 
+// Vectors a row may have for sums of columns beside those of a norm's parameters, and for a branch:
+// more would not fit into the registers.
+constexpr int kMostWithSums = 2, kMostWithBranch = 4;
+
+// Tokens of each image in another order; without a table as they are.
+struct RowOrder {
+  const int32_t* table = nullptr;
+  int64_t tokens = 1;
+  __device__ __forceinline__ int64_t operator()(int64_t row) const {
+    return table ? row - row % tokens + table[row % tokens] : row;
+  }
+};
+
+// What a residual branch goes through before it is added, and its gradient on the way back: scaled
+// by channel and dropped by sample; and the order of rows on either side of the norm.
+struct Branch {
+  RowOrder from, to;  // of the row read (b, or dy) and of the row written (y, or the gradient)
+  const float* gamma = nullptr;
+  DropSite drop = {};
+  int64_t sample_rows = 1;
+
+  __device__ __forceinline__ bool kept(int64_t row) const {
+    return draw16(*drop.rng, drop.site, /*per_row=*/1, row / sample_rows, 0) < drop.threshold;
+  }
+  template <class T>
+  __device__ __forceinline__ void scale(Eight& x, int column) const {
+    const Eight g = load8(gamma + column);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) x.v[k] = rounded<T>(__fmul_rn(x.v[k], g.v[k]));
+  }
+  template <class T>
+  __device__ __forceinline__ void drop_row(Eight& x, bool kept) const {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) x.v[k] = kept ? rounded<T>(__fmul_rn(x.v[k], drop.scale)) : 0.0f;
+  }
+};
+
+// A norm with its residual branch: rows, dtypes and addresses must suit the fast kernels.
+KernelPtr lower_forward(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io,
+                        const Branch& branch);
+// `result` is what becomes of the branch's gradient, `input` what ChannelScale saw, `dgamma` its
+// gradient (+=); io.column_sums those of the result.
+struct BranchGradient {
+  TensorView result, input;
+  float* dgamma = nullptr;
+};
+KernelPtr lower_backward(CudaBackend& cuda, const Operands& io, const Branch& branch,
+                         const BranchGradient& gradient);
+
 }  // namespace vitrum::cuda

@@ -1,5 +1,7 @@
 // LayerNorm backward: dx as the forward pass, one warp or half of one a row; each keeps the sums
 // for dw and dbias of all rows it walks over, and they are added up in a fixed order.
+#include <cassert>
+
 #include "vitrum/cuda/columns.cuh"
 #include "vitrum/cuda/norm.cuh"
 
@@ -33,8 +35,11 @@ struct Backward {
   TensorView dy = {}, x = {}, dskip = {}, dx = {};
   const float *w = nullptr, *mean = nullptr, *rstd = nullptr;
   float *dw = nullptr, *dbias = nullptr;
+  float* sums = nullptr;  // of dx, or of what becomes of it
   int64_t rows = 0;
   int width = 0;
+  const Branch* branch = nullptr;
+  BranchGradient gradient = {};
 };
 
 template <class T>
@@ -45,41 +50,49 @@ struct BackwardRows {
   float* partials;
   int64_t rows;
   int width;
+  Branch branch;
+  T* result;       // dx behind the branch
+  const T* input;  // of ChannelScale
 };
 
-// The sums of dw and dbias take sixteen registers a vector, each row held at least four more: how
-// many warps a processor then has room for, and whether the next row is read ahead of its use.
-template <class T, class RowShape>
+// Every sum takes eight registers a vector, each row held at least four more: how many warps a
+// processor then has room for, and whether the next row is read ahead of its use.
+template <class T, class RowShape, int kSums, bool kBranch>
 struct BackwardShape {
   static constexpr int kVectors = RowShape::kVectors;
   static constexpr bool kNarrow = sizeof(T) == 2;
   static constexpr int kRoom[2][9] = {{0, 20, 12, 12, 8}, {0, 28, 20, 16, 12, 8, 8, 8, 8}};
-  static constexpr int kHeld = kRoom[kNarrow][kVectors];
+  static constexpr int kFewer =
+      (kSums > 2 && (kVectors > 1 || kBranch) ? 4 : 0) + (kSums > 3 ? 4 : 0);
+  static constexpr int kHeld = std::max(kRoom[kNarrow][kVectors] - kFewer, 8);
   static constexpr int kWarps = kHeld == 16 ? 8 : 4;
   static constexpr int kBlocks = kHeld / kWarps;
   static constexpr int kThreads = kWarps * kWarp, kRows = kThreads / RowShape::kLanes;
   static constexpr bool kAhead = kVectors <= (kNarrow ? 4 : 2);
 };
 
-template <class T, class RowShape, bool kSums>
-__global__ void __launch_bounds__(BackwardShape<T, RowShape>::kThreads,
-                                  BackwardShape<T, RowShape>::kBlocks)
+// kSums: none, those of dw and dbias, those of the last result too, and those of dgamma.
+template <class T, class RowShape, int kSums, bool kBranch>
+__global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kThreads,
+                                  BackwardShape<T, RowShape, kSums, kBranch>::kBlocks)
     norm_rows_back(BackwardRows<T> g) {
-  using Shape = BackwardShape<T, RowShape>;
+  using Shape = BackwardShape<T, RowShape, kSums, kBranch>;
   constexpr bool kAhead = Shape::kAhead;
   constexpr int kVectors = RowShape::kVectors, kLanes = RowShape::kLanes;
   extern __shared__ float4 shared[];
   const int lane = threadIdx.x % kLanes, team = threadIdx.x / kLanes;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * Shape::kRows;
   const auto width = static_cast<float>(g.width);
-  Eight dw[kVectors] = {}, dbias[kVectors] = {};
+  Eight sums[kSums == 0 ? 1 : kSums][kVectors] = {};
   Raw8<T> next_dy[kVectors] = {}, next_x[kVectors] = {}, next_skip[kVectors] = {};
+  Raw8<T> next_input[kVectors] = {};
   float next_mean = 0, next_rstd = 0;
   const auto read_ahead = [&](int64_t r) {
     if (r >= g.rows) return;
-    load_row(next_dy, g.dy + r * g.width, g.width, lane);
+    load_row(next_dy, g.dy + (kBranch ? g.branch.from(r) : r) * g.width, g.width, lane);
     load_row(next_x, g.x + r * g.width, g.width, lane);
     if (kVectors == 1 && g.dskip) load_row(next_skip, g.dskip + r * g.width, g.width, lane);
+    if (kVectors == 1 && kSums > 3) load_row(next_input, g.input + r * g.width, g.width, lane);
     next_mean = g.mean[r], next_rstd = g.rstd[r];
   };
   int64_t r = static_cast<int64_t>(blockIdx.x) * Shape::kRows + team;
@@ -87,12 +100,14 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape>::kThreads,
   for (; r < g.rows; r += stride) {
     const int64_t at = r * g.width;
     if constexpr (!kAhead) read_ahead(r);
-    Raw8<T> dy[kVectors], x[kVectors], skip[kVectors] = {};
+    Raw8<T> dy[kVectors], x[kVectors], skip[kVectors], input[kVectors];
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) dy[j] = next_dy[j], x[j] = next_x[j], skip[j] = next_skip[j];
+    for (int j = 0; j < kVectors; ++j)
+      dy[j] = next_dy[j], x[j] = next_x[j], skip[j] = next_skip[j], input[j] = next_input[j];
     RowGradient row{next_mean, next_rstd};
     if constexpr (kAhead) read_ahead(r + stride);
     if (kVectors > 1 && g.dskip) load_row(skip, g.dskip + at, g.width, lane);
+    if (kVectors > 1 && kSums > 3) load_row(input, g.input + at, g.width, lane);
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       const int i = j * kSpan + lane * 8;
@@ -102,14 +117,16 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape>::kThreads,
       for (int k = 0; k < 8; ++k) {
         const float hat = row.hat(v.v[k]);
         row.add(__fmul_rn(d.v[k], w.v[k]), hat);
-        if constexpr (kSums) {
-          dw[j].v[k] = fmaf(d.v[k], hat, dw[j].v[k]);
-          dbias[j].v[k] = __fadd_rn(dbias[j].v[k], d.v[k]);
+        if constexpr (kSums > 0) {
+          sums[0][j].v[k] = fmaf(d.v[k], hat, sums[0][j].v[k]);
+          sums[1][j].v[k] = __fadd_rn(sums[1][j].v[k], d.v[k]);
         }
       }
     }
-    if (!g.dx) continue;
+    if (!g.dx && !kBranch) continue;
     row.template finish<kLanes>(width);
+    const bool kept = kBranch && g.branch.drop.rng ? g.branch.kept(r) : true;
+    const int64_t to = kBranch ? g.branch.to(r) * g.width : at;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       const int i = j * kSpan + lane * 8;
@@ -121,51 +138,68 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape>::kThreads,
         d.v[k] = row.dx(__fmul_rn(d.v[k], w.v[k]), row.hat(v.v[k]));
         if (g.dskip) d.v[k] = __fadd_rn(rounded<T>(d.v[k]), s.v[k]);
       }
-      store8(g.dx + at + i, d);
+      const Raw8<T> raw = pack<T>(d);
+      if (g.dx) store_raw(g.dx + at + i, raw);
+      d = unpack(raw);
+      if constexpr (kBranch) {
+        if (g.branch.drop.rng) g.branch.template drop_row<T>(d, kept);
+        if constexpr (kSums > 3) {
+          const Eight seen = unpack(input[j]);
+#pragma unroll
+          for (int k = 0; k < 8; ++k) sums[3][j].v[k] = fmaf(d.v[k], seen.v[k], sums[3][j].v[k]);
+          g.branch.template scale<T>(d, i);
+        }
+        store8(g.result + to + i, d);
+      }
+      if constexpr (kSums > 2)
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sums[2][j].v[k] = __fadd_rn(sums[2][j].v[k], d.v[k]);
     }
   }
-  if constexpr (!kSums) return;
+  if constexpr (kSums == 0) return;
   let_next_begin();
-  // Who had rows of the block in turn: (2, width) sums in shared memory, then this block's
-  // partials.
-  auto* sums = reinterpret_cast<float*>(shared);
+  // Who had rows of the block in turn: (kSums, width) in shared memory, then this block's partials.
+  auto* total = reinterpret_cast<float*>(shared);
   for (int turn = 0; turn < Shape::kRows; ++turn) {
     if (team == turn) {
 #pragma unroll
-      for (int j = 0; j < kVectors; ++j) {
-        const int i = j * kSpan + lane * 8;
-        if (i >= g.width) continue;
-        if (turn > 0) {
-          const Eight a = load8(sums + i), b = load8(sums + g.width + i);
+      for (int which = 0; which < kSums; ++which)
 #pragma unroll
-          for (int k = 0; k < 8; ++k) dw[j].v[k] += a.v[k], dbias[j].v[k] += b.v[k];
+        for (int j = 0; j < kVectors; ++j) {
+          const int i = j * kSpan + lane * 8;
+          if (i >= g.width) continue;
+          float* to = total + which * g.width + i;
+          if (turn > 0) {
+            const Eight before = load8(to);
+#pragma unroll
+            for (int k = 0; k < 8; ++k) sums[which][j].v[k] += before.v[k];
+          }
+          store8(to, sums[which][j]);
         }
-        store8(sums + i, dw[j]), store8(sums + g.width + i, dbias[j]);
-      }
     }
     __syncthreads();
   }
-  for (int i = threadIdx.x; i < 2 * g.width; i += Shape::kThreads)
-    g.partials[static_cast<int64_t>(blockIdx.x) * 2 * g.width + i] = sums[i];
+  for (int i = threadIdx.x; i < kSums * g.width; i += Shape::kThreads)
+    g.partials[static_cast<int64_t>(blockIdx.x) * kSums * g.width + i] = total[i];
 }
 
-// Sums of (2, width): dw and dbias, either of which may not be wanted.
-struct AddToPair {
-  float *dw, *dbias;
+// Sums of (.., width): each has its place, or is not wanted.
+struct AddToEach {
+  float *dw, *dbias, *result, *dgamma;
   int64_t width;
   __device__ void operator()(int64_t column, float sum) const {
-    float* to = column < width ? dw : dbias;
-    if (to) to[column < width ? column : column - width] += sum;
+    float* const to =
+        column < 2 * width ? (column < width ? dw : dbias) : (column < 3 * width ? result : dgamma);
+    if (to) to[column % width] += sum;
   }
 };
 
-template <class T, class RowShape>
+template <class T, class RowShape, int kSums, bool kBranch = false>
 KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {
-  using Shape = BackwardShape<T, RowShape>;
+  using Shape = BackwardShape<T, RowShape, kSums, kBranch>;
   const int64_t blocks = std::min<int64_t>(int64_t{cuda.processors()} * Shape::kBlocks,
                                            divide_up(g.rows, Shape::kRows));
-  const bool sums = g.dw || g.dbias;
-  float* partials = sums ? cuda.scratch_of<float>(blocks * 2 * g.width) : nullptr;
+  const int64_t columns = int64_t{kSums} * g.width;
   const BackwardRows<T> args{static_cast<const T*>(g.dy.data),
                              static_cast<const T*>(g.x.data),
                              static_cast<const T*>(g.dskip.data),
@@ -173,20 +207,33 @@ KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {
                              g.w,
                              g.mean,
                              g.rstd,
-                             partials,
+                             cuda.scratch_of<float>(blocks * columns),
                              g.rows,
-                             g.width};
-  return make_kernel([args, blocks, sums, dw = g.dw, dbias = g.dbias, stream = cuda.stream()] {
-    constexpr int kThreads = Shape::kThreads;
-    const auto grid = static_cast<unsigned>(blocks);
-    if (!sums) {
-      norm_rows_back<T, RowShape, false><<<grid, kThreads, 0, stream>>>(args);
-      return;
-    }
-    const size_t shared = 2 * static_cast<size_t>(args.width) * sizeof(float);
-    norm_rows_back<T, RowShape, true><<<grid, kThreads, shared, stream>>>(args);
-    launch_finish(args.partials, blocks, 2 * args.width, AddToPair{dw, dbias, args.width}, stream);
+                             g.width,
+                             kBranch ? *g.branch : Branch{},
+                             static_cast<T*>(g.gradient.result.data),
+                             static_cast<const T*>(g.gradient.input.data)};
+  const AddToEach sink{g.dw, g.dbias, g.sums, g.gradient.dgamma, g.width};
+  return make_kernel([=, stream = cuda.stream()] {
+    const size_t shared = static_cast<size_t>(columns) * sizeof(float);
+    norm_rows_back<T, RowShape, kSums, kBranch>
+        <<<static_cast<unsigned>(blocks), Shape::kThreads, shared, stream>>>(args);
+    if (kSums > 0) launch_finish(args.partials, blocks, columns, sink, stream);
   });
+}
+
+template <class T, class RowShape>
+KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {
+  if constexpr (RowShape::kVectors <= kMostWithSums)
+    if (g.branch && g.gradient.input) return backward_rows<T, RowShape, 4, true>(cuda, g);
+  if constexpr (RowShape::kVectors <= kMostWithSums)
+    if (g.branch && g.sums) return backward_rows<T, RowShape, 3, true>(cuda, g);
+  if constexpr (RowShape::kVectors <= kMostWithBranch)
+    if (g.branch) return backward_rows<T, RowShape, 2, true>(cuda, g);
+  if constexpr (RowShape::kVectors <= kMostWithSums)
+    if (g.sums) return backward_rows<T, RowShape, 3>(cuda, g);
+  if (g.dw || g.dbias) return backward_rows<T, RowShape, 2>(cuda, g);
+  return backward_rows<T, RowShape, 0>(cuda, g);
 }
 
 struct MixedBackward {
@@ -241,27 +288,61 @@ KernelPtr backward_mixed(CudaBackend& cuda, const Backward& g) {
 
 }  // namespace
 
-KernelPtr lower(CudaBackend& cuda, const LayerNormBwd&, const Operands& io) {
-  const Backward g{.dy = io.in[0],
-                   .x = io.in[1],
-                   .dskip = operand(io.in, 5),
-                   .dx = io.out[0],
-                   .w = io.in[2].f32(),
-                   .mean = io.in[3].f32(),
-                   .rstd = io.in[4].f32(),
-                   .dw = operand(io.out, 1).f32(),
-                   .dbias = operand(io.out, 2).f32(),
-                   .rows = io.in[0].shape.rows(),
-                   .width = static_cast<int>(io.in[0].shape[-1])};
-  const DType dtype = g.dy.dtype;
-  const bool fast = row_fits(g.width, dtype) && usable(g.dy, dtype) && usable(g.x, dtype) &&
-                    usable(g.dskip, dtype) && usable(g.dx, dtype) && aligned16(g.w);
-  if (!fast) return backward_mixed(cuda, g);
+namespace {
+
+Backward backward_of(const Operands& io) {
+  return {.dy = io.in[0],
+          .x = io.in[1],
+          .dskip = operand(io.in, 5),
+          .dx = io.out[0],
+          .w = io.in[2].f32(),
+          .mean = io.in[3].f32(),
+          .rstd = io.in[4].f32(),
+          .dw = operand(io.out, 1).f32(),
+          .dbias = operand(io.out, 2).f32(),
+          .sums = adds_columns(LayerNormBwd{}, io) ? io.column_sums.f32() : nullptr,
+          .rows = io.in[0].shape.rows(),
+          .width = static_cast<int>(io.in[0].shape[-1])};
+}
+
+bool all_suit(const Backward& g) {
+  const DType dtype = g.x.dtype;
+  return row_fits(g.width, dtype) && usable(g.dy, dtype) && usable(g.x, dtype) &&
+         usable(g.dskip, dtype) && usable(g.dx, dtype) && aligned16(g.w);
+}
+
+KernelPtr backward_fast(CudaBackend& cuda, const Backward& g) {
   KernelPtr kernel;
-  with_row(dtype, g.width, [&](auto type, auto shape) {
+  with_row(g.x.dtype, g.width, [&](auto type, auto shape) {
     kernel = backward_rows<decltype(type), decltype(shape)>(cuda, g);
   });
   return kernel;
+}
+
+}  // namespace
+
+KernelPtr lower(CudaBackend& cuda, const LayerNormBwd&, const Operands& io) {
+  const Backward g = backward_of(io);
+  const bool fast = all_suit(g);
+  KernelPtr kernel = fast ? backward_fast(cuda, g) : backward_mixed(cuda, g);
+  if (fast && g.sums) return kernel;
+  return with_column_sums(cuda, std::move(kernel), g.dx, io.column_sums);
+}
+
+KernelPtr lower_backward(CudaBackend& cuda, const Operands& io, const Branch& branch,
+                         const BranchGradient& gradient) {
+  Backward g = backward_of(io);
+  g.branch = &branch, g.gradient = gradient;
+  assert(all_suit(g));
+  KernelPtr kernel = backward_fast(cuda, g);
+  if (g.sums) return kernel;
+  return with_column_sums(cuda, std::move(kernel), gradient.result, io.column_sums);
+}
+
+bool adds_columns(const LayerNormBwd&, const Operands& io) {
+  const TensorView& dy = io.in[0];
+  return dy.dtype == io.in[1].dtype && row_fits(dy.shape[-1], dy.dtype) &&
+         dy.shape[-1] <= kMostWithSums * kSpan;
 }
 
 }  // namespace vitrum::cuda

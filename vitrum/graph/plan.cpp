@@ -10,7 +10,7 @@ constexpr int64_t kAlign = 64;
 
 struct Life {
   ValueId id;
-  int first, last;  // nodes that write and read it, inclusive; two joined nodes count as the first
+  int first, last;  // nodes that write and read it, inclusive; joined nodes count as the first
   int64_t size, offset = 0;
 };
 
@@ -28,15 +28,18 @@ std::vector<Life> lifetimes(const Graph& g, std::span<const Value> outputs,
   }
   for (Value v : outputs) last[static_cast<size_t>(v.id())] = static_cast<int>(g.nodes.size());
   const auto moment = [&](int node) {
-    const auto before = static_cast<size_t>(node) - 1;
-    return node > 0 && before < joined.size() && joined[before] ? node - 1 : node;
+    const auto with_before = [&](int i) {
+      return i > 0 && i <= static_cast<int>(joined.size()) && joined[static_cast<size_t>(i) - 1];
+    };
+    while (with_before(node)) --node;
+    return node;
   };
   std::vector<Life> lives;
   for (size_t v = 0; v < g.values.size(); ++v) {
     const ValueInfo& info = g.values[v];
     if (info.role != Role::kTemp || first[v] < 0) continue;
     const int from = moment(first[v]), to = moment(last[v]);
-    if (from == to && first[v] != last[v]) continue;  // inside two joined nodes
+    if (from == to && first[v] != last[v]) continue;  // inside joined nodes
     const int64_t bytes = info.shape.numel() * static_cast<int64_t>(size_of(info.dtype));
     lives.push_back({static_cast<ValueId>(v), from, to, (bytes + kAlign - 1) / kAlign * kAlign});
   }

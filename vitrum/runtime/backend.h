@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,16 @@ class PackedParams {
 struct Operands {
   std::vector<TensorView> in, out;
   PackedParams* packed = nullptr;  // may be null
+  // Gets the column sums of the first result added; null: not wanted. See Backend::adds_columns.
+  TensorView column_sums = {};
+};
+
+// One of several nodes in a row, each of which reads a result of the one before it.
+struct ChainNode {
+  const Op* op = nullptr;
+  Operands io;
+  size_t result = 0, operand = 0;  // which result that is of the one before, and which operand here
+  bool only = false;               // nobody else reads it
 };
 
 // One prepared launch, bound to its views. Built once (may allocate, create descriptors, choose
@@ -108,18 +119,15 @@ class Backend {
     return std::numeric_limits<int64_t>::max();
   }
   virtual std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) = 0;
-  // Whether two nodes that follow each other, the second's first operand being the first's first
-  // result, are one kernel here. The operands have no memory yet. `kept`: others read that result
-  // too; else it gets no memory.
-  virtual bool joins(const Op& /*first*/, const Operands& /*of_first*/, const Op& /*second*/,
-                     const Operands& /*of_second*/, bool /*kept*/) const {
-    return false;
-  }
-  virtual std::unique_ptr<Kernel> lower_joined(const Op& /*first*/, const Operands& /*of_first*/,
-                                               const Op& /*second*/,
-                                               const Operands& /*of_second*/) {
+  // How many of the nodes, from the first on, are one kernel here. Their operands have no memory
+  // yet; what only nodes of the kernel read gets none.
+  virtual size_t joins(std::span<const ChainNode> /*chain*/) const { return 1; }
+  virtual std::unique_ptr<Kernel> lower_joined(std::span<const ChainNode> /*joined*/) {
     return nullptr;
   }
+  // Whether that kernel adds up the columns of the first result of its last node in passing: the
+  // gradient of the bias of a linear layer before it, for which all of it would be read again.
+  virtual bool adds_columns(std::span<const ChainNode> /*joined*/) const { return false; }
   virtual std::unique_ptr<Sequence> prepare(Kernels kernels) {
     return std::make_unique<Sequence>(std::move(kernels));
   }

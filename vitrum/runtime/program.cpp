@@ -1,5 +1,6 @@
 #include "vitrum/runtime/program.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "vitrum/runtime/summary.h"
@@ -21,6 +22,14 @@ Operands operands(const Node& node, const View& view) {
   return io;
 }
 
+// A value before memory is planned.
+auto shape_only(const Graph& g) {
+  return [&g](ValueId id) {
+    const ValueInfo& info = g.values[static_cast<size_t>(id)];
+    return TensorView{nullptr, info.shape, info.dtype};
+  };
+}
+
 // For each value, how many nodes read it, and one more where the caller does.
 std::vector<int> readers(const Graph& g, std::span<const Value> outputs) {
   std::vector<int> count(g.values.size(), 0);
@@ -31,25 +40,67 @@ std::vector<int> readers(const Graph& g, std::span<const Value> outputs) {
   return count;
 }
 
-// Of each node, whether the backend computes it together with the one after it.
-std::vector<bool> joined_nodes(const Graph& g, std::span<const Value> outputs,
-                               const Backend& backend) {
-  const std::vector<int> readers_of = readers(g, outputs);
-  const auto shape_only = [&](ValueId id) {
-    const ValueInfo& info = g.values[static_cast<size_t>(id)];
-    return TensorView{nullptr, info.shape, info.dtype};
-  };
-  std::vector<bool> joined(g.nodes.size(), false);
-  for (size_t i = 0; i + 1 < g.nodes.size(); ++i) {
-    const Node &first = g.nodes[i], &second = g.nodes[i + 1];
-    if (first.out.empty() || first.out[0] == kAbsent || second.in.empty() ||
-        second.in[0] != first.out[0] || (i > 0 && joined[i - 1]))
-      continue;
-    joined[i] = backend.joins(first.op, operands(first, shape_only), second.op,
-                              operands(second, shape_only),
-                              readers_of[static_cast<size_t>(first.out[0])] > 1);
+// Nodes from `first` on, each reading a result of the one before it, as the backend judges them.
+constexpr size_t kMostJoined = 5;
+std::vector<ChainNode> chain_from(const Graph& g, size_t first,
+                                  const std::vector<int>& readers_of) {
+  std::vector<ChainNode> chain;
+  for (size_t i = first; i < g.nodes.size() && chain.size() < kMostJoined; ++i) {
+    const Node& node = g.nodes[i];
+    ChainNode next{.op = &node.op, .io = operands(node, shape_only(g))};
+    if (i > first) {
+      const auto& results = g.nodes[i - 1].out;
+      const auto read =
+          std::find_first_of(node.in.begin(), node.in.end(), results.begin(), results.end(),
+                             [](ValueId a, ValueId b) { return a == b && a != kAbsent; });
+      if (read == node.in.end()) break;
+      next.operand = static_cast<size_t>(read - node.in.begin());
+      next.result =
+          static_cast<size_t>(std::find(results.begin(), results.end(), *read) - results.begin());
+      next.only = readers_of[static_cast<size_t>(*read)] == 1;
+    }
+    chain.push_back(std::move(next));
   }
-  return joined;
+  return chain;
+}
+
+// Which nodes are one kernel, and which gradient of a bias it adds up in passing.
+struct Joint {
+  size_t first;
+  std::vector<ChainNode> nodes;
+  ValueId columns = kAbsent;
+};
+struct Joints {
+  std::vector<Joint> all;               // of every node, in order
+  std::vector<bool> with_next, biased;  // of nodes; biased: another kernel has its bias' gradient
+};
+
+Joints find_joints(const Graph& g, std::span<const Value> outputs, const Backend& backend) {
+  const std::vector<int> readers_of = readers(g, outputs);
+  Joints joints{
+      {}, std::vector<bool>(g.nodes.size(), false), std::vector<bool>(g.nodes.size(), false)};
+  std::vector<int> producer(g.values.size(), -1);  // whose last node has it as its first result
+  for (size_t i = 0; i < g.nodes.size(); i += joints.all.back().nodes.size()) {
+    std::vector<ChainNode> chain = chain_from(g, i, readers_of);
+    chain.resize(backend.joins(chain));
+    for (size_t k = i; k + 1 < i + chain.size(); ++k) joints.with_next[k] = true;
+    const Node& last = g.nodes[i + chain.size() - 1];
+    joints.all.push_back({i, std::move(chain)});
+    if (!last.out.empty() && last.out[0] != kAbsent &&
+        backend.adds_columns(joints.all.back().nodes))
+      producer[static_cast<size_t>(last.out[0])] = static_cast<int>(joints.all.size()) - 1;
+  }
+  for (size_t i = 0; i < g.nodes.size(); ++i) {
+    const Node& node = g.nodes[i];
+    const auto* linear = std::get_if<LinearBwd>(&node.op);
+    if (!linear || linear->act != Act::kNone || linear->drop != 0 || node.out[2] == kAbsent)
+      continue;
+    const int before = producer[static_cast<size_t>(node.in[0])];
+    if (before < 0 || joints.all[static_cast<size_t>(before)].columns != kAbsent) continue;
+    joints.all[static_cast<size_t>(before)].columns = node.out[2];
+    joints.biased[i] = true;
+  }
+  return joints;
 }
 
 }  // namespace
@@ -61,39 +112,45 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
   std::vector<Value> read(outputs.begin(), outputs.end());
   read.insert(read.end(), options.taps.begin(), options.taps.end());
   drop_dead(g, read);
-  const std::vector<bool> joined = joined_nodes(g, read, store.backend());
-  plan_ = plan_memory(g, read, options.share_memory, joined);
+  Joints joints = find_joints(g, read, store.backend());
+  plan_ = plan_memory(g, read, options.share_memory, joints.with_next);
   arena_ = store.backend().allocate(static_cast<size_t>(plan_.bytes));
   for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id)
     views_.push_back(bind(g, id, options));
   Kernels kernels;
   const auto view = [&](ValueId id) { return views_[static_cast<size_t>(id)]; };
-  const auto macs = [&](size_t i) {
-    if (i > 0 && joined[i - 1]) return int64_t{0};
-    return multiply_adds(g, g.nodes[i]) + (joined[i] ? multiply_adds(g, g.nodes[i + 1]) : 0);
-  };
-  for (size_t i = 0; i < g.nodes.size(); ++i) {
-    const Node& node = g.nodes[i];
-    Operands io = operands(node, view);
-    io.packed = store.packed();
-    // One kernel a node all the same: the first of two joined ones has the work of both.
-    if (joined[i])
-      kernels.push_back(store.backend().lower_joined(node.op, io, g.nodes[i + 1].op,
-                                                     operands(g.nodes[i + 1], view)));
-    else if (i > 0 && joined[i - 1])
-      kernels.push_back(make_kernel([] {}));
-    else
-      kernels.push_back(store.backend().lower(node.op, io));
-    Step step{.name = node.name, .op = name_of(node.op), .number = steps_.size(), .macs = macs(i)};
-    for (ValueId id : node.in)
-      if (id != kAbsent && view(id)) step.in.push_back({operand_name(g, id), view(id)});
-    for (const auto* views : {&io.in, &io.out})
-      for (const TensorView& v : *views)
-        if (v) step.bytes += static_cast<int64_t>(v.bytes());
-    step.out = std::move(io.out);
-    steps_.push_back(std::move(step));
+  for (Joint& joint : joints.all) {
+    std::vector<ChainNode>& nodes = joint.nodes;
+    for (size_t k = 0; k < nodes.size(); ++k) {
+      nodes[k].io = operands(g.nodes[joint.first + k], view);
+      nodes[k].io.packed = store.packed();
+      if (joints.biased[joint.first + k]) nodes[k].io.out[2] = {};
+    }
+    if (joint.columns != kAbsent) nodes.back().io.column_sums = view(joint.columns);
+    // One kernel a node all the same: the first of joined ones has the work of all.
+    kernels.push_back(nodes.size() > 1 ? store.backend().lower_joined(nodes)
+                                       : store.backend().lower(*nodes[0].op, nodes[0].io));
+    for (size_t k = 1; k < nodes.size(); ++k) kernels.push_back(make_kernel([] {}));
+    add_steps(g, joint.first, nodes);
   }
   sequence_ = store.backend().prepare(std::move(kernels));
+}
+
+void Program::add_steps(const Graph& g, size_t first, std::span<const ChainNode> joined) {
+  const size_t start = steps_.size();
+  for (const ChainNode& one : joined) {
+    const Node& node = g.nodes[first + steps_.size() - start];
+    Step step{.name = node.name, .op = name_of(node.op), .number = steps_.size()};
+    for (ValueId id : node.in)
+      if (const TensorView view = id == kAbsent ? TensorView{} : views_[static_cast<size_t>(id)])
+        step.in.push_back({operand_name(g, id), view});
+    for (const auto* views : {&one.io.in, &one.io.out})
+      for (const TensorView& v : *views)
+        if (v) step.bytes += static_cast<int64_t>(v.bytes());
+    step.out = one.io.out;
+    steps_.push_back(std::move(step));
+    steps_[start].macs += multiply_adds(g, node);
+  }
 }
 
 TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& options) {
@@ -133,7 +190,7 @@ TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& optio
     case Role::kTemp: break;
   }
   const int64_t offset = plan_.offset[static_cast<size_t>(id)];
-  return offset < 0 ? TensorView{} : TensorView{arena_.data() + offset, info.shape, info.dtype};
+  return {offset < 0 ? nullptr : arena_.data() + offset, info.shape, info.dtype};
 }
 
 std::unique_ptr<Sequence> Program::join(std::span<Program* const> programs) {

@@ -73,6 +73,7 @@ class Program {
 
  private:
   TensorView bind(const Graph& g, ValueId id, const CompileOptions& options);
+  void add_steps(const Graph& g, size_t first, std::span<const ChainNode> joined);
 
   ParamStore& store_;
   Plan plan_;

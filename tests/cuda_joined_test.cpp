@@ -1,0 +1,296 @@
+// Nodes that the CUDA backend computes together, against the same nodes one by one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/cuda.h"
+#include "vitrum/core/philox.h"
+#include "vitrum/runtime/backend.h"
+
+namespace vitrum::test {
+namespace {
+
+// Tensors on the card, filled with noise.
+class Card {
+ public:
+  Card() : backend_(cuda(/*exact=*/true)) {}
+  Backend& backend() { return *backend_; }
+
+  TensorView noise(const Shape& shape, DType dtype) {
+    const auto count = static_cast<size_t>(shape.numel());
+    std::vector<float> wide(count);
+    for (float& x : wide) x = static_cast<float>(random_.normal());
+    if (dtype == DType::kF32) return keep(shape, dtype, wide.data());
+    std::vector<uint16_t> narrow(count);
+    for (size_t i = 0; i < count; ++i) narrow[i] = to_bf16(wide[i]);
+    return keep(shape, dtype, narrow.data());
+  }
+  TensorView rng() {
+    const RandomState state{1, 2, 3, 0};
+    return keep({4}, DType::kI32, &state);
+  }
+  std::vector<float> read(const TensorView& view) const {
+    const auto count = static_cast<size_t>(view.shape.numel());
+    std::vector<float> wide(count);
+    if (view.dtype == DType::kF32) {
+      backend_->download(wide.data(), view);
+      return wide;
+    }
+    std::vector<uint16_t> narrow(count);
+    backend_->download(narrow.data(), view);
+    for (size_t i = 0; i < count; ++i) wide[i] = from_bf16(narrow[i]);
+    return wide;
+  }
+  TensorView copy(const TensorView& view) {
+    const std::vector<float> values = read(view);
+    return keep(view.shape, view.dtype, values.data());
+  }
+  void run(Kernels kernels) { backend_->prepare(std::move(kernels))->run(), backend_->wait(); }
+
+ private:
+  TensorView keep(const Shape& shape, DType dtype, const void* from) {
+    const TensorView view{nullptr, shape, dtype};
+    Buffer& buffer = buffers_.emplace_back(backend_->allocate(view.bytes()));
+    const TensorView filled{buffer.data(), shape, dtype};
+    backend_->upload(filled, from);
+    return filled;
+  }
+  std::unique_ptr<Backend> backend_;
+  std::vector<Buffer> buffers_;
+  PhiloxStream random_{7, 1, 0};
+};
+
+// A chain of nodes over numbered values, run node by node or as one kernel.
+class Chain {
+ public:
+  explicit Chain(Card& card) : card_(card) {}
+
+  size_t value(const TensorView& view) {
+    apart_.push_back(view), joined_.push_back(view);
+    return apart_.size() - 1;
+  }
+  // What a node writes; `inside`: the joined kernel has no memory for it.
+  size_t result(const Shape& shape, DType dtype, bool inside) {
+    apart_.push_back(card_.noise(shape, dtype));
+    joined_.push_back(inside ? TensorView{nullptr, shape, dtype} : card_.noise(shape, dtype));
+    return apart_.size() - 1;
+  }
+  // What a node adds to: the same noise before either run.
+  size_t sum(const Shape& shape) {
+    apart_.push_back(card_.noise(shape, DType::kF32));
+    joined_.push_back(card_.copy(apart_.back()));
+    return apart_.size() - 1;
+  }
+  void add(Op op, std::vector<size_t> in, std::vector<size_t> out, size_t operand = 0,
+           size_t result = 0, bool only = true) {
+    nodes_.push_back({std::move(op), std::move(in), std::move(out), operand, result, only});
+  }
+  size_t size() const { return nodes_.size(); }
+
+  void run_apart() {
+    Kernels kernels;
+    for (const ChainNode& node : nodes(apart_))
+      kernels.push_back(card_.backend().lower(*node.op, node.io));
+    card_.run(std::move(kernels));
+  }
+  bool joins() const { return card_.backend().joins(nodes(joined_)) == nodes_.size(); }
+  bool adds_columns() const { return card_.backend().adds_columns(nodes(joined_)); }
+  void run_joined(const TensorView& column_sums = {}) {
+    std::vector<ChainNode> all = nodes(joined_);
+    all.back().io.column_sums = column_sums;
+    Kernels kernels;
+    kernels.push_back(all.size() > 1 ? card_.backend().lower_joined(all)
+                                     : card_.backend().lower(*all[0].op, all[0].io));
+    card_.run(std::move(kernels));
+  }
+  TensorView view(size_t value) const { return apart_[value]; }
+  std::vector<float> apart(size_t value) const { return card_.read(apart_[value]); }
+  std::vector<float> joined(size_t value) const { return card_.read(joined_[value]); }
+
+ private:
+  struct Recorded {
+    Op op;
+    std::vector<size_t> in, out;
+    size_t operand, result;
+    bool only;
+  };
+  std::vector<ChainNode> nodes(const std::vector<TensorView>& views) const {
+    std::vector<ChainNode> all;
+    for (const Recorded& node : nodes_) {
+      ChainNode one{
+          .op = &node.op, .result = node.result, .operand = node.operand, .only = node.only};
+      for (size_t id : node.in) one.io.in.push_back(views[id]);
+      for (size_t id : node.out) one.io.out.push_back(views[id]);
+      all.push_back(std::move(one));
+    }
+    return all;
+  }
+  Card& card_;
+  std::vector<TensorView> apart_, joined_;
+  std::vector<Recorded> nodes_;
+};
+
+GatherTokens another_order(int64_t tokens, int64_t width) {
+  GatherTokens op;
+  op.tokens = tokens, op.width = width;
+  for (int64_t t = 0; t < tokens; ++t)  // 5 and the number of tokens have no divisor in common
+    op.from.push_back(static_cast<int32_t>((t * 5 + 3) % tokens));
+  return op;
+}
+
+// Sums over rows are added up in another order.
+void expect_near(const std::vector<float>& got, const std::vector<float>& expected) {
+  double squares = 0;
+  for (float x : expected) squares += static_cast<double>(x) * static_cast<double>(x);
+  const double rms = std::sqrt(squares / static_cast<double>(expected.size()));
+  for (size_t i = 0; i < expected.size(); ++i)
+    ASSERT_NEAR(got[i], expected[i], 1e-5 * (rms + std::abs(static_cast<double>(expected[i]))))
+        << i;
+}
+std::vector<float> plus_columns(std::vector<float> sums, const std::vector<float>& of) {
+  for (size_t i = 0; i < of.size(); ++i) sums[i % sums.size()] += of[i];
+  return sums;
+}
+
+constexpr int64_t kImages = 9, kTokens = 12;
+
+// Width, type, and which nodes there are round the norm.
+class CudaJoined : public ::testing::TestWithParam<std::tuple<int64_t, DType, int>> {
+ protected:
+  void SetUp() override { SKIP_WITHOUT_CUDA(); }
+  bool has(int bit) const { return (std::get<2>(GetParam()) & bit) != 0; }
+  static constexpr int kBefore = 1, kScale = 2, kDrop = 4, kAfter = 8;
+  int64_t width() const { return std::get<0>(GetParam()); }
+  DType dtype() const { return std::get<1>(GetParam()); }
+  Shape shape() const { return {kImages, kTokens, width()}; }
+  Shape channels() const { return {width()}; }
+  Shape rows() const { return {kImages * kTokens}; }
+  bool can_join() const { return width() <= (has(kScale) ? 512 : 1024); }
+};
+
+TEST_P(CudaJoined, ForwardGivesTheSameBits) {
+  Card card;
+  Chain chain(card);
+  const auto given = [&](const Shape& s, DType d) { return chain.value(card.noise(s, d)); };
+  const size_t x = given(shape(), dtype()), w = given(channels(), DType::kF32),
+               bias = given(channels(), DType::kF32);
+  size_t branch = given(shape(), dtype());
+  const auto through = [&](Op op, std::vector<size_t> in) {
+    in.insert(in.begin(), branch);
+    branch = chain.result(shape(), dtype(), /*inside=*/true);
+    chain.add(std::move(op), in, {branch});
+  };
+  if (has(kBefore)) through(another_order(kTokens, width()), {});
+  if (has(kScale)) through(ChannelScale{}, {given(channels(), DType::kF32)});
+  if (has(kDrop)) through(DropPath{0.4f, 9}, {chain.value(card.rng())});
+  const size_t sum = chain.result(shape(), dtype(), false),
+               y = chain.result(shape(), dtype(), has(kAfter)),
+               mean = chain.result(rows(), DType::kF32, false),
+               rstd = chain.result(rows(), DType::kF32, false);
+  chain.add(AddLayerNorm{1e-5f}, {x, branch, w, bias}, {sum, y, mean, rstd}, /*operand=*/1);
+  size_t last = y;
+  if (has(kAfter)) {
+    last = chain.result(shape(), dtype(), false);
+    chain.add(another_order(kTokens, width()), {y}, {last}, 0, /*result=*/1);
+  }
+  ASSERT_EQ(chain.joins(), chain.size() == 1 || can_join());
+  if (!chain.joins()) return;
+  chain.run_apart(), chain.run_joined();
+  for (size_t id : {sum, mean, rstd, last}) EXPECT_EQ(chain.joined(id), chain.apart(id)) << id;
+}
+
+TEST_P(CudaJoined, BackwardGivesTheSameBits) {
+  Card card;
+  Chain chain(card);
+  const auto given = [&](const Shape& s, DType d) { return chain.value(card.noise(s, d)); };
+  size_t dy = given(shape(), dtype());
+  if (has(kBefore)) {
+    const size_t ordered = chain.result(shape(), dtype(), true);
+    chain.add(another_order(kTokens, width()), {dy}, {ordered});
+    dy = ordered;
+  }
+  const bool behind = has(kDrop) || has(kScale) || has(kAfter);
+  const size_t dx = chain.result(shape(), dtype(), false), dw = chain.sum(channels()),
+               dbias = chain.sum(channels()), dgamma = chain.sum(channels());
+  chain.add(LayerNormBwd{},
+            {dy, given(shape(), dtype()), given(channels(), DType::kF32),
+             given(rows(), DType::kF32), given(rows(), DType::kF32), given(shape(), dtype())},
+            {dx, dw, dbias});
+  size_t last = dx;
+  const auto through = [&](Op op, std::vector<size_t> in, int later, std::vector<size_t> out = {}) {
+    in.insert(in.begin(), last);
+    const bool first = last == dx;
+    last = chain.result(shape(), dtype(), /*inside=*/has(later));
+    out.insert(out.begin(), last);
+    chain.add(std::move(op), in, out, 0, 0, /*only=*/!first);
+  };
+  if (has(kDrop)) through(DropPath{0.4f, 9}, {chain.value(card.rng())}, kScale | kAfter);
+  if (has(kScale))
+    through(ChannelScaleBwd{}, {given(shape(), dtype()), given(channels(), DType::kF32)}, kAfter,
+            {dgamma});
+  if (has(kAfter)) through(another_order(kTokens, width()), {}, 0);
+  ASSERT_EQ(chain.joins(), chain.size() == 1 || can_join());
+  if (!chain.joins()) return;
+  ASSERT_EQ(chain.adds_columns(), width() <= 512);
+  const TensorView columns = card.noise(channels(), DType::kF32);
+  const std::vector<float> before = card.read(columns);
+  chain.run_apart(), chain.run_joined(columns);
+  EXPECT_EQ(chain.joined(dx), chain.apart(dx));
+  if (behind) {
+    EXPECT_EQ(chain.joined(last), chain.apart(last));
+  }
+  for (size_t id : {dw, dbias, dgamma}) expect_near(chain.joined(id), chain.apart(id));
+  expect_near(card.read(columns), plus_columns(before, chain.apart(last)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, CudaJoined,
+                         ::testing::Combine(::testing::Values(64, 96, 256, 384, 768, 1280),
+                                            ::testing::Values(DType::kF32, DType::kBF16),
+                                            ::testing::Values(0, 1, 2, 4, 6, 8, 5, 13, 12, 15)));
+
+// The gradients of queries, keys and values, with their bias' gradient in passing.
+TEST(Cuda, AttentionAddsUpColumns) {
+  SKIP_WITHOUT_CUDA();
+  struct Size {
+    int64_t images, tokens, heads, size;
+    bool biased;
+  };
+  for (const Size& s : {Size{9, 65, 4, 64, false},
+                        {70, 49, 3, 32, true},
+                        {40, 16, 2, 24, false},
+                        {5, 50, 1, 64, true},
+                        {300, 33, 2, 32, false},
+                        {3, 197, 2, 64, false}}) {
+    Card card;
+    Chain chain(card);
+    const int64_t width = s.heads * s.size;
+    const Shape qkv{s.images, s.tokens, 3 * width}, y{s.images, s.tokens, width},
+        square{s.heads, s.tokens, s.tokens};
+    const auto given = [&](const Shape& shape, DType d) {
+      return chain.value(card.noise(shape, d));
+    };
+    const size_t in = given(qkv, DType::kBF16), none = chain.value({}),
+                 bias = s.biased ? given(square, DType::kF32) : none,
+                 out = chain.result(y, DType::kBF16, false),
+                 lse = chain.result({s.images, s.heads, s.tokens}, DType::kF32, false);
+    chain.add(Attention{s.heads}, {in, none, bias}, {out, lse});
+    chain.run_apart();
+    Chain back(card);
+    const auto shared = [&](size_t id) { return back.value(chain.view(id)); };
+    const size_t dqkv = back.result(qkv, DType::kBF16, false), nothing = back.value({}),
+                 dbias = s.biased ? back.result(square, DType::kF32, false) : nothing;
+    back.add(AttentionBwd{.heads = s.heads},
+             {back.value(card.noise(y, DType::kBF16)), shared(in), shared(out), shared(lse),
+              nothing, shared(bias)},
+             {dqkv, dbias});
+    const TensorView columns = card.noise({3 * width}, DType::kF32);
+    const std::vector<float> before = card.read(columns);
+    back.run_joined(columns);
+    const std::vector<float> got = card.read(columns),
+                             expected = plus_columns(before, back.joined(dqkv));
+    expect_near(got, expected);
+  }
+}
+
+}  // namespace
+}  // namespace vitrum::test

@@ -1,0 +1,175 @@
+// Nodes that one kernel computes: a LayerNorm with the residual branch before it, and its gradient
+// with that of the branch. Each alone would pass over a whole tensor.
+#include <cassert>
+#include <optional>
+
+#include "vitrum/cuda/norm.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+template <class T>
+const T* op_at(std::span<const ChainNode> chain, size_t i) {
+  return i < chain.size() ? std::get_if<T>(chain[i].op) : nullptr;
+}
+
+// Whether it only changes the order of an image's tokens.
+bool reorders(const GatherTokens& op, const Operands& io) {
+  if (io.in[0].shape.numel() != io.out[0].shape.numel() || op.width != io.in[0].shape[-1] ||
+      op.tokens != static_cast<int64_t>(op.from.size()))
+    return false;
+  std::vector<bool> seen(op.from.size(), false);
+  for (int32_t t : op.from) {
+    if (t < 0 || seen[static_cast<size_t>(t)]) return false;
+    seen[static_cast<size_t>(t)] = true;
+  }
+  return true;
+}
+
+// Which node of a chain is what.
+struct NormChain {
+  std::optional<size_t> before, scale, drop, after;  // before, after: changes of order
+  size_t norm = 0, count = 0;
+};
+
+// The next node, if it is a T that reads `result` of the one before, as operand 0.
+template <class T>
+std::optional<size_t> take(std::span<const ChainNode> chain, size_t& i, size_t result = 0,
+                           bool only = true) {
+  if (!op_at<T>(chain, i)) return {};
+  const ChainNode& node = chain[i];
+  if (i > 0 && (node.result != result || node.operand != 0 || (only && !node.only))) return {};
+  if constexpr (std::is_same_v<T, GatherTokens>)
+    if (!reorders(std::get<GatherTokens>(*node.op), node.io)) return {};
+  return i++;
+}
+
+bool one_type(std::span<const ChainNode> chain, DType dtype) {
+  for (const ChainNode& node : chain)
+    if (node.io.in[0].dtype != dtype || node.io.out[0].dtype != dtype) return false;
+  return true;
+}
+bool suits(std::span<const ChainNode> chain, const NormChain& found) {
+  const TensorView& x = chain[found.norm].io.in[0];
+  const int64_t most = (found.scale ? kMostWithSums : kMostWithBranch) * kSpan;
+  return found.count > 1 && x.shape[-1] % 8 == 0 && x.shape[-1] <= most &&
+         one_type(chain.first(found.count), x.dtype);
+}
+
+std::optional<NormChain> forward_chain(std::span<const ChainNode> chain) {
+  NormChain found;
+  size_t i = 0;
+  found.before = take<GatherTokens>(chain, i);
+  found.scale = take<ChannelScale>(chain, i);
+  found.drop = take<DropPath>(chain, i);
+  if (!op_at<AddLayerNorm>(chain, i)) return {};
+  if (i > 0 && (chain[i].result != 0 || chain[i].operand != 1 || !chain[i].only)) return {};
+  found.norm = i++;
+  found.after = take<GatherTokens>(chain, i, /*result=*/1);
+  found.count = i;
+  return suits(chain, found) ? std::optional(found) : std::nullopt;
+}
+
+// The gradient of the sum goes on past the branch, so others may read it.
+std::optional<NormChain> backward_chain(std::span<const ChainNode> chain) {
+  NormChain found;
+  size_t i = 0;
+  found.before = take<GatherTokens>(chain, i);
+  if (!op_at<LayerNormBwd>(chain, i)) return {};
+  if (i > 0 && (chain[i].result != 0 || chain[i].operand != 0 || !chain[i].only)) return {};
+  found.norm = i++;
+  const auto first = [&] { return i == found.norm + 1; };
+  found.drop = take<DropPath>(chain, i, 0, !first());
+  found.scale = take<ChannelScaleBwd>(chain, i, 0, !first());
+  found.after = take<GatherTokens>(chain, i, 0, !first());
+  found.count = i;
+  return suits(chain, found) ? std::optional(found) : std::nullopt;
+}
+
+// A branch, and the tables its orders are in.
+struct Built {
+  Branch branch;
+  std::vector<Buffer> tables;
+
+  RowOrder order(CudaBackend& cuda, const std::vector<int32_t>& table) {
+    const size_t bytes = table.size() * sizeof(int32_t);
+    Buffer& buffer = tables.emplace_back(cuda.allocate(bytes));
+    cuda.upload({buffer.data(), {static_cast<int64_t>(bytes)}, DType::kU8}, table.data());
+    return {reinterpret_cast<const int32_t*>(buffer.data()), static_cast<int64_t>(table.size())};
+  }
+};
+
+Built build(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChain& found) {
+  Built built;
+  if (found.before)
+    built.branch.from = built.order(cuda, std::get<GatherTokens>(*joined[*found.before].op).from);
+  if (found.after) {
+    const auto& from = std::get<GatherTokens>(*joined[*found.after].op).from;
+    std::vector<int32_t> to(from.size());
+    for (size_t i = 0; i < from.size(); ++i)
+      to[static_cast<size_t>(from[i])] = static_cast<int32_t>(i);
+    built.branch.to = built.order(cuda, to);
+  }
+  if (found.drop) {
+    const auto& op = std::get<DropPath>(*joined[*found.drop].op);
+    const Operands& io = joined[*found.drop].io;
+    built.branch.drop = drop_site(io.in[1], op.drop, op.site);
+    built.branch.sample_rows = io.in[0].shape.rows() / std::max<int64_t>(io.in[0].shape[0], 1);
+  }
+  return built;
+}
+
+KernelPtr with_tables(KernelPtr kernel, std::vector<Buffer> tables) {
+  return make_kernel([kernel = std::shared_ptr<Kernel>(std::move(kernel)),
+                      tables = std::move(tables)] { kernel->launch(); });
+}
+
+KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChain& found,
+                      const AddLayerNorm& norm) {
+  Built built = build(cuda, joined, found);
+  if (found.scale) built.branch.gamma = joined[*found.scale].io.in[1].f32();
+  Operands io = joined[found.norm].io;
+  if (found.norm > 0) io.in[1] = joined[0].io.in[0];
+  if (found.after) io.out[1] = joined[*found.after].io.out[0];
+  return with_tables(lower_forward(cuda, norm, io, built.branch), std::move(built.tables));
+}
+
+KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
+                      const NormChain& found) {
+  Built built = build(cuda, joined, found);
+  Operands io = joined[found.norm].io;
+  if (found.before) io.in[0] = joined[0].io.in[0];
+  const Operands& last = joined.back().io;
+  BranchGradient gradient{.result = last.out[0], .input = {}};
+  if (found.scale) {
+    const Operands& scale = joined[*found.scale].io;
+    built.branch.gamma = scale.in[2].f32();
+    gradient.input = scale.in[1], gradient.dgamma = operand(scale.out, 1).f32();
+  }
+  io.column_sums = last.column_sums;
+  return with_tables(lower_backward(cuda, io, built.branch, gradient), std::move(built.tables));
+}
+
+}  // namespace
+
+size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
+  if (const auto found = forward_chain(chain)) return found->count;
+  if (const auto found = backward_chain(chain)) return found->count;
+  return 1;
+}
+
+KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
+  if (const auto found = forward_chain(joined))
+    return lower_chain(*this, joined, *found, std::get<AddLayerNorm>(*joined[found->norm].op));
+  return lower_chain(*this, joined, backward_chain(joined).value());
+}
+
+bool CudaBackend::adds_columns(std::span<const ChainNode> joined) const {
+  if (const auto* attention = op_at<AttentionBwd>(joined, 0))
+    return cuda::adds_columns(*attention, joined[0].io);
+  const auto found = backward_chain(joined);
+  const size_t norm = found ? found->norm : 0;
+  return op_at<LayerNormBwd>(joined, norm) && cuda::adds_columns(LayerNormBwd{}, joined[norm].io);
+}
+
+}  // namespace vitrum::cuda
