@@ -107,8 +107,18 @@ __device__ __forceinline__ Eight load8(const uint8_t* p) {
 }
 using cuda::load8;
 
-// Eight neighbouring pixels of one line of one patch a thread; they stay neighbours, channels
-// first.
+template <class T>
+__device__ __forceinline__ void store4(T* p, const float* x) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) p[k] = from_float<T>(x[k]);
+}
+template <>
+__device__ __forceinline__ void store4(bf16* p, const float* x) {
+  *reinterpret_cast<uint2*>(p) = make_uint2(pack2(x[0], x[1]), pack2(x[2], x[3]));
+}
+
+// Eight neighbouring pixels of one line a thread. Channels first they stay neighbours, four or all
+// of them, in their patch.
 template <class X, class Y>
 __global__ void __launch_bounds__(kThreads)
     patchify_eights(const X* image, Y* y, Affine affine, Grid<uint32_t> g, int64_t eights) {
@@ -123,7 +133,11 @@ __global__ void __launch_bounds__(kThreads)
   for (int k = 0; k < 8; ++k) x.v[k] = affine(x.v[k], channel);
   const uint32_t patch = (b * g.down() + v / g.patch_h) * g.across() + column / g.patch_w;
   const uint32_t place = (channel * g.patch_h + v % g.patch_h) * g.patch_w + column % g.patch_w;
-  store8(y + static_cast<int64_t>(patch) * g.patch() + place, x);
+  Y* const to = y + static_cast<int64_t>(patch) * g.patch() + place;
+  if (g.patch_w != 4)
+    store8(to, x);
+  else
+    store4(to, x.v), store4(to + g.patch(), x.v + 4);
 }
 
 template <class Index>
@@ -176,7 +190,8 @@ KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io) {
   const Affine affine{operand(io.in, 1).f32(), operand(io.in, 2).f32()};
   const int64_t count = image.shape.numel();
   const bool small = count <= UINT32_MAX;
-  if (small && op.order == PatchOrder::kChannelFirst && op.patch_w % 8 == 0 && aligned16(image) &&
+  const bool eights = op.patch_w % 8 == 0 || (op.patch_w == 4 && image.shape[3] % 8 == 0);
+  if (small && op.order == PatchOrder::kChannelFirst && eights && aligned16(image) &&
       aligned16(y)) {
     if (image.dtype == DType::kU8) return patchify_wide<uint8_t>(cuda, op, image, y, affine);
     if (image.dtype == DType::kBF16) return patchify_wide<bf16>(cuda, op, image, y, affine);
