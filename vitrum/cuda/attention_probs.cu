@@ -41,7 +41,7 @@ __device__ float over_block(float x, const Combine& combine) {
 
 template <bool kSoftmax>
 __global__ void matrix(MatrixArgs args) {
-  extern __shared__ float left[];
+  extern __shared__ __align__(16) float left[];
   const AttentionShape shape = args.shape;
   const int64_t at = blockIdx.x;
   const int t = static_cast<int>(at % shape.tokens),
@@ -74,7 +74,8 @@ __global__ void matrix(MatrixArgs args) {
 template <bool kSoftmax>
 KernelPtr launch(CudaBackend& cuda, const MatrixArgs& args, int64_t images) {
   const auto blocks = static_cast<unsigned>(images * args.shape.heads * args.shape.tokens);
-  const size_t bytes = static_cast<size_t>(args.shape.size) * sizeof(float);
+  // Room for whole groups of four: the compiler may read `left` in vectors, beyond its end too.
+  const size_t bytes = static_cast<size_t>(divide_up(args.shape.size, 4)) * sizeof(float4);
   return make_kernel(
       [=, stream = cuda.stream()] { matrix<kSoftmax><<<blocks, kThreads, bytes, stream>>>(args); });
 }
