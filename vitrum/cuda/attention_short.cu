@@ -430,6 +430,7 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& attention, int64_t imag
     kernel = sums ? short_backward<S, kTiles, kSteps, kBackward, true>
                   : short_backward<S, kTiles, kSteps, kBackward, false>;
   const size_t bytes = (biased ? S::kBias : 0) + S::kGroups * S::bytes(backward, buffers);
+  if (bytes > cuda.shared_memory()) return nullptr;
   allow_shared_memory(kernel, bytes);
   // Blocks go through images where there is something to keep or to read ahead; for the sake of
   // column sums alone through a few, so that the last round stays short.
