@@ -4,6 +4,8 @@
 # tests/check_weak_symbols.sh looks.
 file(GLOB simd_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/vitrum/cpu/simd/*.cpp)
 set(VITRUM_SIMD_OBJECTS "")
+# Instrumented, these files take minutes each at -O3 and seconds at -O1.
+set(simd_level $<IF:$<BOOL:${VITRUM_SANITIZE}>,-O1,-O3>)
 
 function(vitrum_simd isa)
   if(NOT simd_sources)
@@ -14,7 +16,7 @@ function(vitrum_simd isa)
   target_compile_features(vitrum_${isa} PRIVATE cxx_std_20)
   target_include_directories(vitrum_${isa} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(vitrum_${isa} PRIVATE VITRUM_ISA=${isa})
-  target_compile_options(vitrum_${isa} PRIVATE -O3 -fno-math-errno -fno-trapping-math
+  target_compile_options(vitrum_${isa} PRIVATE ${simd_level} -fno-math-errno -fno-trapping-math
     -ffp-contract=off ${ARGN})
   target_link_libraries(vitrum_${isa} PRIVATE fmt::fmt)
   target_sources(vitrum PRIVATE $<TARGET_OBJECTS:vitrum_${isa}>)
@@ -35,7 +37,7 @@ function(vitrum_tiles unit)
   vitrum_flags(vitrum_tiles_${unit})
   target_compile_features(vitrum_tiles_${unit} PRIVATE cxx_std_20)
   target_include_directories(vitrum_tiles_${unit} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_options(vitrum_tiles_${unit} PRIVATE -O3 -ffp-contract=off ${ARGN})
+  target_compile_options(vitrum_tiles_${unit} PRIVATE ${simd_level} -ffp-contract=off ${ARGN})
   target_link_libraries(vitrum_tiles_${unit} PRIVATE fmt::fmt)
   target_sources(vitrum PRIVATE $<TARGET_OBJECTS:vitrum_tiles_${unit}>)
   set(VITRUM_SIMD_OBJECTS ${VITRUM_SIMD_OBJECTS} $<TARGET_OBJECTS:vitrum_tiles_${unit}> PARENT_SCOPE)
