@@ -29,6 +29,20 @@ std::string wrapped(const std::string& text, size_t from, size_t indent) {
   return out;
 }
 
+// A command line to copy: where it is too long it goes on behind a backslash, before an option.
+std::string command(const std::string& text) {
+  constexpr size_t kIndent = 6;
+  std::string out;
+  size_t at = 0, column = 2;
+  while (column + (text.size() - at) > kWidth) {
+    const size_t end = text.rfind(" --", at + kWidth - 2 - column);
+    if (end == text.npos || end <= at) break;
+    out += fmt::format("{} \\\n{:{}}", text.substr(at, end - at), "", kIndent);
+    at = end + 1, column = kIndent;
+  }
+  return out + text.substr(at);
+}
+
 std::string heading(std::string_view text) {
   return use_colour(stdout) ? fmt::format("\033[1m{}\033[0m\n", text) : fmt::format("{}\n", text);
 }
@@ -95,7 +109,7 @@ std::string overview(std::span<const Verb> verbs) {
 std::string help_text(const Verb& verb) {
   std::string examples, arguments, own, shared;
   for (const std::string& example : verb.examples)
-    examples += fmt::format("  vitrum {}\n", example);
+    examples += fmt::format("  {}\n", command("vitrum " + example));
   for (const Option& option : verb.options) {
     if (is_positional(option)) {
       const bool several = std::holds_alternative<std::vector<std::string>*>(option.target);
