@@ -1,5 +1,7 @@
 // The only place that catches: one line on stderr, and an exit code that says what kind of thing
 // went wrong.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <csignal>
 #include <new>
@@ -12,6 +14,13 @@
 namespace {
 
 using namespace vitrum;
+
+// A file opened while a standard stream is closed would get its number, and with it our remarks.
+// What stands in can be neither read nor written, so that using it still fails.
+void hold_closed_streams() {
+  for (const int stream : {0, 1, 2})
+    if (fcntl(stream, F_GETFD) < 0) open("/dev/null", stream == 0 ? O_WRONLY : O_RDONLY);
+}
 
 int run(const std::vector<std::string>& arguments) {
   const std::vector<Verb> verbs = {
@@ -33,6 +42,7 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_closed_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away must not end a training run
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is reported as a full disk is
   try {

@@ -111,6 +111,7 @@ class Parser {
         take_short(word);
     }
     if (result_.help || result_.version) return result_;
+    if (!result_.verb && !arguments_.empty()) fail_usage("no verb is given; {}", see_help());
     result_.help = !result_.verb;
     for (const Option* option : known()) from_environment(*option);
     if (result_.verb) check_required();
