@@ -234,13 +234,20 @@ TEST(ModelDir, HalfPrecisionFilesAreRead) {
 
 TEST(ModelDir, WhatIsNotAModelIsExplained) {
   const TempDir dir;
-  EXPECT_ERROR(resolve_model(dir.path()), ErrorKind::kInput, "has no config.json");
+  EXPECT_ERROR(resolve_model(dir.path()), ErrorKind::kInput, "holds no weights");
   write_file_atomic(dir / "file", "x");
   EXPECT_ERROR(resolve_model(dir / "file"), ErrorKind::kInput, "is a file");
+  EXPECT_ERROR(resolve_model("./no.where"), ErrorKind::kInput, "'./no' is neither a model dir");
   EXPECT_ERROR(resolve_model("vit_bas_patch16_224"), ErrorKind::kUsage,
                "did you mean 'vit_base_patch16_224'");
   const ModelSpec spec = tiny_spec();
   save_fresh(dir / "model", spec);
+  EXPECT_ERROR(resolve_model(dir.path()), ErrorKind::kInput, "holds no weights");
+  std::filesystem::rename(dir / "model", dir / "best");
+  EXPECT_ERROR(resolve_model(dir.path()), ErrorKind::kInput, "the model of a run is");
+  std::filesystem::rename(dir / "best", dir / "model");
+  std::filesystem::rename(dir / "model/config.json", dir / "config.json");
+  EXPECT_ERROR(resolve_model(dir / "model"), ErrorKind::kInput, "has no config.json; name it with");
   std::filesystem::remove(dir / "model/model.safetensors");
   Model model(spec);
   EXPECT_ERROR(load_weights(dir / "model", spec, model.store), ErrorKind::kInput,

@@ -197,7 +197,7 @@ TEST_F(PredictorTest, BordersAreTheConfigsMean) {
 
 TEST_F(PredictorTest, FailsBeforeTheFirstImage) {
   EXPECT_ERROR(Predictor("vit_tiny_patch16_224"), ErrorKind::kUsage, "preset without weights");
-  EXPECT_ERROR(Predictor(dir_ / "nothing"), ErrorKind::kUsage, "unknown model");
+  EXPECT_ERROR(Predictor(dir_ / "nothing"), ErrorKind::kInput, "neither a model directory");
   ModelSpec other = test::tiny_rgb_model();
   vit_of(other).width = 96;
   write_file_atomic(dir_ / "model/config.json", model_config_text(other));

@@ -16,7 +16,7 @@ namespace vitrum {
 namespace {
 
 struct Options : SizeOptions {
-  std::string model, module, columns;
+  std::string model, arch, module, columns;
   std::vector<std::string> freeze;
   std::optional<int64_t> depth;
   int64_t batch = 1;
@@ -162,7 +162,7 @@ std::string to_json(const Report& r) {
 }
 
 int run(const Options& o, const CommonOptions& common) {
-  const ModelSpec spec = resolve_sized(o.model, o);
+  const ModelSpec spec = resolve_sized(o.model, o, o.arch);
   Report report{o.model, subtree(layers_of(spec, o), o.module), memory_of(spec, o),
                 compute_precision(common)};
   if (!common.json && !o.all) report.rows = fold_repeats(report.rows);
@@ -177,7 +177,11 @@ int run(const Options& o, const CommonOptions& common) {
 Verb summary_verb() {
   auto o = std::make_shared<Options>();
   std::vector<Option> options = {
-      {.name = "MODEL", .target = &o->model, .help = "preset or model directory", .required = true},
+      {.name = "MODEL",
+       .target = &o->model,
+       .help = "preset, model directory, or a weight file with --arch",
+       .required = true},
+      {"--arch", &o->arch, "preset that a weight file without a config is of", "NAME"},
       {.name = "--batch", .target = &o->batch, .help = "images in a batch", .min = 1, .max = 65536},
       {.name = "--depth",
        .target = &o->depth,

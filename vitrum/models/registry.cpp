@@ -334,7 +334,10 @@ const Preset& find_preset(std::string_view name) {
     names.push_back(preset.name);
     names.insert(names.end(), preset.aliases.begin(), preset.aliases.end());
   }
-  fail_usage("unknown model '{}'{}; `vitrum models` lists all", name, did_you_mean(name, names));
+  const std::string nearest = did_you_mean(name, names);
+  if (name.find('/') != name.npos)
+    fail_input("'{}' is neither a model directory nor a model's name{}", name, nearest);
+  fail_usage("unknown model '{}'{}; `vitrum models` lists all", name, nearest);
 }
 
 }  // namespace vitrum

@@ -38,19 +38,36 @@ ModelSpec preset_spec(const Preset& preset) {
 // By name or alias; the tag of timm's weights ("vit_base_patch16_224.augreg_in21k") does not
 // matter.
 const Preset& preset_for(const std::string& name) {
-  return find_preset(std::string_view(name).substr(0, name.find('.')));
+  const size_t last = name.rfind('/') + 1;  // "./model" has no tag
+  return find_preset(std::string_view(name).substr(0, name.find('.', last)));
 }
 
 ModelSpec read_model_config(const fs::path& dir) {
   const std::string config = (dir / kConfigFile).string();
+  std::error_code ignored;
+  if (!fs::is_regular_file(config, ignored)) fail_input("{}: not a regular file", config);
   const std::string text = read_file(config, kMaxConfig);
   if (!is_hf_config(text, config)) return parse_model_config(text, config);
   const std::string preprocessor = (dir / kPreprocessorFile).string();
-  std::error_code ignored;
   return parse_hf_config(
       {text, config},
-      {fs::exists(preprocessor, ignored) ? read_file(preprocessor, kMaxConfig) : "{}",
+      {fs::is_regular_file(preprocessor, ignored) ? read_file(preprocessor, kMaxConfig) : "{}",
        preprocessor});
+}
+
+// Not every verb takes --arch.
+[[noreturn]] void fail_without_arch(const std::string& model) {
+  if (is_model_dir(model + "/best"))
+    fail_input("{0} has no {1}; the model of a run is {0}/best", model, kConfigFile);
+  std::error_code ignored;
+  const std::string what = fs::is_directory(model, ignored)
+                               ? fmt::format("has no {}", kConfigFile)
+                               : "is a file, which does not say what model it is";
+  weights_path(model);  // a directory without weights is not worth a name
+  fail_input(
+      "{0} {1}; name it with --arch NAME, or first `vitrum convert {0} OUT --to timm "
+      "--arch NAME`",
+      model, what);
 }
 
 }  // namespace
@@ -76,11 +93,7 @@ ModelSpec resolve_model(const std::string& model, const std::string& arch) {
     if (!has_weights(model)) fail_input("{}: no such file", model);
     return bare_file_spec(preset_spec(preset_for(arch)), Checkpoint(weights_path(model)));
   }
-  std::error_code ignored;
-  if (fs::is_directory(model, ignored))
-    fail_input("{} has no {}; name the architecture with --arch", model, kConfigFile);
-  if (has_weights(model))
-    fail_input("{} is a file, which does not say what model it is; name it with --arch", model);
+  if (has_weights(model)) fail_without_arch(model);
   return preset_spec(preset_for(model));
 }
 
