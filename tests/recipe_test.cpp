@@ -200,6 +200,8 @@ TEST(Recipe, MistakesNameFileLineKeyAndNearest) {
   EXPECT_THAT(set_error("epoch=3"), AllOf(HasSubstr("--set"), HasSubstr("did you mean 'epochs'")));
   EXPECT_THAT(set_error("epochs"), HasSubstr("key=value"));
   EXPECT_THAT(set_error("lr=1 2"), HasSubstr("a number"));
+  EXPECT_THAT(set_error("lr=1\nepochs=2"), HasSubstr("a number"));
+  EXPECT_THAT(set_error("epochs=2000000000"), HasSubstr("from 1 to 1000000000"));
 }
 
 TEST(Recipe, MessagesAreOneLine) {
@@ -220,6 +222,9 @@ TEST(Recipe, WhatDoesNotFitTogether) {
   EXPECT_THAT(check("optimizer = \"muon\"\nlr = 0\nadamw_lr = 0.1"), HasSubstr("adamw_lr"));
   EXPECT_THAT(check("optimizer = \"sgd\"\nnesterov = true\nmomentum = 0"), HasSubstr("momentum"));
   EXPECT_THAT(check("lora = 4\nlora_targets = []"), HasSubstr("lora_targets"));
+  EXPECT_THAT(check("distillation = \"soft\""), HasSubstr("distillation is given and no teacher"));
+  EXPECT_THAT(check("tau = 2"), HasSubstr("tau is given and no teacher"));
+  EXPECT_NO_THROW(check_recipe(parse("model = \"m\"\ndata = \"d\"\ntau = 2\nteacher = \"\"")));
   EXPECT_THAT(usage_error([] { check_recipe(Recipe()); }), HasSubstr("--model"));
 }
 

@@ -21,6 +21,7 @@ using test::read_text;
 using test::TinyRun;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 class TrainCli : public testing::Test {
@@ -66,7 +67,31 @@ TEST_F(TrainCli, TellsPeopleWhatHappened) {
                              HasSubstr(tiny_ / "run"), HasSubstr("eval --model"),
                              HasSubstr("bench --model"), HasSubstr("report.html")));
   EXPECT_THAT(read_text(tiny_ / "run/report.html"), HasSubstr("\"state\":\"finished\""));
-  EXPECT_THAT(run.err, AllOf(HasSubstr("parameters"), HasSubstr("75 training and 21 test images")));
+  EXPECT_THAT(run.err, AllOf(HasSubstr("parameters"), HasSubstr("75 training and 21 test images"),
+                             Not(HasSubstr("warning"))));
+}
+
+TEST_F(TrainCli, TellsOfAWarmUpThatDoesNotEnd) {
+  const Finished run = train({"--out", tiny_ / "run", "--epochs", "1", "--set", "warmup_epochs=2"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("warning the warm-up has 10 steps and the run 5"));
+}
+
+TEST_F(TrainCli, CountsTheImagesThatTheDeviceKeeps) {
+  const Finished run =
+      train({"--out", tiny_ / "run", "--epochs", "1", "--set", "data_on_device=on"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr(" for activations, "));
+  EXPECT_THAT(run.err, HasSubstr(" for the images\n"));
+}
+
+TEST_F(TrainCli, TakesTheTeacherOutOfARecipe) {
+  write_file_atomic(tiny_ / "soft.toml", "teacher = \"nowhere\"\ndistillation = \"soft\"\n");
+  const Finished run = train({"--recipe", tiny_ / "soft.toml", "--set", "teacher=", "--epochs", "1",
+                              "--out", tiny_ / "run"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  const Finished again = train({"--resume", tiny_ / "run", "--set", "epochs=2"});
+  EXPECT_EQ(again.code, 0) << again.err;
 }
 
 TEST_F(TrainCli, ModelsAreComparedOnData) {

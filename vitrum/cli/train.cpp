@@ -144,6 +144,15 @@ std::string teacher_line(const Trainer& t) {
                      hard ? "" : fmt::format(", tau {}", r.tau));
 }
 
+// Said where the rate never gets where the recipe wants it.
+std::string warm_up(const Trainer& t) {
+  const Schedule& s = t.schedule();
+  const auto steps = static_cast<int64_t>(std::ceil(s.warmup_steps));
+  if (steps < s.total_steps) return "";
+  return fmt::format("warning the warm-up has {} steps and the run {}: the rate ends at {:.2g}\n",
+                     with_commas(steps), with_commas(s.total_steps), lr_at(s, s.total_steps - 1));
+}
+
 std::string opening(Trainer& t) {
   const Recipe& r = t.recipe();
   const ModelConfig& c = t.model().config;
@@ -152,17 +161,18 @@ std::string opening(Trainer& t) {
   const std::string accumulated = r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "";
   return fmt::format(
       "model   {}: {} parameters, images {}x{}x{}, {} outputs\n{}"
-      "data    {}: {} training and {} test images, {} classes{}\n"
-      "plan    {} epochs of {} steps, batch {}{}, lr {}\n"
-      "device  {}, {}; {} for weights and optimiser, {} for activations\n"
+      "data    {}: {} training and {} test images, {} classes\n"
+      "plan    {} epochs of {} steps, batch {}{}, lr {}\n{}"
+      "device  {}, {}; {} for weights and optimiser, {} for activations{}\n"
       "{}run     {}{}",
       t.model().architecture, with_commas(t.store().parameter_count()), c.channels(), c.image_h(),
       c.image_w(), c.classes(), teacher_line(t), r.data, with_commas(t.data().train().size()),
-      with_commas(t.data().test().size()), t.data().train().classes().size(),
-      t.keeps_images() ? "; the device keeps the images" : "", t.total_epochs(),
-      with_commas(per_epoch), r.batch_size, accumulated, r.lr, t.backend().name(),
+      with_commas(t.data().test().size()), t.data().train().classes().size(), t.total_epochs(),
+      with_commas(per_epoch), r.batch_size, accumulated, r.lr, warm_up(t), t.backend().name(),
       r.precision == Precision::kBF16 ? "bf16" : "f32", human_bytes(stored_bytes(t.store())),
-      human_bytes(t.activation_bytes()), learning(t), t.directory(),
+      human_bytes(t.activation_bytes()),
+      t.keeps_images() ? fmt::format(", {} for the images", human_bytes(t.image_bytes())) : "",
+      learning(t), t.directory(),
       t.position().step > 0 ? fmt::format(", resumed after step {}", with_commas(t.position().step))
                             : "");
 }

@@ -22,6 +22,7 @@ class ResidentImages {
                  TensorView pixels);
 
   void upload(const Batch& batch) { program_->upload(rows_, batch.rows.data()); }
+  int64_t bytes() const { return images_.shape().numel(); }  // that the images take
   Program& program() { return *program_; }  // writes the pixels of the batch last uploaded
 
  private:

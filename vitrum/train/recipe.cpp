@@ -153,8 +153,9 @@ struct Source {
     return text.str();
   }
   std::string numbers(const char* kind) const {
-    if (range.max >= 1e9) return fmt::format("{} of at least {}", kind, range.min);
-    return fmt::format("{} from {} to {:.9g}", kind, range.min, range.max);
+    const bool too_large = node.is_number() && node.value<double>().value_or(0) > range.max;
+    if (range.max >= 1e9 && !too_large) return fmt::format("{} of at least {}", kind, range.min);
+    return fmt::format("{} from {} to {:.10g}", kind, range.min, range.max);
   }
 };
 
@@ -328,7 +329,21 @@ toml::array comma_separated(const std::string& text) {
   return items;
 }
 
+// A key that says something about a teacher; null where there is none.
+const char* needs_teacher(const Recipe& r) {
+  if (r.teacher_arch) return "teacher_arch";
+  if (r.teacher_logits) return "teacher_logits";
+  if (r.distillation != kDefault.distillation) return "distillation";
+  if (r.alpha != kDefault.alpha) return "alpha";
+  return r.tau != kDefault.tau ? "tau" : nullptr;
+}
+
 }  // namespace
+
+void forget_teacher(Recipe& r) {
+  r.teacher.reset(), r.teacher_arch.reset(), r.teacher_logits.reset();
+  r.distillation = kDefault.distillation, r.alpha = kDefault.alpha, r.tau = kDefault.tau;
+}
 
 void check_recipe(const Recipe& r) {
   if (r.model.empty() && r.weights.empty())
@@ -350,8 +365,8 @@ void check_recipe(const Recipe& r) {
     fail_usage("lora trains adapters below the head, head_only nothing there; leave one out");
   if (r.lora > 0 && r.lora_targets.empty())
     fail_usage("lora_targets is empty; name layers to adapt, as [\"qkv\", \"proj\"]");
-  if (!r.teacher && (r.teacher_arch || r.teacher_logits))
-    fail_usage("{} is given and no teacher", r.teacher_arch ? "teacher_arch" : "teacher_logits");
+  if (const char* key = needs_teacher(r); key && !r.teacher)
+    fail_usage("{} is given and no teacher; name one, or say `--set teacher=` to do without", key);
   if (r.min_lr > r.lr && r.lr_scan.empty()) fail_usage("min_lr {} is above lr {}", r.min_lr, r.lr);
   for (auto x = r.lr_scan.begin(); x != r.lr_scan.end(); ++x)
     if (std::find(r.lr_scan.begin(), x, *x) != x) fail_usage("lr_scan: {} is there twice", *x);
@@ -407,6 +422,7 @@ void set_key(Recipe& recipe, const std::string& key, const std::string& value,
       table.insert("value", comma_separated(text));
     else
       table = toml::parse(form == Plain::kNumbers ? "value = [" + text + "]" : "value = " + text);
+    if (table.size() != 1) table.insert_or_assign("value", text);  // more lines than one
   } catch (const toml::parse_error&) {
     table.insert_or_assign("value", text);  // the type check below says what was expected
   }

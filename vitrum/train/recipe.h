@@ -141,6 +141,9 @@ void set_assignment(Recipe& recipe, const std::string& assignment);  // "key=val
 // Once everything is merged: what depends on more than one key.
 void check_recipe(const Recipe& recipe);
 
+// What `--set teacher=` asks for: nothing of the recipe speaks of one any more.
+void forget_teacher(Recipe& recipe);
+
 std::string to_toml(const Recipe& recipe);  // load_recipe() reads the same recipe back
 std::vector<std::string> changed_keys(const Recipe& before, const Recipe& after);
 

@@ -25,8 +25,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 Recipe resolved(Recipe recipe, const Backend& backend) {
-  if (recipe.teacher && recipe.teacher->empty())
-    recipe.teacher.reset();  // as --set teacher= has it
+  if (recipe.teacher && recipe.teacher->empty()) forget_teacher(recipe);
   check_recipe(recipe);
   if (recipe.precision == Precision::kAuto)
     recipe.precision =
@@ -174,9 +173,11 @@ bool Trainer::on_device(const LoaderConfig& config, const Dataset& images) const
 
 void Trainer::set_images() {
   const auto keep = [&](const Dataset& images, const Loader& loader, auto& user) {
-    if (loader.config().rows)
-      user.set_images(
-          std::make_unique<ResidentImages>(images, loader.config(), step_.store(), user.pixels()));
+    if (!loader.config().rows) return;
+    auto kept =
+        std::make_unique<ResidentImages>(images, loader.config(), step_.store(), user.pixels());
+    image_bytes_ += kept->bytes();
+    user.set_images(std::move(kept));
   };
   if (recipe_.data_on_device == OnDevice::kOn && !train_loader_.config().rows)
     fail_usage("data_on_device = \"on\": {}",

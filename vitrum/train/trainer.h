@@ -65,6 +65,7 @@ class Trainer {
   const Teacher* teacher() const { return step_.teacher(); }  // null where there is none
   ParamStore& store() { return step_.store(); }
   Backend& backend() const { return *backend_; }
+  const Schedule& schedule() const { return schedule_; }
   int64_t total_steps() const { return schedule_.total_steps; }
   int64_t total_epochs() const;
   int64_t activation_bytes() const {
@@ -72,7 +73,8 @@ class Trainer {
   }
   const LoadReport& loaded() const { return step_.loaded(); }
   bool keeps_features() const { return features_.has_value(); }
-  bool keeps_images() const { return train_loader_.config().rows; }  // on the device
+  bool keeps_images() const { return image_bytes_ > 0; }  // on the device
+  int64_t image_bytes() const { return image_bytes_; }    // of those
   bool finished() const;
 
  private:
@@ -133,6 +135,7 @@ class Trainer {
   std::vector<Batch> batches_;
   std::vector<Given> given_;
   double last_loss_ = 0;
+  int64_t image_bytes_ = 0;
 };
 
 }  // namespace vitrum
