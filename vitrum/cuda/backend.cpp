@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "vitrum/core/error.h"
+#include "vitrum/cuda/architectures.h"
 #include "vitrum/cuda/plugin.h"
 #if __has_include(<nvtx3/nvToolsExt.h>)  // a package of its own in some toolkits
 #include <nvtx3/nvToolsExt.h>
@@ -282,14 +283,31 @@ std::unique_ptr<Sequence> CudaBackend::prepare(Kernels kernels) {
 
 namespace {
 
-// The first reason why no card can be used; null where one can.
-const char* missing() {
+// Why this library cannot use a card; "" where it can.
+std::string no_code_for(int device) {
+  cudaDeviceProp card;
+  if (const cudaError_t status = cudaGetDeviceProperties(&card, device); status != cudaSuccess)
+    return cudaGetErrorString(status);
+  const int capability = 10 * card.major + card.minor;
+  if (runs_on(VITRUM_CUDA_ARCHITECTURES, capability)) return "";
+  return fmt::format(
+      "{} has compute capability {}.{}, and the CUDA backend was built for {} (make CUDA=1 "
+      "CUDA_ARCHS={}-real builds it for this card)",
+      card.name, card.major, card.minor, VITRUM_CUDA_ARCHITECTURES, capability);
+}
+
+// The first reason why no card can be used; "" where one can.
+std::string missing(int device) {
   int version = 0, cards = 0;
   if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
     return "no NVIDIA driver is installed";
   if (const cudaError_t status = cudaGetDeviceCount(&cards); status != cudaSuccess)
     return cudaGetErrorString(status);
-  return cards == 0 ? "no NVIDIA card is visible" : nullptr;
+  if (cards == 0) return "no NVIDIA card is visible";
+  if (device >= cards)
+    return fmt::format("there {} {} card{}", cards == 1 ? "is" : "are", cards,
+                       cards == 1 ? ", cuda:0" : "s");
+  return no_code_for(device);
 }
 
 }  // namespace
@@ -303,24 +321,20 @@ __attribute__((visibility("default"))) int vitrum_cuda_abi_version() {
 
 __attribute__((visibility("default"))) bool vitrum_cuda_probe(char* detail, size_t size) {
   using namespace vitrum::cuda;
-  const char* reason = missing();
-  std::string text = reason ? reason : "";
+  const std::string reason = missing(0);
+  std::string text = reason;
   cudaDeviceProp card;
-  if (!reason && cudaGetDeviceProperties(&card, 0) == cudaSuccess)
+  if (reason.empty() && cudaGetDeviceProperties(&card, 0) == cudaSuccess)
     text = fmt::format("{}, {:.0f} GiB, compute capability {}.{}", card.name,
                        static_cast<double>(card.totalGlobalMem) / 0x1p30, card.major, card.minor);
   std::snprintf(detail, size, "%s", text.c_str());
-  return !reason;
+  return reason.empty();
 }
 
 __attribute__((visibility("default"))) vitrum::Backend* vitrum_cuda_create(int device) {
   using namespace vitrum;
-  if (const char* reason = cuda::missing()) fail_usage("--device cuda: {}", reason);
-  int cards = 0;
-  cudaGetDeviceCount(&cards);
-  if (device >= cards)
-    fail_usage("--device cuda:{}: there {} {} card{}", device, cards == 1 ? "is" : "are", cards,
-               cards == 1 ? ", cuda:0" : "s");
+  if (const std::string reason = cuda::missing(device); !reason.empty())
+    fail_usage("--device cuda:{}: {}", device, reason);
   return new cuda::CudaBackend(device);
 }
 }
