@@ -96,7 +96,7 @@ TEST_F(CApi, ReportsErrorsOfItsOwnThread) {
 
   vitrum_options options = VITRUM_OPTIONS_INIT;
   vitrum_model* none = model_;
-  EXPECT_EQ(vitrum_load((dir_ / "nowhere").c_str(), &options, &none), VITRUM_USAGE);
+  EXPECT_EQ(vitrum_load((dir_ / "nowhere").c_str(), &options, &none), VITRUM_INPUT);
   EXPECT_EQ(none, nullptr);
   options.precision = 7;
   EXPECT_EQ(vitrum_load((dir_ / "model").c_str(), &options, &none), VITRUM_USAGE);
