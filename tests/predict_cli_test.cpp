@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -66,6 +67,20 @@ TEST_F(PredictCli, ClassifyFolder) {
   const test::Finished text = run({"classify", dir_ / "photos/goldfish/a.png"});
   EXPECT_THAT(text.out, HasSubstr(" %  "));
   EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 6);
+}
+
+TEST_F(PredictCli, NamesComeFromStandardInput) {
+  const std::string a = dir_ / "photos/goldfish/a.png", b = dir_ / "photos/goldfish/b.jpg";
+  for (const std::string end : {"\\n", "\\r\\n", "\\0"}) {
+    const std::string command = "printf '" + a + end + b + end + "' | " + VITRUM_BINARY +
+                                " classify - --json --model " + (dir_ / "model") + " > " +
+                                (dir_ / "out");
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    const std::vector<json> all = lines(read_file(dir_ / "out"));
+    ASSERT_EQ(all.size(), 2u) << end;
+    EXPECT_EQ(all[0]["image"], a);
+    EXPECT_EQ(all[1]["image"], b);
+  }
 }
 
 TEST_F(PredictCli, AnotherImageSize) {

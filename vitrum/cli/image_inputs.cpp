@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <iostream>
+#include <iterator>
+#include <sstream>
 
 #include "vitrum/cli/size_options.h"
 #include "vitrum/core/error.h"
@@ -22,10 +24,13 @@ void add(const std::string& input, std::vector<LabelledFile>& files) {
   for (const std::string& path : found) files.push_back({path, 0});
 }
 
+// One name a line, or as `find -print0` ends them.
 void add_listed(std::vector<LabelledFile>& files) {
-  for (std::string line; std::getline(std::cin, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    if (!line.empty()) add(line, files);
+  std::istringstream list(std::string(std::istreambuf_iterator<char>(std::cin), {}));
+  const char end = list.view().find('\0') == std::string_view::npos ? '\n' : '\0';
+  for (std::string name; std::getline(list, name, end);) {
+    if (end == '\n' && name.ends_with('\r')) name.pop_back();
+    if (!name.empty()) add(name, files);
   }
 }
 

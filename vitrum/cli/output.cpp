@@ -28,8 +28,8 @@ void print_out(std::string_view text) {
 
 void print_error(std::string_view text) {
   std::string line(text);
-  for (char& c : line)
-    if (c == '\n' || c == '\r') c = ' ';
+  for (char& c : line)  // names of files may have anything in them, a terminal's commands too
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
   const bool colour = use_colour(stderr);
   const std::string out =
       fmt::format("{}vitrum:{} {}\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "", line);
