@@ -130,7 +130,7 @@ TEST(Convert, CommandLine) {
   done = test::run_vitrum({"convert", dialect_file("timm"), dir / "hf"}, dir.path());
   EXPECT_EQ(done.code, 2);
   done = test::run_vitrum({"convert", dir / "none", dir / "hf", "--to", "hf"}, dir.path());
-  EXPECT_EQ(done.code, 2);
+  EXPECT_EQ(done.code, 3);
   done = test::run_vitrum({"convert", dialect_file("google.npz"), dir / "out", "--to", "hf",
                            "--arch", "vit_base_patch16_224"},
                           dir.path());
