@@ -75,19 +75,28 @@ class HeadKernel : public Kernel {
   int64_t at(int64_t b, int64_t h, int64_t parts, int64_t part) const {
     return b * dims_.tokens * parts * dims_.width + part * dims_.width + h * dims_.head;
   }
-  // One head's (tokens, head) of a tensor: where it lies, and contiguous in f32, unless tiles are
-  // packed from where it lies.
+  // One head's (tokens, head) of a tensor: where it lies, and as f32, which is there where whole
+  // vectors are, or else contiguous in `room`. Tiles are packed from where it lies, without room.
   struct Matrix {
     TileSource source;
     float* f32;
+    int64_t stride;  // of the f32
+    bool there;
   };
-  Matrix matrix(const TensorView& x, int64_t parts, int64_t part, int64_t b, int64_t h,
-                float* f32) const {
+  Matrix place(const TensorView& x, int64_t parts, int64_t part, int64_t b, int64_t h,
+               float* room) const {
     const TileSource source{floats(x), at(b, h, parts, part), parts * dims_.width, /*along=*/true};
-    if (f32)
-      cpu_.simd().attention->gather(source.x, source.at, source.stride, dims_.tokens, dims_.head,
-                                    f32);
-    return {source, f32};
+    if (x.dtype == DType::kF32 && dims_.head % 16 == 0)
+      return {source, x.f32() + source.at, source.stride, true};
+    return {source, room, dims_.head, false};
+  }
+  Matrix matrix(const TensorView& x, int64_t parts, int64_t part, int64_t b, int64_t h,
+                float* room) const {
+    const Matrix m = place(x, parts, part, b, h, room);
+    if (m.f32 && !m.there)
+      cpu_.simd().attention->gather(m.source.x, m.source.at, m.source.stride, dims_.tokens,
+                                    dims_.head, m.f32);
+    return m;
   }
   std::array<Matrix, 3> queries_keys_values(const TensorView& qkv, int64_t b, int64_t h,
                                             Pieces& scratch) const {
@@ -100,6 +109,13 @@ class HeadKernel : public Kernel {
     int64_t first, count;
   };
   Rows all() const { return {0, dims_.tokens}; }
+  // Some rows of a result to where they lie, if they are not there.
+  void deliver(const Matrix& m, Rows rows) const {
+    if (m.there) return;
+    cpu_.simd().attention->scatter(m.f32 + rows.first * m.stride, m.source.x,
+                                   m.source.at + rows.first * m.source.stride, m.source.stride,
+                                   rows.count, dims_.head);
+  }
   // The three products below. `work`: work_floats() of scratch.
   // s (tokens, padded) = a b^T, both (tokens, head); some rows of it, or with tiles all.
   void scores(const Matrix& a, const Matrix& b, float* s, float* work, Rows rows) const {
@@ -109,31 +125,31 @@ class HeadKernel : public Kernel {
     const PanelCut cut{dims_.tokens};
     for (int64_t p = 0; p < cut.count(); ++p) {
       const int64_t j = cut.first(p), stride = cut.stride(p);
-      gemm.pack_panel(b.f32 + j * dims_.head, false, dims_.head, /*transposed=*/true, dims_.head,
+      gemm.pack_panel(b.f32 + j * b.stride, false, b.stride, /*transposed=*/true, dims_.head,
                       cut.width(p), work, stride);
-      gemm.panel(a.f32 + rows.first * dims_.head, dims_.head, work, stride,
+      gemm.panel(a.f32 + rows.first * a.stride, a.stride, work, stride,
                  s + rows.first * dims_.padded + j, dims_.padded, rows.count, dims_.head,
                  std::min(stride, dims_.padded - j), false);
     }
   }
   // c (tokens, head) = s b, s being (tokens, padded). b is read in place, up to a vector past its
   // end.
-  void weigh(const float* s, const Matrix& b, float* c, float* work, Rows rows) const {
+  void weigh(const float* s, const Matrix& b, const Matrix& c, float* work, Rows rows) const {
     if (tiled_)
-      return multiply_tiles(scores_in(s), turned(b.source), c, dims_.head, dims_.head, dims_.tokens,
-                            work);
+      return multiply_tiles(scores_in(s), turned(b.source), c.f32, c.stride, dims_.head,
+                            dims_.tokens, work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      cpu_.simd().gemm->panel(s + rows.first * dims_.padded, dims_.padded, b.f32 + j, dims_.head,
-                              c + rows.first * dims_.head + j, dims_.head, rows.count, dims_.tokens,
+      cpu_.simd().gemm->panel(s + rows.first * dims_.padded, dims_.padded, b.f32 + j, b.stride,
+                              c.f32 + rows.first * c.stride + j, c.stride, rows.count, dims_.tokens,
                               std::min(kPanel, dims_.head - j), false);
   }
   // c (tokens, head) = s^T b.
-  void weigh_transposed(const float* s, const Matrix& b, float* c, float* work) const {
+  void weigh_transposed(const float* s, const Matrix& b, const Matrix& c, float* work) const {
     if (tiled_)
-      return multiply_tiles(turned(scores_in(s)), turned(b.source), c, dims_.head, dims_.head,
+      return multiply_tiles(turned(scores_in(s)), turned(b.source), c.f32, c.stride, dims_.head,
                             dims_.tokens, work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      cpu_.simd().gemm->columns(s, dims_.padded, b.f32 + j, dims_.head, c + j, dims_.head,
+      cpu_.simd().gemm->columns(s, dims_.padded, b.f32 + j, b.stride, c.f32 + j, c.stride,
                                 dims_.tokens, dims_.tokens, std::min(kPanel, dims_.head - j),
                                 false);
   }
@@ -223,16 +239,16 @@ class AttentionKernel final : public HeadKernel {
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
     float *s = scratch.take(d.tokens * d.padded), *work = scratch.take(work_floats()),
-          *y = scratch.take(values);
+          *room = scratch.take(values);
     scores(part[0], part[1], s, work, rows);
     const int64_t row = number * d.tokens + rows.first;
     const float scale = biased(s, b, h);
     simd.softmax(s + rows.first * d.padded, rows.count, d.tokens, d.padded, scale, row, drop,
                  lse_ ? lse_.f32() + row : nullptr, scratch.take(d.padded + 32));
     if (!y_) return;
+    const Matrix y = place(y_, 1, 0, b, h, room);
     weigh(s, part[2], y, work, rows);
-    simd.scatter(y + rows.first * d.head, floats(y_), at(b, h, 1, 0) + rows.first * d.width,
-                 d.width, rows.count, d.head);
+    deliver(y, rows);
   }
 
   TensorView qkv_, y_, lse_;
@@ -300,23 +316,24 @@ class AttentionBwdKernel final : public HeadKernel {
     const auto part = queries_keys_values(qkv_, b, h, scratch);
     const Matrix y = matrix(y_, 1, 0, b, h, scratch.take(values)),
                  dy = matrix(dy_, 1, 0, b, h, scratch.take(values));
-    float* out = scratch.take(values);
-    float *s = scratch.take(d.tokens * d.padded), *dp = scratch.take(d.tokens * d.padded);
-    float* work = scratch.take(work_floats());
+    float *room = scratch.take(values), *s = scratch.take(d.tokens * d.padded),
+          *dp = scratch.take(d.tokens * d.padded), *work = scratch.take(work_floats());
     scores(part[0], part[1], s, work, all());
     scores(dy, part[2], dp, work, all());
     const float scale = biased(s, b, h);
     simd.softmax_bwd(s, dp, d.tokens, d.padded, scale, number * d.tokens, drop,
-                     lse_.f32() + number * d.tokens, y.f32, dy.f32, d.head,
+                     lse_.f32() + number * d.tokens, y.f32, y.stride, dy.f32, dy.stride, d.head,
                      scratch.take(d.padded + 32));
     if (bias_) simd.add_bias_bwd(dp, d.tokens, d.padded, scale_, dbias);
     if (!dqkv_) return;
-    const auto emit = [&](int64_t which) {
-      simd.scatter(out, floats(dqkv_), at(b, h, 3, which), 3 * d.width, d.tokens, d.head);
+    const auto result = [&](int64_t which, const auto& product) {
+      const Matrix m = place(dqkv_, 3, which, b, h, room);
+      product(m);
+      deliver(m, all());
     };
-    weigh_transposed(s, dy, out, work), emit(2);        // dv = p^T dy
-    weigh_transposed(dp, part[0], out, work), emit(1);  // dk = ds^T q
-    weigh(dp, part[1], out, work, all()), emit(0);      // dq = ds k
+    result(2, [&](const Matrix& dv) { weigh_transposed(s, dy, dv, work); });
+    result(1, [&](const Matrix& dk) { weigh_transposed(dp, part[0], dk, work); });
+    result(0, [&](const Matrix& dq) { weigh(dp, part[1], dq, work, all()); });
   }
 
   TensorView dy_, qkv_, y_, lse_, dqkv_;

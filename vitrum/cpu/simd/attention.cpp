@@ -71,9 +71,9 @@ void softmax(float* s, int64_t rows, int64_t tokens, int64_t stride, float scale
 }
 
 void softmax_bwd(float* s, float* dp, int64_t tokens, int64_t stride, float scale, int64_t row,
-                 const DropSite* drop, const float* lse, const float* y, const float* dy,
-                 int64_t head, float* factors) {
-  for (int64_t t = 0; t < tokens; ++t, s += stride, dp += stride, y += head, dy += head) {
+                 const DropSite* drop, const float* lse, const float* y, int64_t y_stride,
+                 const float* dy, int64_t dy_stride, int64_t head, float* factors) {
+  for (int64_t t = 0; t < tokens; ++t, s += stride, dp += stride, y += y_stride, dy += dy_stride) {
     const Vf delta =
         splat(sum_lanes(head, [&](int64_t j, auto n) { return load(y + j, n) * load(dy + j, n); }));
     if (drop) row_factors(*drop, row + t, tokens, factors);

@@ -27,10 +27,11 @@ struct AttentionKernels {
   void (*softmax)(float* scores, int64_t rows, int64_t tokens, int64_t stride, float scale,
                   int64_t row, const DropSite* drop, float* lse, float* factors);
   // Backward of one head: from scores and dp = dy v^T to the dropped probabilities (in scores) and
-  // the gradient of the unscaled scores (in dp). y and dy: (tokens, head) contiguous.
+  // the gradient of the unscaled scores (in dp). y and dy: (tokens, head), with their strides.
   void (*softmax_bwd)(float* scores, float* dp, int64_t tokens, int64_t stride, float scale,
                       int64_t row, const DropSite* drop, const float* lse, const float* y,
-                      const float* dy, int64_t head, float* factors);
+                      int64_t y_stride, const float* dy, int64_t dy_stride, int64_t head,
+                      float* factors);
 
   // scores * scale + bias + mask in place; bias and mask (tokens, tokens), the mask may be null.
   void (*add_bias)(float* scores, int64_t tokens, int64_t stride, float scale, const float* bias,
