@@ -11,7 +11,7 @@ class LinearBwdKernel final : public Kernel {
   LinearBwdKernel(CpuBackend& cpu, const LinearBwd& op, const Operands& io)
       : cpu_(cpu), slope_(op, io), layer_(cpu, io), late_(!slope_.direct && layer_.packs_dpre()) {
     const int64_t m = io.in[0].shape.rows();
-    const bool at_once = slope_.direct && !layer_.packs_x() && !layer_.packs_dpre();
+    const bool at_once = slope_.direct && layer_.reads_once();
     chunks_ = {m, at_once ? m : rows_per_chunk(m, layer_.n(), layer_.k())};
     dpre_at_ = layer_.place(0, chunks_.size, slots());
     const int64_t dpre = slope_.direct ? 0 : slots() * chunks_.size * layer_.n();

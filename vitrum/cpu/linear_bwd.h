@@ -33,8 +33,9 @@ struct GradientRows {
 
 // dx (M, K) = dpre w, dw (N, K) += dpre^T x, dbias += column sums of dpre, chunk by chunk of rows.
 // What few panels would use is not packed but read in place: dpre where dw is narrow, and x, for
-// the transpose of dw, where dw has one panel of rows. Every sum is one chain in the order of rows,
-// so results do not depend on the chunks.
+// the transpose of dw, where dw has one panel of rows; x also where its rows lie so far apart that
+// a slice of a panel has the whole first-level cache, not a part of its sets. Every sum is one
+// chain in the order of rows, so results do not depend on the chunks.
 class LayerGradients {
  public:
   LayerGradients(CpuBackend& cpu, const Operands& io);
@@ -63,8 +64,9 @@ class LayerGradients {
   int64_t weight_tasks() const { return weight_rows().count() * weight_panels().count(); }
   void weight_task(const GradientRows& part, int64_t task);
 
-  bool packs_x() const { return pack_x_; }
   bool packs_dpre() const { return pack_dpre_; }
+  // Whether dw is one panel that reads everything in place: chunks would gain nothing.
+  bool reads_once() const { return !pack_x_ && !pack_dpre_ && (turned_ || panels() == 1); }
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
   size_t thread_bytes() const {

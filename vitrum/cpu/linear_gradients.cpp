@@ -29,7 +29,7 @@ LayerGradients::LayerGradients(CpuBackend& cpu, const Operands& io)
       k_(w_.shape[1]),
       packed_w_{n_, k_},
       turned_(dw_ && x_.dtype == DType::kF32 && n_ == kPanel && k_ > kPanel && k_ % 8 == 0),
-      pack_x_(dw_ && !turned_ && !(x_.dtype == DType::kF32 && k_ == kPanel)),
+      pack_x_(dw_ && !turned_ && !(x_.dtype == DType::kF32 && k_ % (2 * kPanel) == kPanel)),
       pack_dpre_(dw_ && !turned_ && packed_w_.panels() > 4) {}
 
 int64_t LayerGradients::place(int64_t at, int64_t rows_per_chunk, int64_t slots) {
@@ -134,14 +134,15 @@ void LayerGradients::weight_task(const GradientRows& part, int64_t task) {
 void LayerGradients::weight_panel(const GradientRows& part, int64_t p, int64_t first,
                                   int64_t count) {
   const GemmKernels& gemm = *cpu_.simd().gemm;
-  const float* x = pack_x_ ? packed_x(part, p) : x_.f32() + part.row * k_;
+  const float* x = pack_x_ ? packed_x(part, p) : x_.f32() + part.row * k_ + p * kPanel;
+  const int64_t stride = pack_x_ ? kPanel : k_;
   float* dw = dw_.f32() + first * k_ + p * kPanel;
   const int64_t width = std::min(kPanel, k_ - p * kPanel);
   if (pack_dpre_)
-    gemm.strips(strips(part, first), x, kPanel, dw, k_, count, part.rows, width,
+    gemm.strips(strips(part, first), x, stride, dw, k_, count, part.rows, width,
                 /*accumulate=*/true);
   else
-    gemm.columns(part.dpre + first, n_, x, kPanel, dw, k_, count, part.rows, width,
+    gemm.columns(part.dpre + first, n_, x, stride, dw, k_, count, part.rows, width,
                  /*accumulate=*/true);
 }
 

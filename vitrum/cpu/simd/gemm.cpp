@@ -181,13 +181,16 @@ void sweep(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, i
   }
 }
 
-// Slice by slice. `at(i)`: where A has column i.
+// Slice by slice, of up to `most` and about alike: 192 is twice 96. `at(i)`: where A has column i.
 template <Layout kA, class At>
 VITRUM_LANES void slices(const At& at, int64_t lda, const float* b, int64_t ldb, float* c,
                          int64_t ldc, int64_t rows, int64_t k, int64_t width, bool accumulate,
                          int64_t most) {
-  for (int64_t i = 0; i < k; i += most) {
-    const int64_t depth = k - i < most ? k - i : most;
+  const auto divide_up = [](int64_t x, int64_t y) { return (x + y - 1) / y; };
+  const int64_t count = k > 0 ? divide_up(k, most) : 1;
+  const int64_t each = divide_up(divide_up(k, count), kBlock) * kBlock;
+  for (int64_t i = 0; i < k; i += each) {
+    const int64_t depth = k - i < each ? k - i : each;
     sweep<kA>(at(i), lda, b + i * ldb, ldb, c, ldc, rows, depth, width, accumulate || i > 0,
               {b + (i + depth) * ldb, depth});
   }
