@@ -199,6 +199,24 @@ TEST_P(CudaJoined, ForwardGivesTheSameBits) {
   for (size_t id : {sum, mean, rstd, last}) EXPECT_EQ(chain.joined(id), chain.apart(id)) << id;
 }
 
+TEST_P(CudaJoined, NormWithoutASumGivesTheSameBits) {
+  if (std::get<2>(GetParam()) != kAfter) return;
+  Card card;
+  Chain chain(card);
+  const size_t x = chain.value(card.noise(shape(), dtype())),
+               w = chain.value(card.noise(channels(), DType::kF32)),
+               y = chain.result(shape(), dtype(), true),
+               mean = chain.result(rows(), DType::kF32, false),
+               rstd = chain.result(rows(), DType::kF32, false),
+               last = chain.result(shape(), dtype(), false);
+  chain.add(LayerNorm{1e-5f}, {x, w}, {y, mean, rstd});
+  chain.add(another_order(kTokens, width()), {y}, {last});
+  ASSERT_EQ(chain.joins(), can_join());
+  if (!chain.joins()) return;
+  chain.run_apart(), chain.run_joined();
+  for (size_t id : {mean, rstd, last}) EXPECT_EQ(chain.joined(id), chain.apart(id)) << id;
+}
+
 TEST_P(CudaJoined, BackwardGivesTheSameBits) {
   Card card;
   Chain chain(card);

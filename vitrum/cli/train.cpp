@@ -171,7 +171,7 @@ std::string opening(Trainer& t) {
       with_commas(per_epoch), r.batch_size, accumulated, r.lr, warm_up(t), t.backend().name(),
       r.precision == Precision::kBF16 ? "bf16" : "f32", human_bytes(stored_bytes(t.store())),
       human_bytes(t.activation_bytes()),
-      t.keeps_images() ? fmt::format(", {} for the images", human_bytes(t.image_bytes())) : "",
+      t.image_bytes() > 0 ? fmt::format(", {} for the images", human_bytes(t.image_bytes())) : "",
       learning(t), t.directory(),
       t.position().step > 0 ? fmt::format(", resumed after step {}", with_commas(t.position().step))
                             : "");

@@ -14,13 +14,13 @@ namespace {
 
 constexpr int kRows = 16;  // of a warp
 
-// Offsets of the scores in units of q . k; images [.., ..) of one head belong to a block.
+// Offsets of the scores in units of q . k; a block has images of one head.
 struct ShortArgs {
   AttentionArgs attention;
   int* masked;      // by window of an image: whether its mask has anything but zeros
   float* partials;  // (parts * groups, H, T, T): sums of the bias' gradient, or null
   float* columns;   // (parts * groups, 3 C): column sums of dqkv, or null
-  int64_t images, part;
+  int64_t images, parts;
 };
 
 // kTiles x 16 tokens, heads of kSteps x 16 values.
@@ -187,10 +187,6 @@ struct Place {
                  sqrtf(static_cast<float>(shape.size)));
     __syncthreads();
   }
-  __device__ int64_t first(const ShortArgs& args) const { return part * args.part + group; }
-  __device__ int64_t end(const ShortArgs& args) const {
-    return min(int64_t{part} * args.part + args.part, args.images);
-  }
   // The mask of an image, null where it has only zeros.
   static __device__ const float* mask(const ShortArgs& args, int64_t image) {
     const AttentionArgs& a = args.attention;
@@ -206,13 +202,20 @@ struct Place {
 template <class S, int kBuffers, class Read, class Use>
 __device__ __forceinline__ void for_images(const Place<S>& at, const ShortArgs& args,
                                            const Read& read, const Use& use) {
-  const int64_t end = at.end(args);
+  // With a bias neighbours, else from the end on with all blocks side by side.
+  const int64_t all = args.parts * S::kGroups, place = int64_t{at.part} * S::kGroups + at.group;
+  const int64_t chunk = (args.images + args.parts - 1) / args.parts;
+  const bool biased = args.attention.bias;
+  const int64_t step = biased ? S::kGroups : -all;
+  int64_t image = biased ? at.part * chunk + at.group : from_the_end(place, args.images);
+  const int64_t end = biased ? min(at.part * chunk + chunk, args.images) : -1;
+  const auto left = [&](int64_t i) { return biased ? i < end : i > end; };
   int buffer = 0;
-  if (kBuffers == 2 && at.first(args) < end) read(at.first(args), 0);
+  if (kBuffers == 2 && left(image)) read(image, 0);
   if (kBuffers == 2) commit_copies();
-  for (int64_t image = at.first(args); image < end; image += S::kGroups) {
+  for (; left(image); image += step) {
     if (kBuffers == 1) read(image, 0);
-    if (kBuffers == 2 && image + S::kGroups < end) read(image + S::kGroups, 1 - buffer);
+    if (kBuffers == 2 && left(image + step)) read(image + step, 1 - buffer);
     commit_copies();
     wait_for_all_but<kBuffers - 1>();
     S::group_sync();
@@ -432,20 +435,17 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& attention, int64_t imag
   const size_t bytes = (biased ? S::kBias : 0) + S::kGroups * S::bytes(backward, buffers);
   if (bytes > cuda.shared_memory()) return nullptr;
   allow_shared_memory(kernel, bytes);
-  // Blocks go through images where there is something to keep or to read ahead; for the sake of
-  // column sums alone through a few, so that the last round stays short.
+  // Blocks go through images where there is something to keep or to read ahead.
   const int64_t most = divide_up(images, S::kGroups);
   const int64_t room = int64_t{cuda.processors()} * S::blocks(backward, buffers, biased);
-  const int64_t full = divide_up(room, shape.heads), few = attention.column_sums ? 4 : 1;
-  const int64_t parts =
-      std::min(most, biased || buffers > 1 ? full : std::max(full, divide_up(most, few)));
-  ShortArgs args{attention, nullptr, nullptr, nullptr, images, divide_up(images, parts)};
-  const int64_t used = divide_up(images, args.part), square = int64_t{shape.tokens} * shape.tokens;
+  const int64_t parts = biased || buffers > 1 ? std::min(most, divide_up(room, shape.heads)) : most;
+  ShortArgs args{attention, nullptr, nullptr, nullptr, images, parts};
+  const int64_t square = int64_t{shape.tokens} * shape.tokens;
   Buffer flags = cuda.allocate(static_cast<size_t>(attention.masks) * sizeof(int));
   args.masked = reinterpret_cast<int*>(flags.data());
   // One block of scratch: both sums are there at once.
-  const int64_t squares = sums ? used * S::kGroups * shape.heads * square : 0;
-  const int64_t columns = attention.column_sums ? used * S::kGroups * shape.qkv_stride() : 0;
+  const int64_t squares = sums ? parts * S::kGroups * shape.heads * square : 0;
+  const int64_t columns = attention.column_sums ? parts * S::kGroups * shape.qkv_stride() : 0;
   auto* scratch = cuda.scratch_of<float>(squares + columns);
   if (sums) args.partials = scratch;
   if (columns) args.columns = scratch + squares;
@@ -453,12 +453,12 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& attention, int64_t imag
     if (attention.mask)
       find_masked<<<static_cast<unsigned>(attention.masks), 128, 0, stream>>>(attention.mask,
                                                                               square, args.masked);
-    kernel<<<static_cast<unsigned>(used * shape.heads), S::kThreads, bytes, stream>>>(args);
+    kernel<<<static_cast<unsigned>(parts * shape.heads), S::kThreads, bytes, stream>>>(args);
     if (sums)
-      launch_finish(args.partials, used * S::kGroups, shape.heads * square,
+      launch_finish(args.partials, parts * S::kGroups, shape.heads * square,
                     SetElements{attention.dbias}, stream);
     if (columns)
-      launch_finish(args.columns, used * S::kGroups, shape.qkv_stride(),
+      launch_finish(args.columns, parts * S::kGroups, shape.qkv_stride(),
                     AddToColumns{attention.column_sums}, stream);
   });
 }

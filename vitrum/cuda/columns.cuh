@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
   const int lanes = plan.lanes, deep = kColumnThreads / lanes;
   const int lane = threadIdx.x % lanes, depth = threadIdx.x / lanes;
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * lanes + lane) * 8;
-  const int64_t begin = blockIdx.y * plan.chunk_rows;
+  const int64_t chunk = from_the_end(blockIdx.y, gridDim.y), begin = chunk * plan.chunk_rows;
   const int64_t end = min(plan.rows, begin + plan.chunk_rows);
   Eight sum = {};
   // The same number of rounds for every thread: a source may exchange draws with its neighbours.
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
   if (static_cast<int>(threadIdx.x) >= lanes * 8 || across >= plan.columns) return;
   float total = 0;
   for (int d = 0; d < deep; ++d) total += sums[d * lanes * 8 + threadIdx.x];
-  partials[blockIdx.y * plan.columns + across] = total;
+  partials[chunk * plan.columns + across] = total;
 }
 
 template <class Source>

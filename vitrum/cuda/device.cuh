@@ -155,6 +155,10 @@ inline size_t common_alignment(std::initializer_list<TensorView> views) {
   return alignment;
 }
 
+// Blocks begin in the order of their index. The product before a pass has left its last rows in the
+// card's cache: a pass begins with those, and leaves the first ones for the product behind it.
+__device__ __forceinline__ int64_t from_the_end(int64_t i, int64_t count) { return count - 1 - i; }
+
 // ---- sums, in an order that shape alone decides ----
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll

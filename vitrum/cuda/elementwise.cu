@@ -16,7 +16,7 @@ constexpr int kThreads = 256, kInFlight = 4;
 template <class T, class F>
 __global__ void __launch_bounds__(kThreads)
     map_eights(const T* a, const T* b, T* y, int64_t eights, F f) {
-  const int64_t start = static_cast<int64_t>(blockIdx.x) * (kThreads * kInFlight) + threadIdx.x;
+  const int64_t start = from_the_end(blockIdx.x, gridDim.x) * (kThreads * kInFlight) + threadIdx.x;
   Raw8<T> first[kInFlight] = {}, second[kInFlight] = {};
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) {

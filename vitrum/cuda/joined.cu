@@ -52,13 +52,18 @@ bool one_type(std::span<const ChainNode> chain, DType dtype) {
 bool suits(std::span<const ChainNode> chain, const NormChain& found) {
   const TensorView& x = chain[found.norm].io.in[0];
   const int64_t most = (found.scale ? kMostWithSums : kMostWithBranch) * kSpan;
-  return found.count > 1 && x.shape[-1] % 8 == 0 && x.shape[-1] <= most &&
-         one_type(chain.first(found.count), x.dtype);
+  return found.count > 1 && x.shape.rows() > 0 && x.shape.rows() < INT32_MAX &&
+         x.shape[-1] % 8 == 0 && x.shape[-1] <= most && one_type(chain.first(found.count), x.dtype);
 }
 
 std::optional<NormChain> forward_chain(std::span<const ChainNode> chain) {
   NormChain found;
   size_t i = 0;
+  if (op_at<LayerNorm>(chain, i)) {
+    found.after = take<GatherTokens>(chain, ++i);
+    found.count = i;
+    return suits(chain, found) ? std::optional(found) : std::nullopt;
+  }
   found.before = take<GatherTokens>(chain, i);
   found.scale = take<ChannelScale>(chain, i);
   found.drop = take<DropPath>(chain, i);
@@ -95,7 +100,7 @@ struct Built {
     const size_t bytes = table.size() * sizeof(int32_t);
     Buffer& buffer = tables.emplace_back(cuda.allocate(bytes));
     cuda.upload({buffer.data(), {static_cast<int64_t>(bytes)}, DType::kU8}, table.data());
-    return {reinterpret_cast<const int32_t*>(buffer.data()), static_cast<int64_t>(table.size())};
+    return {reinterpret_cast<const int32_t*>(buffer.data()), static_cast<uint32_t>(table.size())};
   }
 };
 
@@ -114,7 +119,7 @@ Built build(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChai
     const auto& op = std::get<DropPath>(*joined[*found.drop].op);
     const Operands& io = joined[*found.drop].io;
     built.branch.drop = drop_site(io.in[1], op.drop, op.site);
-    built.branch.sample_rows = io.in[0].shape.rows() / std::max<int64_t>(io.in[0].shape[0], 1);
+    built.branch.sample_rows = static_cast<uint32_t>(io.in[0].shape.rows() / io.in[0].shape[0]);
   }
   return built;
 }
@@ -122,6 +127,14 @@ Built build(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChai
 KernelPtr with_tables(KernelPtr kernel, std::vector<Buffer> tables) {
   return make_kernel([kernel = std::shared_ptr<Kernel>(std::move(kernel)),
                       tables = std::move(tables)] { kernel->launch(); });
+}
+
+KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChain& found,
+                      const LayerNorm& norm) {
+  Built built = build(cuda, joined, found);
+  Operands io = joined[found.norm].io;
+  io.out[0] = joined[*found.after].io.out[0];
+  return with_tables(lower_forward(cuda, norm, io, built.branch), std::move(built.tables));
 }
 
 KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChain& found,
@@ -159,8 +172,11 @@ size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
 }
 
 KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
-  if (const auto found = forward_chain(joined))
+  if (const auto found = forward_chain(joined)) {
+    if (const auto* norm = op_at<LayerNorm>(joined, 0))
+      return lower_chain(*this, joined, *found, *norm);
     return lower_chain(*this, joined, *found, std::get<AddLayerNorm>(*joined[found->norm].op));
+  }
   return lower_chain(*this, joined, backward_chain(joined).value());
 }
 

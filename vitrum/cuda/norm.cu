@@ -62,7 +62,8 @@ template <class T, class RowShape, Added kAdded>
 __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) {
   constexpr int kVectors = RowShape::kVectors, kLanes = RowShape::kLanes;
   const int lane = threadIdx.x % kLanes;
-  const int64_t r = (static_cast<int64_t>(blockIdx.x) * kRowWarps * kWarp + threadIdx.x) / kLanes;
+  const int64_t block = from_the_end(blockIdx.x, gridDim.x);
+  const int64_t r = (block * kRowWarps * kWarp + threadIdx.x) / kLanes;
   if (r >= g.rows) return;
   const int64_t at = r * g.width;
   Raw8<T> row[kVectors] = {};
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) 
   if (lane == 0 && g.mean) g.mean[r] = __fadd_rn(s.mean, s.missed);
   if (lane == 0 && g.rstd) g.rstd[r] = s.rstd;
   if (!g.y) return;
-  T* const y = g.y + (through ? g.branch.to(r) * g.width : at);
+  T* const y = g.y + g.branch.to(r) * g.width;
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
     const int i = j * kSpan + lane * 8;
@@ -182,19 +183,19 @@ KernelPtr forward(CudaBackend& cuda, const Forward& g) {
 
 }  // namespace
 
-KernelPtr lower(CudaBackend& cuda, const LayerNorm& op, const Operands& io) {
-  return forward<Added::kNothing>(cuda, {.a = io.in[0],
-                                         .y = io.out[0],
-                                         .w = io.in[1].f32(),
-                                         .bias = operand(io.in, 2).f32(),
-                                         .mean = operand(io.out, 1).f32(),
-                                         .rstd = operand(io.out, 2).f32(),
-                                         .rows = io.in[0].shape.rows(),
-                                         .width = static_cast<int>(io.in[0].shape[-1]),
-                                         .eps = op.eps});
-}
-
 namespace {
+
+Forward alone(const LayerNorm& op, const Operands& io) {
+  return {.a = io.in[0],
+          .y = io.out[0],
+          .w = io.in[1].f32(),
+          .bias = operand(io.in, 2).f32(),
+          .mean = operand(io.out, 1).f32(),
+          .rstd = operand(io.out, 2).f32(),
+          .rows = io.in[0].shape.rows(),
+          .width = static_cast<int>(io.in[0].shape[-1]),
+          .eps = op.eps};
+}
 
 Forward added(const AddLayerNorm& op, const Operands& io) {
   return {.a = io.in[0],
@@ -211,6 +212,17 @@ Forward added(const AddLayerNorm& op, const Operands& io) {
 }
 
 }  // namespace
+
+KernelPtr lower(CudaBackend& cuda, const LayerNorm& op, const Operands& io) {
+  return forward<Added::kNothing>(cuda, alone(op, io));
+}
+
+KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
+                        const Branch& branch) {
+  Forward g = alone(op, io);
+  g.branch = &branch;
+  return forward<Added::kNothing>(cuda, g);
+}
 
 KernelPtr lower(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io) {
   return forward<Added::kPlain>(cuda, added(op, io));

@@ -76,9 +76,12 @@ constexpr int kMostWithSums = 2, kMostWithBranch = 4;
 // Tokens of each image in another order; without a table as they are.
 struct RowOrder {
   const int32_t* table = nullptr;
-  int64_t tokens = 1;
+  uint32_t tokens = 1;
+  // Rows are fewer than 2^31: to divide by 64 bits takes as long as everything else.
   __device__ __forceinline__ int64_t operator()(int64_t row) const {
-    return table ? row - row % tokens + table[row % tokens] : row;
+    if (!table) return row;
+    const uint32_t token = static_cast<uint32_t>(row) % tokens;
+    return row - token + table[token];
   }
 };
 
@@ -88,10 +91,11 @@ struct Branch {
   RowOrder from, to;  // of the row read (b, or dy) and of the row written (y, or the gradient)
   const float* gamma = nullptr;
   DropSite drop = {};
-  int64_t sample_rows = 1;
+  uint32_t sample_rows = 1;
 
   __device__ __forceinline__ bool kept(int64_t row) const {
-    return draw16(*drop.rng, drop.site, /*per_row=*/1, row / sample_rows, 0) < drop.threshold;
+    const uint32_t sample = static_cast<uint32_t>(row) / sample_rows;
+    return draw16(*drop.rng, drop.site, /*per_row=*/1, sample, 0) < drop.threshold;
   }
   template <class T>
   __device__ __forceinline__ void scale(Eight& x, int column) const {
@@ -106,8 +110,11 @@ struct Branch {
   }
 };
 
-// A norm with its residual branch: rows, dtypes and addresses must suit the fast kernels.
+// A norm with its residual branch, or only with the order of its rows: rows, dtypes and addresses
+// must suit the fast kernels.
 KernelPtr lower_forward(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io,
+                        const Branch& branch);
+KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
                         const Branch& branch);
 // `result` is what becomes of the branch's gradient, `input` what ChannelScale saw, `dgamma` its
 // gradient (+=); io.column_sums those of the result.

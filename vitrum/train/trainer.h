@@ -73,8 +73,8 @@ class Trainer {
   }
   const LoadReport& loaded() const { return step_.loaded(); }
   bool keeps_features() const { return features_.has_value(); }
-  bool keeps_images() const { return image_bytes_ > 0; }  // on the device
-  int64_t image_bytes() const { return image_bytes_; }    // of those
+  bool keeps_images() const { return train_loader_.config().rows; }  // those to train with
+  int64_t image_bytes() const { return image_bytes_; }               // of all images on the device
   bool finished() const;
 
  private:
