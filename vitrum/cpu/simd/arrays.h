@@ -104,7 +104,7 @@ VITRUM_LANES void with_type(const Body& body, const Arrays&... arrays) {
     return body.template operator()<float>();
   if (((!arrays.data || arrays.dtype == DType::kBF16) && ...))
     return body.template operator()<uint16_t>();
-  body.template operator()<Mixed>();
+  if constexpr (sizeof...(arrays) > 1) body.template operator()<Mixed>();
 }
 // The same, or Past where that is asked for and possible.
 template <class Body, class... Arrays>

@@ -145,7 +145,7 @@ struct Heads {
         }
     }
   }
-  void read(Array x, int64_t parts, int64_t part, float* to) const {
+  [[gnu::noinline]] void read(Array x, int64_t parts, int64_t part, float* to) const {
     if (x.dtype == DType::kBF16)
       read_as(static_cast<const uint16_t*>(x.data), parts, part, to);
     else
@@ -170,7 +170,7 @@ struct Heads {
         }
     }
   }
-  void write(const float* from, Array y, int64_t parts, int64_t part) const {
+  [[gnu::noinline]] void write(const float* from, Array y, int64_t parts, int64_t part) const {
     if (y.dtype == DType::kBF16)
       write_as(from, static_cast<uint16_t*>(y.data), parts, part);
     else
@@ -187,7 +187,7 @@ struct Heads {
   }
 
   // The dropout factors of row t, each head its own.
-  void factors(int64_t t, float* out) const {
+  [[gnu::noinline]] void factors(int64_t t, float* out) const {
     const auto per_row = static_cast<uint32_t>(draws_per_row(args.tokens)),
                tokens = static_cast<uint32_t>(args.tokens);
     for (uint32_t c = 0; c < per_row; ++c) {
