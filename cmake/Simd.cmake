@@ -17,7 +17,9 @@ function(vitrum_simd isa)
   target_include_directories(vitrum_${isa} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(vitrum_${isa} PRIVATE VITRUM_ISA=${isa})
   target_compile_options(vitrum_${isa} PRIVATE ${simd_level} -fno-math-errno -fno-trapping-math
-    -ffp-contract=off ${ARGN})
+    -ffp-contract=off ${ARGN}
+    # gcc 12 takes the deliberately undefined operand of its own AVX-512 intrinsics for a mistake (GCC bug 105593).
+    -Wno-uninitialized -Wno-maybe-uninitialized)
   target_link_libraries(vitrum_${isa} PRIVATE fmt::fmt)
   if(VITRUM_PCH)
     target_precompile_headers(vitrum_${isa} PRIVATE ${PROJECT_SOURCE_DIR}/vitrum/cpu/simd/arrays.h)

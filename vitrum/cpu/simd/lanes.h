@@ -3,10 +3,6 @@
 // same bits. Only for vitrum/cpu/simd/*.cpp. Everything has internal linkage: a weak symbol
 // compiled for AVX-512 could replace its baseline twin at link time.
 #pragma once
-// gcc 12 takes the deliberately undefined operand of its own AVX-512 intrinsics for a mistake (GCC
-// bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Tiles multiplied by the dot products of AVX512-BF16.
-#pragma GCC diagnostic ignored "-Wuninitialized"  // of gcc's own intrinsics, see simd/lanes.h
+#pragma GCC diagnostic ignored "-Wuninitialized"  // of gcc's own intrinsics: bug 105593
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 
