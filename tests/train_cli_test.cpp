@@ -208,6 +208,8 @@ TEST_F(TrainCli, Distill) {
   EXPECT_EQ(distill({"--teacher", run + "/best", "--alpha", "1.5"}).code, 2);
   EXPECT_EQ(distill({"--teacher", run + "/best", "--distillation", "medium"}).code, 2);
   EXPECT_EQ(distill({"--teacher", run + "/worst"}).code, 3);
+  EXPECT_THAT(distill({"--teacher", run}).err,
+              HasSubstr("is a run; its model is " + run + "/best"));
 }
 
 TEST_F(TrainCli, UnwritableDirectory) {

@@ -71,6 +71,8 @@ ModelSpec starting_model(const Recipe& recipe) {
         "weights '{}': no such file or directory; `vitrum download ID` fetches a model from the "
         "hub",
         weights);
+  if (is_model_dir(weights + "/best"))
+    fail_input("weights '{0}' are a run's; its model is {0}/best", weights);
   if (!is_model_dir(weights) && recipe.model.empty())
     fail_usage("weights '{}' do not say what model they are of; add its name as --model", weights);
   if (!is_model_dir(weights)) return resolve_model(weights, recipe.model);

@@ -17,6 +17,8 @@ ModelSpec teacher_for(const Recipe& recipe, const ModelSpec& student) {
   if (!has_weights(path))
     fail_input("teacher '{}': no such model directory or weight file; a preset has not learned yet",
                path);
+  if (is_model_dir(path + "/best"))
+    fail_input("teacher '{0}' is a run; its model is {0}/best", path);
   if (!is_model_dir(path) && !recipe.teacher_arch)
     fail_usage("teacher '{}' does not say what model it is; name its preset with teacher_arch",
                path);
