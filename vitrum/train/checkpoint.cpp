@@ -95,6 +95,10 @@ bool has_checkpoint(const std::string& run) {
 
 Snapshot::Snapshot(ParamStore& store)
     : host_(make_backend({.device = "reference"})), store_(same_layout(store, *host_)) {
+  take(store);
+}
+
+void Snapshot::take(ParamStore& store) {
   const auto copy = [&](TensorView to, TensorView from) {
     store.backend().download(to.data, from);
   };

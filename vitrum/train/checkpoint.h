@@ -33,6 +33,7 @@ class Snapshot {
  public:
   explicit Snapshot(ParamStore& store);
 
+  void take(ParamStore& store);  // again, into the same memory: pages are dear when they are new
   ParamStore& store() { return store_; }
   bool finite();  // every weight
 

@@ -386,7 +386,13 @@ EpochMetrics Trainer::metrics(const Evaluation* evaluation) {
 }
 
 std::shared_ptr<Snapshot> Trainer::checked_snapshot() {
-  auto snapshot = std::make_shared<Snapshot>(step_.store());
+  auto free = std::find_if(snapshots_.begin(), snapshots_.end(),
+                           [](const auto& s) { return s.use_count() == 1; });
+  if (free == snapshots_.end())
+    free = snapshots_.insert(free, std::make_shared<Snapshot>(step_.store()));
+  else
+    (*free)->take(step_.store());
+  const std::shared_ptr<Snapshot> snapshot = *free;
   if (!snapshot->finite())
     check_finite("largest weight", std::numeric_limits<double>::infinity(), at_.step);
   return snapshot;

@@ -134,6 +134,7 @@ class Trainer {
   std::unique_ptr<Saver> saver_;
   std::vector<Batch> batches_;
   std::vector<Given> given_;
+  std::vector<std::shared_ptr<Snapshot>> snapshots_;  // those nobody else holds are free
   double last_loss_ = 0;
   int64_t image_bytes_ = 0;
 };
