@@ -6,6 +6,7 @@ set -euo pipefail
 (($# > 0)) || { echo "no object files given" >&2; exit 1; }
 status=0
 for object in "$@"; do
+  [[ $object == *.gch ]] && continue  # a precompiled header, which CMake counts among the objects
   symbols=$(nm --defined-only "$object")
   weak=$(awk '$2 ~ /^[WVu]$/ && $3 != "DW.ref.__gxx_personality_v0"' <<<"$symbols" | c++filt)
   if [[ -n $weak ]]; then
