@@ -1,6 +1,5 @@
 // Nodes that one kernel computes: a LayerNorm with the residual branch before it, and its gradient
 // with that of the branch. Each alone would pass over a whole tensor.
-#include <cassert>
 #include <optional>
 
 #include "vitrum/cuda/norm.cuh"
@@ -49,6 +48,7 @@ bool one_type(std::span<const ChainNode> chain, DType dtype) {
     if (node.io.in[0].dtype != dtype || node.io.out[0].dtype != dtype) return false;
   return true;
 }
+
 bool suits(std::span<const ChainNode> chain, const NormChain& found) {
   const TensorView& x = chain[found.norm].io.in[0];
   const int64_t most = (found.scale ? kMostWithSums : kMostWithBranch) * kSpan;

@@ -181,10 +181,6 @@ KernelPtr forward(CudaBackend& cuda, const Forward& g) {
   return kernel;
 }
 
-}  // namespace
-
-namespace {
-
 Forward alone(const LayerNorm& op, const Operands& io) {
   return {.a = io.in[0],
           .y = io.out[0],

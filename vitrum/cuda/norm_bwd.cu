@@ -286,10 +286,6 @@ KernelPtr backward_mixed(CudaBackend& cuda, const Backward& g) {
   });
 }
 
-}  // namespace
-
-namespace {
-
 Backward backward_of(const Operands& io) {
   return {.dy = io.in[0],
           .x = io.in[1],
