@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "vitrum/cpu/backend.h"
+#include "vitrum/cpu/simd/attention.h"
+#include "vitrum/cpu/simd/linear.h"
 
 namespace vitrum::cpu {
 namespace {
@@ -116,6 +118,57 @@ TEST_P(Simd, GeluIsAccurate) {
   };
   check(Act::kGelu, gelu, gelu_slope);
   check(Act::kGeluTanh, gelu_tanh, gelu_tanh_slope);
+}
+
+// Every bf16 number through a linear layer's activation: the nearest bf16 number, or now and then
+// the one beside it. Past -5.7 the exact result is below 4e-8, and 0 will do.
+TEST_P(Simd, GeluOfBf16IsWithinOneStep) {
+  std::vector<float> x;
+  for (uint32_t high = 0; high < 0x10000; ++high)
+    if (const float v = std::bit_cast<float>(high << 16); std::isfinite(v)) x.push_back(v);
+  std::vector<uint16_t> y(x.size());
+  const auto check = [&](Act act, double (*value)(double)) {
+    const LinearEpilogueArgs args{array_of(y), {}, nullptr, act, nullptr, ssize(x)};
+    simd().linear->epilogue(args, x.data(), ssize(x), 0, 1, 0, ssize(x), nullptr);
+    int beside = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double expected = x[i] < -40 ? 0 : value(x[i]);
+      if (x[i] < -5.7f || std::abs(expected) < 1e-37) {
+        EXPECT_NEAR(from_bf16(y[i]), expected, 4e-8) << x[i];
+        continue;
+      }
+      const int step = std::abs(int{y[i]} - int{to_bf16(static_cast<float>(expected))});
+      EXPECT_LE(step, x[i] < -5 ? 8 : 1) << x[i];
+      beside += step > 0;
+    }
+    EXPECT_LT(beside, 100);
+    float odd[] = {NAN, kInf, -kInf};
+    simd().linear->epilogue(args, odd, 3, 0, 1, 0, 3, nullptr);
+    EXPECT_TRUE(std::isnan(from_bf16(y[0])));
+    EXPECT_EQ(from_bf16(y[1]), kInf);
+    EXPECT_EQ(from_bf16(y[2]), 0);
+  };
+  check(Act::kGelu, gelu);
+  check(Act::kGeluTanh, gelu_tanh);
+}
+
+// Weights of a row and the factor it still needs are softmax's, to bf16.
+TEST_P(Simd, NarrowSoftmaxIsSoftmax) {
+  for (const int64_t tokens : {1, 15, 16, 50, 197}) {
+    const int64_t stride = (tokens + 15) / 16 * 16;
+    std::vector<float> s = normals(stride, 5), exact = s, factors(static_cast<size_t>(stride + 32));
+    s[0] = exact[0] = -kInf;
+    if (tokens == 1) s[0] = exact[0] = 3;
+    float lse = 0, narrow_lse = 0, inverse = 0;
+    simd().attention->softmax(exact.data(), 1, tokens, stride, 4, 0, nullptr, &lse, factors.data());
+    simd().attention->softmax_narrow(s.data(), 1, tokens, stride, 4, 0, nullptr, &narrow_lse,
+                                     &inverse, factors.data());
+    std::vector<uint16_t> weights(static_cast<size_t>(tokens));
+    std::memcpy(weights.data(), s.data(), weights.size() * sizeof(uint16_t));
+    for (size_t i = 0; i < weights.size(); ++i)
+      EXPECT_NEAR(from_bf16(weights[i]) * inverse, exact[i], 1e-36 + exact[i] / 240) << i;
+    EXPECT_NEAR(narrow_lse, lse, 2e-4);
+  }
 }
 
 TEST_P(Simd, RoundsToBf16AsTheScalarCode) {

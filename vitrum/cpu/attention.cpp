@@ -109,18 +109,19 @@ class HeadKernel : public Kernel {
     int64_t first, count;
   };
   Rows all() const { return {0, dims_.tokens}; }
-  // Some rows of a result to where they lie, if they are not there.
-  void deliver(const Matrix& m, Rows rows) const {
+  // Some rows of a result to where they lie, if they are not there; each times its factor.
+  void deliver(const Matrix& m, Rows rows, const float* factors = nullptr) const {
     if (m.there) return;
     cpu_.simd().attention->scatter(m.f32 + rows.first * m.stride, m.source.x,
                                    m.source.at + rows.first * m.source.stride, m.source.stride,
-                                   rows.count, dims_.head);
+                                   rows.count, dims_.head, factors);
   }
-  // The three products below. `work`: work_floats() of scratch.
-  // s (tokens, padded) = a b^T, both (tokens, head); some rows of it, or with tiles all.
+  // The products below compute some rows. `work`: work_floats() of scratch.
+  // s (tokens, padded) = a b^T, both (tokens, head).
   void scores(const Matrix& a, const Matrix& b, float* s, float* work, Rows rows) const {
     if (tiled_)
-      return multiply_tiles(a.source, b.source, s, dims_.padded, dims_.tokens, dims_.head, work);
+      return multiply_tiles(a.source, b.source, s, dims_.padded, dims_.tokens, dims_.head, work,
+                            rows);
     const GemmKernels& gemm = *cpu_.simd().gemm;
     const PanelCut cut{dims_.tokens};
     for (int64_t p = 0; p < cut.count(); ++p) {
@@ -137,17 +138,23 @@ class HeadKernel : public Kernel {
   void weigh(const float* s, const Matrix& b, const Matrix& c, float* work, Rows rows) const {
     if (tiled_)
       return multiply_tiles(scores_in(s), turned(b.source), c.f32, c.stride, dims_.head,
-                            dims_.tokens, work);
+                            dims_.tokens, work, rows);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
       cpu_.simd().gemm->panel(s + rows.first * dims_.padded, dims_.padded, b.f32 + j, b.stride,
                               c.f32 + rows.first * c.stride + j, c.stride, rows.count, dims_.tokens,
                               std::min(kPanel, dims_.head - j), false);
   }
-  // c (tokens, head) = s^T b.
+  // The same with the bf16 weights that softmax_narrow left in s.
+  void weigh_narrow(float* s, const Matrix& b, const Matrix& c, float* work, Rows rows) const {
+    const TileSource weights{{s, DType::kBF16}, 0, 2 * dims_.padded, /*along=*/true};
+    multiply_tiles(weights, turned(b.source), c.f32, c.stride, dims_.head, dims_.tokens, work,
+                   rows);
+  }
+  // c (tokens, head) = s^T b, all rows.
   void weigh_transposed(const float* s, const Matrix& b, const Matrix& c, float* work) const {
     if (tiled_)
       return multiply_tiles(turned(scores_in(s)), turned(b.source), c.f32, c.stride, dims_.head,
-                            dims_.tokens, work);
+                            dims_.tokens, work, all());
     for (int64_t j = 0; j < dims_.head; j += kPanel)
       cpu_.simd().gemm->columns(s, dims_.padded, b.f32 + j, b.stride, c.f32 + j, c.stride,
                                 dims_.tokens, dims_.tokens, std::min(kPanel, dims_.head - j),
@@ -177,16 +184,17 @@ class HeadKernel : public Kernel {
     return std::max(packed_words(dims_.tokens, dims_.head), packed_words(dims_.head, dims_.tokens));
   }
   // c (tokens, columns) = a b, after both were rounded to bf16.
-  void multiply_tiles(const TileSource& a, const TileSource& b, float* c, int64_t ldc,
-                      int64_t columns, int64_t depth, float* work) const {
+  void multiply_tiles(TileSource a, const TileSource& b, float* c, int64_t ldc, int64_t columns,
+                      int64_t depth, float* work, Rows rows) const {
     auto *right = reinterpret_cast<uint32_t*>(work), *left = right + right_words();
-    cpu_.simd().tiles->pack(a, TileSide::kLeft, dims_.tokens, depth, left, band_words(depth));
+    a.at += rows.first * (a.along ? a.stride : 1);
+    cpu_.simd().tiles->pack(a, TileSide::kLeft, rows.count, depth, left, band_words(depth));
     cpu_.simd().tiles->pack(b, TileSide::kRight, columns, depth, right, band_words(depth));
     cpu_.tiles()->multiply({.a = left,
                             .b = right,
-                            .c = c,
+                            .c = c + rows.first * ldc,
                             .ldc = ldc,
-                            .rows = dims_.tokens,
+                            .rows = rows.count,
                             .columns = columns,
                             .depth = depth,
                             .accumulate = false});
@@ -202,10 +210,12 @@ class AttentionKernel final : public HeadKernel {
         lse_(io.out.size() > 1 ? io.out[1] : TensorView{}),
         queries_{dims_.tokens, dims_.tokens} {
     const Dims& d = dims_;
-    if (d.batch * d.heads < kFewHeads && !bias_ && !tiled_) queries_.size = (d.tokens + 1) / 2;
+    const int64_t whole = tiled_ ? kTile : 1;
+    if (d.batch * d.heads < kFewHeads && !bias_)
+      queries_.size = ((d.tokens + 1) / 2 + whole - 1) / whole * whole;
     reserve(side_by_side()
                 ? lane_scratch(d.tokens)
-                : 4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + d.padded + 256);
+                : 4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + 2 * d.padded + 256);
   }
 
   void launch() override {
@@ -243,12 +253,20 @@ class AttentionKernel final : public HeadKernel {
     scores(part[0], part[1], s, work, rows);
     const int64_t row = number * d.tokens + rows.first;
     const float scale = biased(s, b, h);
-    simd.softmax(s + rows.first * d.padded, rows.count, d.tokens, d.padded, scale, row, drop,
-                 lse_ ? lse_.f32() + row : nullptr, scratch.take(d.padded + 32));
+    float *own = s + rows.first * d.padded, *lse = lse_ ? lse_.f32() + row : nullptr,
+          *factors = scratch.take(d.padded + 32), *inverse = scratch.take(d.tokens);
+    tiled_ ? simd.softmax_narrow(own, rows.count, d.tokens, d.padded, scale, row, drop, lse,
+                                 inverse, factors)
+           : simd.softmax(own, rows.count, d.tokens, d.padded, scale, row, drop, lse, factors);
     if (!y_) return;
-    const Matrix y = place(y_, 1, 0, b, h, room);
-    weigh(s, part[2], y, work, rows);
-    deliver(y, rows);
+    Matrix y = place(y_, 1, 0, b, h, room);
+    if (!tiled_) {
+      weigh(s, part[2], y, work, rows);
+      return deliver(y, rows);
+    }
+    y = {y.source, room, d.head, /*there=*/false};
+    weigh_narrow(s, part[2], y, work, rows);
+    deliver(y, rows, inverse);
   }
 
   TensorView qkv_, y_, lse_;

@@ -33,7 +33,8 @@ void pack_rows(CpuBackend& cpu, const TensorView& x, TileSide side, uint32_t* to
 }
 
 // One operand is packed once, into shared scratch: of few rows x, of many the weights. The other
-// one is packed by the task that needs it, while it is in the cache.
+// one is packed by the task that needs it, while it is in the cache. Weights may also be there
+// packed already.
 class TiledLinear final : public LinearForward {
  public:
   TiledLinear(CpuBackend& cpu, const Linear& op, const Operands& io)
@@ -41,19 +42,19 @@ class TiledLinear final : public LinearForward {
         rows_(x_.shape.rows()),
         n_(w_.shape[0]),
         k_(w_.shape[1]),
-        few_(has_few_rows(io)),
+        kept_(kept(io)),
+        few_(!kept_ && has_few_rows(io)),
         columns_{n_, few_ ? (n_ >= 2048 ? 2 : 1) * kBand : columns_per_task(rows_, n_)},
         row_blocks_{rows_, few_ ? rows_ : rows_per_task(rows_, columns_.count())},
         product_at_(packed_words(few_ ? columns_.size : row_blocks_.size, k_)),
         factors_at_(product_at_ + row_blocks_.size * kBlockColumns) {
-    cpu.reserve_shared(static_cast<size_t>(packed_words(few_ ? rows_ : n_, k_)) * sizeof(float));
+    if (!kept_)
+      cpu.reserve_shared(static_cast<size_t>(packed_words(few_ ? rows_ : n_, k_)) * sizeof(float));
     cpu.reserve_per_thread(static_cast<size_t>(factors_at_ + kBlockColumns + 16) * sizeof(float));
   }
 
   void launch() override {
-    uint32_t* shared = words(cpu_.shared_scratch());
-    few_ ? pack_rows(cpu_, x_, TileSide::kLeft, shared)
-         : pack_rows(cpu_, w_, TileSide::kRight, shared);
+    const uint32_t* shared = kept_ ? kept_ : pack_shared();
     const LinearEpilogueArgs& epilogue = this->epilogue();
     const int64_t groups = columns_.count();
     cpu_.pool().run(row_blocks_.count() * groups, [&](int64_t task, int thread) {
@@ -62,6 +63,21 @@ class TiledLinear final : public LinearForward {
   }
 
  private:
+  // Small weights that do not change are packed once.
+  const uint32_t* kept(const Operands& io) {
+    constexpr int64_t kWeights = 192 * 1024;
+    if (!io.packed || rows_ > kFewRows || w_.shape.numel() > kWeights) return nullptr;
+    const size_t bytes = static_cast<size_t>(packed_words(n_, k_)) * sizeof(uint32_t);
+    return reinterpret_cast<const uint32_t*>(io.packed->copy(
+        w_.data, bytes,
+        [&](std::byte* memory) { pack_rows(cpu_, w_, TileSide::kRight, words(memory)); }));
+  }
+  const uint32_t* pack_shared() {
+    uint32_t* shared = words(cpu_.shared_scratch());
+    few_ ? pack_rows(cpu_, x_, TileSide::kLeft, shared)
+         : pack_rows(cpu_, w_, TileSide::kRight, shared);
+    return shared;
+  }
   // A task packs its rows for all the columns it has; where there are few rows it has fewer.
   static int64_t columns_per_task(int64_t rows, int64_t n) {
     constexpr int64_t kFewer = 512;
@@ -106,6 +122,7 @@ class TiledLinear final : public LinearForward {
   }
 
   int64_t rows_, n_, k_;
+  const uint32_t* kept_;  // packed weights; null: packed at each launch
   bool few_;
   Chunks columns_, row_blocks_;
   int64_t product_at_, factors_at_;  // in a thread's scratch, behind the operand it packs

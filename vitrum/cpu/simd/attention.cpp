@@ -19,13 +19,16 @@ void gather(Array array, int64_t at, int64_t stride, int64_t rows, int64_t width
 }
 
 void scatter(const float* from, Array array, int64_t at, int64_t stride, int64_t rows,
-             int64_t width) {
+             int64_t width, const float* factors) {
   with_type(
       [&]<class T>() {
         const Stream<T> y(array);
-        for (int64_t r = 0; r < rows; ++r, from += width)
-          for_lanes(0, width,
-                    [&](int64_t j, auto n) { y.store(at + r * stride + j, load(from + j, n), n); });
+        for (int64_t r = 0; r < rows; ++r, from += width) {
+          const Vf factor = splat(factors ? factors[r] : 1.0f);
+          for_lanes(0, width, [&](int64_t j, auto n) {
+            y.store(at + r * stride + j, load(from + j, n) * factor, n);
+          });
+        }
       },
       array);
 }
@@ -67,6 +70,24 @@ void softmax(float* s, int64_t rows, int64_t tokens, int64_t stride, float scale
       const Vf p = load(s + j, n) * inverse;
       store(s + j, drop ? p * load(factors + j, n) : p, n);
     });
+  }
+}
+
+void softmax_narrow(float* s, int64_t rows, int64_t tokens, int64_t stride, float scale,
+                    int64_t row, const DropSite* drop, float* lse, float* inverse, float* factors) {
+  constexpr float kLog2E = 1.44269504f;
+  for (int64_t t = 0; t < rows; ++t, s += stride) {
+    auto* weights = reinterpret_cast<uint16_t*>(s);  // never ahead of what is still to be read
+    const float top = row_max(s, tokens) * scale;
+    if (drop) row_factors(*drop, row + t, tokens, factors);
+    const Vf slope = splat(scale * kLog2E), least = splat(-top * kLog2E);
+    const float total = sum_lanes(tokens, [&](int64_t j, auto n) {
+      const Vf e = only(exp2_narrow(fma(load(s + j, n), slope, least)), n);
+      store(weights + j, drop ? e * load(factors + j, n) : e, n);
+      return e;
+    });
+    if (lse) lse[t] = top + __builtin_logf(total);
+    inverse[t] = 1.0f / total;
   }
 }
 
@@ -320,6 +341,7 @@ void lanes_backward(const LaneAttentionArgs& args, int64_t group, float* scratch
 constinit const AttentionKernels kAttention = {.gather = gather,
                                                .scatter = scatter,
                                                .softmax = softmax,
+                                               .softmax_narrow = softmax_narrow,
                                                .softmax_bwd = softmax_bwd,
                                                .add_bias = add_bias,
                                                .add_bias_bwd = add_bias_bwd,

@@ -19,13 +19,19 @@ struct LaneAttentionArgs {
 struct AttentionKernels {
   // `rows` rows of `width` values, `stride` apart from element `at`, to and from contiguous f32.
   void (*gather)(Array x, int64_t at, int64_t stride, int64_t rows, int64_t width, float* to);
+  // factors: one for each row, or null.
   void (*scatter)(const float* from, Array y, int64_t at, int64_t stride, int64_t rows,
-                  int64_t width);
+                  int64_t width, const float* factors);
 
   // Scores (rows, stride) of one head -> probabilities, dropped, in place. `row`: number of the
   // first row among all rows of all heads, for the draws. factors: stride + 32 floats.
   void (*softmax)(float* scores, int64_t rows, int64_t tokens, int64_t stride, float scale,
                   int64_t row, const DropSite* drop, float* lse, float* factors);
+  // The same for products of bf16, in fewer instructions: each row becomes bf16 in place (so rows
+  // are 2 * stride of these apart), and is still to be multiplied by inverse[its number].
+  void (*softmax_narrow)(float* scores, int64_t rows, int64_t tokens, int64_t stride, float scale,
+                         int64_t row, const DropSite* drop, float* lse, float* inverse,
+                         float* factors);
   // Backward of one head: from scores and dp = dy v^T to the dropped probabilities (in scores) and
   // the gradient of the unscaled scores (in dp). y and dy: (tokens, head), with their strides.
   void (*softmax_bwd)(float* scores, float* dp, int64_t tokens, int64_t stride, float scale,

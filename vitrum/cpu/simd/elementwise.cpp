@@ -30,8 +30,15 @@ VITRUM_LANES void map2(Array a_array, Array b_array, Array y_array, int64_t firs
 }
 
 void activation(Act act, Array x, Array y, int64_t first, int64_t last) {
-  with_act(act,
-           [&]<Act kAct>() { map(x, y, first, last, [](Vf v) { return activate<kAct>(v); }); });
+  with_act(act, [&]<Act kAct>() {
+    with_type(
+        [&]<class T>() {
+          const Stream<T> from(x), to(y);
+          for_lanes(first, last,
+                    [&](int64_t i, auto n) { to.store(i, activate<kAct, T>(from.load(i, n)), n); });
+        },
+        x, y);
+  });
 }
 
 void activation_bwd(Act act, Array dy, Array x, Array dx, int64_t first, int64_t last) {

@@ -50,6 +50,14 @@ VITRUM_LANES Vf exp(Vf x) {
   return scale2(fma(r * r, polynomial(r, kP), r) + splat(1.0f), n);
 }
 
+// 2^x of x <= 127, 8e-5: for what is rounded to bf16. Below -126 there is nothing less.
+VITRUM_LANES Vf exp2_narrow(Vf x) {
+  constexpr float kP[] = {0.999928057f, 0.693260968f, 0.242611140f, 0.0551716276f};
+  x = max(splat(-126.0f), x);
+  const Vf n = round_even(x);
+  return scale2(polynomial(x - n, kP), n);
+}
+
 // log(1 + x) of x in [0, 1], 2 ulp: 2 atanh(s) of s = x / (2 + x), which is at most 1/3.
 VITRUM_LANES Vf log1p_unit(Vf x) {
   constexpr float kP[] = {2.0f, 2.0f / 3, 2.0f / 5, 2.0f / 7, 2.0f / 9, 2.0f / 11, 2.0f / 13};

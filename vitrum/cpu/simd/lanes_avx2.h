@@ -163,6 +163,15 @@ VITRUM_LANES Vi load_words(const uint32_t* p) {
   const auto* words = reinterpret_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
 }
+VITRUM_LANES void store_words(uint32_t* p, Vi a) {
+  auto* words = reinterpret_cast<__m256i*>(p);
+  _mm256_storeu_si256(words, a.lo), _mm256_storeu_si256(words + 1, a.hi);
+}
+// table[i % 32] of each lane's i.
+VITRUM_LANES Vf pick32(const float* table, Vi i) {
+  const Vi at = i & splat_bits(31);
+  return {_mm256_i32gather_ps(table, at.lo, 4), _mm256_i32gather_ps(table, at.hi, 4)};
+}
 VITRUM_LANES void store_past(float* p, Vf a) {  // p: a whole line
   _mm256_stream_ps(p, a.lo), _mm256_stream_ps(p + 8, a.hi);
 }

@@ -104,6 +104,11 @@ VITRUM_LANES Vf load(const uint8_t* p) {
       _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
 VITRUM_LANES Vi load_words(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
+VITRUM_LANES void store_words(uint32_t* p, Vi a) { _mm512_storeu_si512(p, a.v); }
+// table[i % 32] of each lane's i.
+VITRUM_LANES Vf pick32(const float* table, Vi i) {
+  return {_mm512_permutex2var_ps(_mm512_loadu_ps(table), i.v, _mm512_loadu_ps(table + 16))};
+}
 VITRUM_LANES void store(float* p, Vf a) { _mm512_storeu_ps(p, a.v); }
 VITRUM_LANES void store_past(float* p, Vf a) { _mm512_stream_ps(p, a.v); }  // p: a whole line
 VITRUM_LANES void store(uint16_t* p, Vf a) {

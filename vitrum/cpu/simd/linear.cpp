@@ -36,11 +36,12 @@ void epilogue_rows(const LinearEpilogueArgs& args, const float* c, int64_t ldc, 
     for_lanes(0, columns, [&](int64_t j, auto n) {
       Vf v = load(c + j, n);
       if (args.bias) v = v + load(args.bias + column + j, n);
-      v = y.rounded(v);
+      // A store rounds by itself.
+      if (kAct != Act::kNone || args.drop) v = y.rounded(v);
       if (saved) saved.store(at + j, v, n);
       if (!y) return;
-      if constexpr (kAct != Act::kNone) v = y.rounded(activate<kAct>(v));
-      if (args.drop) v = kept(v, load(factors + j, n));
+      if constexpr (kAct != Act::kNone) v = activate<kAct, T>(v);
+      if (args.drop) v = kept(y.rounded(v), load(factors + j, n));
       y.store(at + j, v, n);
     });
   }

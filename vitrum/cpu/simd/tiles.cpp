@@ -29,21 +29,61 @@ VITRUM_LANES __m256 words8(const Rows& rows, int i, int half) {
   }
 }
 
-template <bool kAlong, bool kTransposed>
-VITRUM_LANES void write_tile(const Rows& rows, uint32_t* to) {
+#ifdef __AVX512F__
+// Words 4 * quarter to + 3 of rows i, 4 + i, 8 + i and 12 + i, loaded to where a transpose within
+// quarters leaves them in order.
+VITRUM_LANES __m512 words_of_four_rows(const Rows& rows, int i, int quarter) {
+  const auto load = [&](int row) {
+    const uint16_t* p = rows.p + row * rows.stride + 8 * quarter;
+    return _mm_castsi128_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  };
+  __m512 v = _mm512_castps128_ps512(load(i));
+  v = _mm512_mask_broadcast_f32x4(v, 0x00f0, load(4 + i));
+  v = _mm512_mask_broadcast_f32x4(v, 0x0f00, load(8 + i));
+  return _mm512_mask_broadcast_f32x4(v, 0xf000, load(12 + i));
+}
+#endif
+
+template <bool kAlong>
+VITRUM_LANES void transpose_tile(const Rows& rows, uint32_t* to) {
   auto* out = reinterpret_cast<float*>(to);
+#ifdef __AVX512F__
+  if constexpr (kAlong) {
+#pragma GCC unroll 4
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      __m512 r[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) r[i] = words_of_four_rows(rows, i, quarter);
+      transpose_quarters(r);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) _mm512_storeu_ps(out + (4 * quarter + i) * kTile, r[i]);
+    }
+    return;
+  }
+#endif
   for (int row = 0; row < 16; row += 8)
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       __m256 r[8];
 #pragma GCC unroll 8
       for (int y = 0; y < 8; ++y) r[y] = words8<kAlong>(rows, row + y, half);
-      if constexpr (kTransposed) transpose8(r);
+      transpose8(r);
 #pragma GCC unroll 8
-      for (int y = 0; y < 8; ++y)
-        _mm256_storeu_ps(
-            kTransposed ? out + (8 * half + y) * kTile + row : out + (row + y) * kTile + 8 * half,
-            r[y]);
+      for (int y = 0; y < 8; ++y) _mm256_storeu_ps(out + (8 * half + y) * kTile + row, r[y]);
+    }
+}
+
+// Row `i` of words: elements of one row two by two, or of two rows one by one.
+template <bool kAlong>
+VITRUM_LANES void copy_tile(const Rows& rows, uint32_t* to) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kTile; ++i)
+    if constexpr (kAlong) {
+      const auto* words = reinterpret_cast<const uint32_t*>(rows.p + i * rows.stride);
+      store_words(to + i * kTile, load_words(words));
+    } else {
+      const auto upper = [&](int row) { return as_bits(load(rows.p + row * rows.stride)); };
+      store_words(to + i * kTile, shift_right<16>(upper(2 * i)) | upper(2 * i + 1));
     }
 }
 
@@ -84,12 +124,15 @@ template <bool kAlong, bool kTransposed, class T>
 VITRUM_LANES void pack_tile(const T* p, int64_t stride, int64_t lines, int64_t depth,
                             uint32_t* to) {
   alignas(64) uint16_t buffer[kStepDepth * kTile];
-  if constexpr (kAlong) prefetch_ahead(p, stride, lines);
+  if constexpr (kAlong && kTransposed) prefetch_ahead(p, stride, lines);
   // What is gathered along lines already is a tile of the left operand.
   auto* tile = reinterpret_cast<uint16_t*>(to);
   const Rows rows =
       tile_rows<kAlong>(p, stride, lines, depth, kAlong && !kTransposed ? tile : buffer);
-  if (rows.p != tile) write_tile<kAlong, kTransposed>(rows, to);
+  if constexpr (kTransposed)
+    transpose_tile<kAlong>(rows, to);
+  else if (rows.p != tile)
+    copy_tile<kAlong>(rows, to);
 }
 
 // Band by band where that reads memory in order, else step by step.

@@ -48,17 +48,21 @@ VITRUM_LANES __m512 load16(const uint16_t* p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
 }
 
-// Four by four floats within each quarter of the vectors, then four by four quarters.
+// Four by four floats within each quarter of the vectors.
+VITRUM_LANES void transpose_quarters(__m512* r) {
+  const __m512 a = _mm512_unpacklo_ps(r[0], r[1]), b = _mm512_unpackhi_ps(r[0], r[1]),
+               c = _mm512_unpacklo_ps(r[2], r[3]), d = _mm512_unpackhi_ps(r[2], r[3]);
+  r[0] = _mm512_shuffle_ps(a, c, 0x44), r[1] = _mm512_shuffle_ps(a, c, 0xEE);
+  r[2] = _mm512_shuffle_ps(b, d, 0x44), r[3] = _mm512_shuffle_ps(b, d, 0xEE);
+}
+
+// Within quarters, then four by four quarters.
 VITRUM_LANES void transpose16(__m512 (&r)[16]) {
   __m512 t[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) t[i] = r[i];
 #pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    const __m512 a = _mm512_unpacklo_ps(r[i], r[i + 1]), b = _mm512_unpackhi_ps(r[i], r[i + 1]),
-                 c = _mm512_unpacklo_ps(r[i + 2], r[i + 3]),
-                 d = _mm512_unpackhi_ps(r[i + 2], r[i + 3]);
-    t[i] = _mm512_shuffle_ps(a, c, 0x44), t[i + 1] = _mm512_shuffle_ps(a, c, 0xEE);
-    t[i + 2] = _mm512_shuffle_ps(b, d, 0x44), t[i + 3] = _mm512_shuffle_ps(b, d, 0xEE);
-  }
+  for (int i = 0; i < 16; i += 4) transpose_quarters(t + i);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const __m512 a = _mm512_shuffle_f32x4(t[i], t[i + 4], 0x88),
