@@ -7,11 +7,11 @@ set(VITRUM_SIMD_OBJECTS "")
 # Instrumented, these files take minutes each at -O3 and seconds at -O1.
 set(simd_level $<IF:$<BOOL:${VITRUM_SANITIZE}>,-O1,-O3>)
 
-function(vitrum_simd isa)
-  if(NOT simd_sources)
+function(vitrum_simd isa sources)
+  if(NOT sources)
     return()
   endif()
-  add_library(vitrum_${isa} OBJECT ${simd_sources})
+  add_library(vitrum_${isa} OBJECT ${sources})
   vitrum_flags(vitrum_${isa})
   target_compile_features(vitrum_${isa} PRIVATE cxx_std_20)
   target_include_directories(vitrum_${isa} PRIVATE ${PROJECT_SOURCE_DIR})
@@ -29,8 +29,13 @@ function(vitrum_simd isa)
 endfunction()
 
 set(avx2 -mavx2 -mfma -mf16c -mbmi2)
-vitrum_simd(avx2 ${avx2})
-vitrum_simd(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl ${avx2} -mprefer-vector-width=512)
+set(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl ${avx2} -mprefer-vector-width=512)
+vitrum_simd(avx2 "${simd_sources}" ${avx2})
+vitrum_simd(avx512 "${simd_sources}" ${avx512})
+# What rounds most of its results to bf16, where an instruction does that: see cpu/simd_avx512_bf16.cpp.
+set(rounding_sources ${simd_sources})
+list(FILTER rounding_sources INCLUDE REGEX "/(attention|linear|norm)\\.cpp$")
+vitrum_simd(avx512_bf16 "${rounding_sources}" ${avx512} -mavx512bf16)
 
 # The units that multiply tiles of bf16: one file each, with the instructions it is about.
 function(vitrum_tiles unit)

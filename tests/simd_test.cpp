@@ -37,14 +37,22 @@ class Simd : public ::testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
     const CpuFeatures cpu = cpu_features();
-    if (!(GetParam() == Isa::kAvx2 ? cpu.avx2 : cpu.avx512))
+    if (!(GetParam() == Isa::kAvx2     ? cpu.avx2
+          : GetParam() == Isa::kAvx512 ? cpu.avx512
+                                       : cpu.avx512_bf16))
       GTEST_SKIP() << "not on this processor";
   }
-  static const SimdKernels& simd() { return GetParam() == Isa::kAvx2 ? kSimdAvx2 : kSimdAvx512; }
+  static const SimdKernels& simd() {
+    return GetParam() == Isa::kAvx2     ? kSimdAvx2
+           : GetParam() == Isa::kAvx512 ? kSimdAvx512
+                                        : kSimdAvx512Bf16;
+  }
 };
-INSTANTIATE_TEST_SUITE_P(Isa, Simd, ::testing::Values(Isa::kAvx2, Isa::kAvx512),
+INSTANTIATE_TEST_SUITE_P(Isa, Simd, ::testing::Values(Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16),
                          [](const auto& info) {
-                           return info.param == Isa::kAvx2 ? "avx2" : "avx512";
+                           return info.param == Isa::kAvx2     ? "avx2"
+                                  : info.param == Isa::kAvx512 ? "avx512"
+                                                               : "avx512_bf16";
                          });
 
 // The gradient of a loss with lse = 0 and label 0 is exp(logit) for every other class.

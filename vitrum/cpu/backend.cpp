@@ -57,9 +57,15 @@ Isa isa_from_environment() {
 }
 
 struct Choice {
-  bool avx512;
+  const cpu::SimdKernels* simd;
   const cpu::TileUnit* tiles;
 };
+
+const cpu::SimdKernels* choose_simd(const CpuFeatures& cpu, Isa most) {
+  if (!cpu.avx512 || most == Isa::kAvx2) return &cpu::kSimdAvx2;
+  const bool rounds = most == Isa::kAuto || most == Isa::kAvx512Bf16 || most == Isa::kAmx;
+  return cpu.avx512_bf16 && rounds ? &cpu::kSimdAvx512Bf16 : &cpu::kSimdAvx512;
+}
 
 const cpu::TileUnit* choose_tiles(const CpuFeatures& cpu, Isa most) {
   if (most == Isa::kTiles) return &cpu::kTilesPortable;
@@ -82,7 +88,7 @@ Choice choose(Isa wanted) {
   const Isa limit = isa_from_environment();
   const Isa most = wanted == Isa::kAuto || limit == Isa::kAuto ? std::max(wanted, limit)
                                                                : std::min(wanted, limit);
-  return {cpu.avx512 && most != Isa::kAvx2, choose_tiles(cpu, most)};
+  return {choose_simd(cpu, most), choose_tiles(cpu, most)};
 }
 
 }  // namespace
@@ -112,16 +118,15 @@ std::string bf16_products() {
 }
 
 std::string describe(const CpuFeatures& f) {
-  const auto [wide, tiles] = choose(Isa::kAuto);
-  return fmt::format("{}; {}; bf16 {}", f.brand, wide ? "AVX-512" : "AVX2",
+  const auto [simd, tiles] = choose(Isa::kAuto);
+  return fmt::format("{}; {}; bf16 {}", f.brand, simd == &cpu::kSimdAvx2 ? "AVX2" : "AVX-512",
                      tiles ? fmt::format("by {}", tiles->name) : "emulated in f32");
 }
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
-  const auto [wide, tiles] = choose(options.max_isa);
-  return std::make_unique<cpu::CpuBackend>(wide ? cpu::kSimdAvx512 : cpu::kSimdAvx2, tiles,
-                                           threads);
+  const auto [simd, tiles] = choose(options.max_isa);
+  return std::make_unique<cpu::CpuBackend>(*simd, tiles, threads);
 }
 
 }  // namespace vitrum
@@ -148,7 +153,7 @@ CpuBackend::CpuBackend(const SimdKernels& simd, const TileUnit* tiles, int threa
     : simd_(&simd), tiles_(tiles), pool_(threads), scratch_(pool_.threads()) {}
 
 std::string CpuBackend::name() const {
-  return fmt::format("cpu ({}{}, {} threads)", simd_ == &kSimdAvx512 ? "avx512" : "avx2",
+  return fmt::format("cpu ({}{}, {} threads)", simd_ == &kSimdAvx2 ? "avx2" : "avx512",
                      tiles_ ? fmt::format(", bf16 by {}", tiles_->name) : "", pool_.threads());
 }
 

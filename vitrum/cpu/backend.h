@@ -43,6 +43,7 @@ class CpuBackend final : public Backend {
   void upload(TensorView to, const void* from) override;
   void download(void* to, TensorView from) override;
   bool host_visible() const override { return true; }
+  bool packs_weights() const override { return tiles_ != nullptr; }
   int64_t enough_work(DType compute) const override;
   std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) override;
   // The two linear layers of an MLP, forward and backward.

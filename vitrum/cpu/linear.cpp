@@ -104,7 +104,9 @@ class LinearKernel final : public LinearForward {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const Linear& op, const Operands& io) {
-  if (takes_tiles(cpu, {io.in[0], io.in[1]})) return lower_tiles(cpu, op, io);
+  const TensorView& w = io.in[1];
+  const bool narrow = w.dtype == DType::kBF16 || (io.packed && io.packed->allows(w.data));
+  if (narrow && takes_tiles(cpu, {io.in[0]})) return lower_tiles(cpu, op, io);
   if (has_few_rows(io)) return lower_few_rows(cpu, op, io);
   return std::make_unique<LinearKernel>(cpu, op, io);
 }

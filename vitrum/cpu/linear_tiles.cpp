@@ -33,8 +33,8 @@ void pack_rows(CpuBackend& cpu, const TensorView& x, TileSide side, uint32_t* to
 }
 
 // One operand is packed once, into shared scratch: of few rows x, of many the weights. The other
-// one is packed by the task that needs it, while it is in the cache. Weights may also be there
-// packed already.
+// one is packed by the task that needs it, while it is in the cache. Weights that never change are
+// packed once and for all.
 class TiledLinear final : public LinearForward {
  public:
   TiledLinear(CpuBackend& cpu, const Linear& op, const Operands& io)
@@ -43,18 +43,20 @@ class TiledLinear final : public LinearForward {
         n_(w_.shape[0]),
         k_(w_.shape[1]),
         kept_(kept(io)),
-        few_(!kept_ && has_few_rows(io)),
+        few_(has_few_rows(io)),
         columns_{n_, few_ ? (n_ >= 2048 ? 2 : 1) * kBand : columns_per_task(rows_, n_)},
         row_blocks_{rows_, few_ ? rows_ : rows_per_task(rows_, columns_.count())},
         product_at_(packed_words(few_ ? columns_.size : row_blocks_.size, k_)),
         factors_at_(product_at_ + row_blocks_.size * kBlockColumns) {
-    if (!kept_)
+    if (few_ || !kept_)
       cpu.reserve_shared(static_cast<size_t>(packed_words(few_ ? rows_ : n_, k_)) * sizeof(float));
     cpu.reserve_per_thread(static_cast<size_t>(factors_at_ + kBlockColumns + 16) * sizeof(float));
   }
 
   void launch() override {
-    const uint32_t* shared = kept_ ? kept_ : pack_shared();
+    uint32_t* shared = words(cpu_.shared_scratch());
+    if (few_) pack_rows(cpu_, x_, TileSide::kLeft, shared);
+    if (!few_ && !kept_) pack_rows(cpu_, w_, TileSide::kRight, shared);
     const LinearEpilogueArgs& epilogue = this->epilogue();
     const int64_t groups = columns_.count();
     cpu_.pool().run(row_blocks_.count() * groups, [&](int64_t task, int thread) {
@@ -63,20 +65,12 @@ class TiledLinear final : public LinearForward {
   }
 
  private:
-  // Small weights that do not change are packed once.
   const uint32_t* kept(const Operands& io) {
-    constexpr int64_t kWeights = 192 * 1024;
-    if (!io.packed || rows_ > kFewRows || w_.shape.numel() > kWeights) return nullptr;
+    if (!io.packed) return nullptr;
     const size_t bytes = static_cast<size_t>(packed_words(n_, k_)) * sizeof(uint32_t);
     return reinterpret_cast<const uint32_t*>(io.packed->copy(
         w_.data, bytes,
         [&](std::byte* memory) { pack_rows(cpu_, w_, TileSide::kRight, words(memory)); }));
-  }
-  const uint32_t* pack_shared() {
-    uint32_t* shared = words(cpu_.shared_scratch());
-    few_ ? pack_rows(cpu_, x_, TileSide::kLeft, shared)
-         : pack_rows(cpu_, w_, TileSide::kRight, shared);
-    return shared;
   }
   // A task packs its rows for all the columns it has; where there are few rows it has fewer.
   static int64_t columns_per_task(int64_t rows, int64_t n) {
@@ -96,15 +90,15 @@ class TiledLinear final : public LinearForward {
     const int64_t row = row_blocks_.first(row_block), rows = row_blocks_.last(row_block) - row;
     const int64_t first = columns_.first(group), count = columns_.last(group) - first;
     uint32_t* own = words(cpu_.thread_scratch(thread));
-    const uint32_t *a = own, *b = shared + first / kBand * band_words(k_);
-    if (few_) {
-      a = shared, b = own;
-      cpu_.simd().tiles->pack(rows_of(floats(w_), k_, first), TileSide::kRight, count, k_, own,
-                              band_words(k_));
-    } else {
+    const uint32_t *a = few_ ? shared : own,
+                   *b = few_ && !kept_ ? own
+                                       : (kept_ ? kept_ : shared) + first / kBand * band_words(k_);
+    if (a == own)
       cpu_.simd().tiles->pack(rows_of(floats(x_), k_, row), TileSide::kLeft, rows, k_, own,
                               band_words(k_));
-    }
+    if (b == own)
+      cpu_.simd().tiles->pack(rows_of(floats(w_), k_, first), TileSide::kRight, count, k_, own,
+                              band_words(k_));
     auto* c = reinterpret_cast<float*>(own) + product_at_;
     for (int64_t j = 0; j < count; j += kBlockColumns) {
       const int64_t width = std::min(kBlockColumns, count - j);
@@ -122,7 +116,7 @@ class TiledLinear final : public LinearForward {
   }
 
   int64_t rows_, n_, k_;
-  const uint32_t* kept_;  // packed weights; null: packed at each launch
+  const uint32_t* kept_;  // packed weights; null: they may change
   bool few_;
   Chunks columns_, row_blocks_;
   int64_t product_at_, factors_at_;  // in a thread's scratch, behind the operand it packs

@@ -21,6 +21,9 @@ namespace vitrum {
 class PackedParams {
  public:
   void allow(const void* param) { copies_.try_emplace(param); }
+  bool allows(const void* param) const { return copies_.contains(param); }
+  // Called with each parameter after it was copied: its own memory will not be read again.
+  std::function<void(const void*)> on_copy;
   // make(memory) fills the copy where there is none yet. Null: this is no parameter, or it may
   // change.
   template <class Make>
@@ -30,6 +33,7 @@ class PackedParams {
     if (!found->second.data()) {
       found->second = allocate_host(bytes);
       make(found->second.data());
+      if (on_copy) on_copy(param);
     }
     return found->second.data();
   }
@@ -111,6 +115,9 @@ class Backend {
   virtual int64_t peak_bytes() const { return 0; }
   // Memory the host can read and write directly, so that inputs need no upload.
   virtual bool host_visible() const = 0;
+  // Whether bf16 programs keep weights of linear layers that never change in a layout of their own:
+  // then it does not matter in which precision they come.
+  virtual bool packs_weights() const { return false; }
   // What `--precision auto` means here: the fastest precision that trains as well as f32.
   virtual DType usual_precision() const { return DType::kF32; }
   // Multiply-adds in a program that keep the device busy: with more images at once than that takes,

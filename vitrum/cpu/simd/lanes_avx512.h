@@ -74,6 +74,9 @@ VITRUM_LANES void multiply_wide(Vi a, uint32_t b, Vi& high, Vi& low) {
   low.v = _mm512_mask_shuffle_epi32(even, 0xAAAA, odd, static_cast<_MM_PERM_ENUM>(0xA0));
 }
 
+VITRUM_LANES Vf widen(__m256i bf16) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16))};
+}
 // bf16 in the upper half of each lane, rounded to nearest even, NaN made quiet; the lower half is
 // left over.
 VITRUM_LANES __m512i to_upper_bf16(Vf a) {
@@ -83,6 +86,10 @@ VITRUM_LANES __m512i to_upper_bf16(Vf a) {
   const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
   return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
 }
+#ifdef __AVX512BF16__
+VITRUM_LANES __m256i pack_bf16(Vf a) { return (__m256i)_mm512_cvtneps_pbh(a.v); }
+VITRUM_LANES Vf round_bf16(Vf a) { return widen(pack_bf16(a)); }
+#else
 VITRUM_LANES __m256i pack_bf16(Vf a) {
   const __m512i upper = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x1f001d, 0x1b0019, 0x170015,
                                          0x130011, 0xf000d, 0xb0009, 0x70005, 0x30001);
@@ -91,10 +98,7 @@ VITRUM_LANES __m256i pack_bf16(Vf a) {
 VITRUM_LANES Vf round_bf16(Vf a) {
   return {_mm512_castsi512_ps(_mm512_and_si512(to_upper_bf16(a), _mm512_set1_epi32(-0x10000)))};
 }
-
-VITRUM_LANES Vf widen(__m256i bf16) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16))};
-}
+#endif
 VITRUM_LANES Vf load(const float* p) { return {_mm512_loadu_ps(p)}; }
 VITRUM_LANES Vf load(const uint16_t* p) {
   return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

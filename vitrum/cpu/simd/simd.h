@@ -153,7 +153,7 @@ struct SimdKernels {
   const BatchNormKernels* batch_norm;
   const TilePacking* tiles;
 };
-extern const SimdKernels kSimdAvx2, kSimdAvx512;
+extern const SimdKernels kSimdAvx2, kSimdAvx512, kSimdAvx512Bf16;
 
 #ifdef VITRUM_ISA
 namespace VITRUM_ISA {

@@ -9,6 +9,10 @@ namespace vitrum::cpu {
 namespace {
 
 struct Avx512Bf16 {
+  // A slice of a band (24 KiB) stays in the first-level cache for all columns, whose slices come
+  // from the second-level one.
+  static constexpr int64_t kSliceSteps = 12;
+
   Avx512Bf16() {}
 
   template <bool kTall, bool kWide>

@@ -6,10 +6,6 @@
 namespace vitrum::cpu {
 namespace {
 
-// Steps of a band in one pass: its slice (24 KiB) stays in the first-level cache for all columns,
-// whose slices come from the second-level one.
-constexpr int64_t kSliceSteps = 12;
-
 // A block of at most 32 x 32. Unit::block<tall, wide> writes whole tiles, so one that reaches past
 // the edge is computed in a buffer.
 template <class Unit>
@@ -32,8 +28,10 @@ void block(const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, int64_t 
     for (int64_t j = 0; j < columns; ++j) c[r * ldc + j] = buffer[r * kBand + j];
 }
 
+// Unit::kSliceSteps: steps of a band in one pass over all columns.
 template <class Unit>
 void multiply(const TileProduct& p) {
+  constexpr int64_t kSliceSteps = Unit::kSliceSteps;
   [[maybe_unused]] const Unit unit;  // for as long as it is used
   const int64_t steps = tile_steps(p.depth), band = band_words(p.depth);
   const int64_t b_band = p.b_band > 0 ? p.b_band : band;
