@@ -55,11 +55,17 @@ class HeadKernel : public Kernel {
 
   bool side_by_side() const { return !bias_ && dims_.side_by_side(); }
   int64_t square() const { return dims_.tokens * dims_.tokens; }
-  // The factor that the softmax still has to apply to the scores of head h of item b.
-  float biased(float* s, int64_t b, int64_t h) const {
+  struct Rows {
+    int64_t first, count;
+  };
+  Rows all() const { return {0, dims_.tokens}; }
+  // The factor that the softmax still has to apply to the scores of some rows of head h of item b.
+  float biased(float* s, int64_t b, int64_t h, Rows rows) const {
     if (!bias_) return scale_;
-    cpu_.simd().attention->add_bias(s, dims_.tokens, dims_.padded, scale_, bias_ + h * square(),
-                                    mask_ ? mask_ + b % masks_ * square() : nullptr);
+    const int64_t at = rows.first * dims_.tokens;
+    cpu_.simd().attention->add_bias(s, rows.count, dims_.tokens, dims_.padded, scale_,
+                                    bias_ + h * square() + at,
+                                    mask_ ? mask_ + b % masks_ * square() + at : nullptr);
     return 1;
   }
 
@@ -105,23 +111,18 @@ class HeadKernel : public Kernel {
     };
     return {part(0), part(1), part(2)};
   }
-  struct Rows {
-    int64_t first, count;
-  };
-  Rows all() const { return {0, dims_.tokens}; }
-  // Some rows of a result to where they lie, if they are not there; each times its factor.
-  void deliver(const Matrix& m, Rows rows, const float* factors = nullptr) const {
+  // Some rows of a result to where they lie, if they are not there.
+  void deliver(const Matrix& m, Rows rows) const {
     if (m.there) return;
     cpu_.simd().attention->scatter(m.f32 + rows.first * m.stride, m.source.x,
                                    m.source.at + rows.first * m.source.stride, m.source.stride,
-                                   rows.count, dims_.head, factors);
+                                   rows.count, dims_.head, nullptr);
   }
-  // The products below compute some rows. `work`: work_floats() of scratch.
-  // s (tokens, padded) = a b^T, both (tokens, head).
+  // The three products below. `work`: work_floats() of scratch.
+  // s (tokens, padded) = a b^T, both (tokens, head); some rows of it, or with tiles all.
   void scores(const Matrix& a, const Matrix& b, float* s, float* work, Rows rows) const {
     if (tiled_)
-      return multiply_tiles(a.source, b.source, s, dims_.padded, dims_.tokens, dims_.head, work,
-                            rows);
+      return multiply_tiles(a.source, b.source, s, dims_.padded, dims_.tokens, dims_.head, work);
     const GemmKernels& gemm = *cpu_.simd().gemm;
     const PanelCut cut{dims_.tokens};
     for (int64_t p = 0; p < cut.count(); ++p) {
@@ -138,23 +139,17 @@ class HeadKernel : public Kernel {
   void weigh(const float* s, const Matrix& b, const Matrix& c, float* work, Rows rows) const {
     if (tiled_)
       return multiply_tiles(scores_in(s), turned(b.source), c.f32, c.stride, dims_.head,
-                            dims_.tokens, work, rows);
+                            dims_.tokens, work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
       cpu_.simd().gemm->panel(s + rows.first * dims_.padded, dims_.padded, b.f32 + j, b.stride,
                               c.f32 + rows.first * c.stride + j, c.stride, rows.count, dims_.tokens,
                               std::min(kPanel, dims_.head - j), false);
   }
-  // The same with the bf16 weights that softmax_narrow left in s.
-  void weigh_narrow(float* s, const Matrix& b, const Matrix& c, float* work, Rows rows) const {
-    const TileSource weights{{s, DType::kBF16}, 0, 2 * dims_.padded, /*along=*/true};
-    multiply_tiles(weights, turned(b.source), c.f32, c.stride, dims_.head, dims_.tokens, work,
-                   rows);
-  }
-  // c (tokens, head) = s^T b, all rows.
+  // c (tokens, head) = s^T b.
   void weigh_transposed(const float* s, const Matrix& b, const Matrix& c, float* work) const {
     if (tiled_)
       return multiply_tiles(turned(scores_in(s)), turned(b.source), c.f32, c.stride, dims_.head,
-                            dims_.tokens, work, all());
+                            dims_.tokens, work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
       cpu_.simd().gemm->columns(s, dims_.padded, b.f32 + j, b.stride, c.f32 + j, c.stride,
                                 dims_.tokens, dims_.tokens, std::min(kPanel, dims_.head - j),
@@ -175,26 +170,26 @@ class HeadKernel : public Kernel {
   const float *bias_, *mask_;
   int64_t masks_;
 
+  static TileSource turned(TileSource s) { return s.along = !s.along, s; }
+
  private:
   TileSource scores_in(const float* s) const {
     return {{const_cast<float*>(s), DType::kF32}, 0, dims_.padded, /*along=*/true};
   }
-  static TileSource turned(TileSource s) { return s.along = !s.along, s; }
   int64_t right_words() const {
     return std::max(packed_words(dims_.tokens, dims_.head), packed_words(dims_.head, dims_.tokens));
   }
   // c (tokens, columns) = a b, after both were rounded to bf16.
-  void multiply_tiles(TileSource a, const TileSource& b, float* c, int64_t ldc, int64_t columns,
-                      int64_t depth, float* work, Rows rows) const {
+  void multiply_tiles(const TileSource& a, const TileSource& b, float* c, int64_t ldc,
+                      int64_t columns, int64_t depth, float* work) const {
     auto *right = reinterpret_cast<uint32_t*>(work), *left = right + right_words();
-    a.at += rows.first * (a.along ? a.stride : 1);
-    cpu_.simd().tiles->pack(a, TileSide::kLeft, rows.count, depth, left, band_words(depth));
+    cpu_.simd().tiles->pack(a, TileSide::kLeft, dims_.tokens, depth, left, band_words(depth));
     cpu_.simd().tiles->pack(b, TileSide::kRight, columns, depth, right, band_words(depth));
     cpu_.tiles()->multiply({.a = left,
                             .b = right,
-                            .c = c + rows.first * ldc,
+                            .c = c,
                             .ldc = ldc,
-                            .rows = rows.count,
+                            .rows = dims_.tokens,
                             .columns = columns,
                             .depth = depth,
                             .accumulate = false});
@@ -211,11 +206,10 @@ class AttentionKernel final : public HeadKernel {
         queries_{dims_.tokens, dims_.tokens} {
     const Dims& d = dims_;
     const int64_t whole = tiled_ ? kTile : 1;
-    if (d.batch * d.heads < kFewHeads && !bias_)
+    if (d.batch * d.heads < kFewHeads && (!bias_ || tiled_))
       queries_.size = ((d.tokens + 1) / 2 + whole - 1) / whole * whole;
-    reserve(side_by_side()
-                ? lane_scratch(d.tokens)
-                : 4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + 2 * d.padded + 256);
+    const int64_t plain = 4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + d.padded;
+    reserve(side_by_side() ? lane_scratch(d.tokens) : 256 + (tiled_ ? tile_floats() : plain));
   }
 
   void launch() override {
@@ -245,6 +239,7 @@ class AttentionKernel final : public HeadKernel {
   void head(int64_t number, Rows rows, const DropSite* drop, int thread) {
     const Dims& d = dims_;
     const int64_t b = number / d.heads, h = number % d.heads, values = d.tokens * d.head;
+    if (tiled_) return head_of_tiles(b, h, rows, drop, thread);
     const AttentionKernels& simd = *cpu_.simd().attention;
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
@@ -252,21 +247,61 @@ class AttentionKernel final : public HeadKernel {
           *room = scratch.take(values);
     scores(part[0], part[1], s, work, rows);
     const int64_t row = number * d.tokens + rows.first;
-    const float scale = biased(s, b, h);
-    float *own = s + rows.first * d.padded, *lse = lse_ ? lse_.f32() + row : nullptr,
-          *factors = scratch.take(d.padded + 32), *inverse = scratch.take(d.tokens);
-    tiled_ ? simd.softmax_narrow(own, rows.count, d.tokens, d.padded, scale, row, drop, lse,
-                                 inverse, factors)
-           : simd.softmax(own, rows.count, d.tokens, d.padded, scale, row, drop, lse, factors);
+    const float scale = biased(s, b, h, all());
+    simd.softmax(s + rows.first * d.padded, rows.count, d.tokens, d.padded, scale, row, drop,
+                 lse_ ? lse_.f32() + row : nullptr, scratch.take(d.padded + 32));
     if (!y_) return;
-    Matrix y = place(y_, 1, 0, b, h, room);
-    if (!tiled_) {
-      weigh(s, part[2], y, work, rows);
-      return deliver(y, rows);
+    const Matrix y = place(y_, 1, 0, b, h, room);
+    weigh(s, part[2], y, work, rows);
+    deliver(y, rows);
+  }
+
+  int64_t tile_floats() const {
+    const Dims& d = dims_;
+    return packed_words(d.tokens, d.head) + packed_words(d.head, d.tokens) +
+           band_words(std::max(d.tokens, d.head)) + kBand * (d.padded + d.head + 1) + d.padded;
+  }
+  // The same with keys and values packed as tiles, a band of queries at a time: its scores stay in
+  // the first-level cache.
+  void head_of_tiles(int64_t b, int64_t h, Rows rows, const DropSite* drop, int thread) {
+    const Dims& d = dims_;
+    const AttentionKernels& simd = *cpu_.simd().attention;
+    Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
+    const auto take_words = [&](int64_t lines, int64_t depth) {
+      return reinterpret_cast<uint32_t*>(scratch.take(packed_words(lines, depth)));
+    };
+    uint32_t *keys = take_words(d.tokens, d.head), *values = take_words(d.head, d.tokens),
+             *left = take_words(kBand, std::max(d.tokens, d.head));
+    float *s = scratch.take(kBand * d.padded), *room = scratch.take(kBand * d.head),
+          *inverse = scratch.take(kBand), *factors = scratch.take(d.padded + 32);
+    const auto part = [&](int64_t i) { return place(qkv_, 3, i, b, h, nullptr).source; };
+    const auto pack = [&](const TileSource& from, TileSide side, int64_t lines, int64_t depth,
+                          uint32_t* to) {
+      cpu_.simd().tiles->pack(from, side, lines, depth, to, band_words(depth));
+    };
+    const auto multiply = [&](const uint32_t* right, float* c, int64_t ldc, int64_t count,
+                              int64_t columns, int64_t depth) {
+      cpu_.tiles()->multiply({left, right, c, ldc, count, columns, depth, /*accumulate=*/false});
+    };
+    pack(part(1), TileSide::kRight, d.tokens, d.head, keys);
+    pack(turned(part(2)), TileSide::kRight, d.head, d.tokens, values);
+    const TileSource y = place(y_, 1, 0, b, h, nullptr).source;
+    for (int64_t end = rows.first + rows.count, first = rows.first; first < end; first += kBand) {
+      const int64_t count = std::min(kBand, end - first);
+      const int64_t row = (b * d.heads + h) * d.tokens + first;
+      TileSource queries = part(0);
+      queries.at += first * queries.stride;
+      pack(queries, TileSide::kLeft, count, d.head, left);
+      multiply(keys, s, d.padded, count, d.tokens, d.head);
+      const float scale = biased(s, b, h, {first, count});
+      simd.softmax_narrow(s, count, d.tokens, d.padded, scale, row, drop,
+                          lse_ ? lse_.f32() + row : nullptr, inverse, factors);
+      if (!y_) continue;
+      pack({{s, DType::kBF16}, 0, 2 * d.padded, /*along=*/true}, TileSide::kLeft, count, d.tokens,
+           left);
+      multiply(values, room, d.head, count, d.head, d.tokens);
+      simd.scatter(room, y.x, y.at + first * y.stride, y.stride, count, d.head, inverse);
     }
-    y = {y.source, room, d.head, /*there=*/false};
-    weigh_narrow(s, part[2], y, work, rows);
-    deliver(y, rows, inverse);
   }
 
   TensorView qkv_, y_, lse_;
@@ -338,7 +373,7 @@ class AttentionBwdKernel final : public HeadKernel {
           *dp = scratch.take(d.tokens * d.padded), *work = scratch.take(work_floats());
     scores(part[0], part[1], s, work, all());
     scores(dy, part[2], dp, work, all());
-    const float scale = biased(s, b, h);
+    const float scale = biased(s, b, h, all());
     simd.softmax_bwd(s, dp, d.tokens, d.padded, scale, number * d.tokens, drop,
                      lse_.f32() + number * d.tokens, y.f32, y.stride, dy.f32, dy.stride, d.head,
                      scratch.take(d.padded + 32));
@@ -389,7 +424,7 @@ class AttentionMatrixKernel final : public HeadKernel {
       scores(matrix(dy_, 1, 0, b, h, dy), part[2], s, work, all());
     } else {
       scores(part[0], part[1], s, work, all());
-      const float scale = biased(s, b, h);
+      const float scale = biased(s, b, h, all());
       simd.softmax(s, d.tokens, d.tokens, d.padded, scale, 0, nullptr, nullptr,
                    scratch.take(d.padded + 32));
     }

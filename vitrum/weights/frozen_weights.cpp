@@ -88,8 +88,7 @@ TensorView FrozenWeights::find(size_t param, Arena which) {
       !changes) {
     const TensorView mapped{const_cast<std::byte*>(bytes.data()), spec.shape, stored};
     if (packed) packed_[mapped.data] = param;
-    (packed ? converted_ : mapped_) +=
-        static_cast<size_t>(spec.shape.numel()) * size_of(wanted);
+    (packed ? converted_ : mapped_) += static_cast<size_t>(spec.shape.numel()) * size_of(wanted);
     return mapped;
   }
   std::vector<float> changed;

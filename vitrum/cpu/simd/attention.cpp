@@ -48,10 +48,15 @@ void row_factors(const DropSite& drop, int64_t row, int64_t tokens, float* out) 
 }
 
 float row_max(const float* s, int64_t n_total) {
-  Vf m = splat(-__builtin_inff());
-  for_lanes(0, n_total,
-            [&](int64_t j, auto n) { m = max(m, or_else(load(s + j, n), n, -__builtin_inff())); });
-  return max_lane(m);
+  const Vf least = splat(-__builtin_inff());
+  Vf m[4] = {least, least, least, least};
+  int64_t i = 0;
+  for (; i + 64 <= n_total; i += 64)
+    for (int k = 0; k < 4; ++k) m[k] = max(m[k], load(s + i + 16 * k));
+  for_lanes(i, n_total, [&](int64_t j, auto n) {
+    m[0] = max(m[0], or_else(load(s + j, n), n, -__builtin_inff()));
+  });
+  return max_lane(max(max(m[0], m[1]), max(m[2], m[3])));
 }
 
 void softmax(float* s, int64_t rows, int64_t tokens, int64_t stride, float scale, int64_t row,
@@ -76,9 +81,11 @@ void softmax(float* s, int64_t rows, int64_t tokens, int64_t stride, float scale
 void softmax_narrow(float* s, int64_t rows, int64_t tokens, int64_t stride, float scale,
                     int64_t row, const DropSite* drop, float* lse, float* inverse, float* factors) {
   constexpr float kLog2E = 1.44269504f;
+  float top = row_max(s, tokens) * scale;
   for (int64_t t = 0; t < rows; ++t, s += stride) {
     auto* weights = reinterpret_cast<uint16_t*>(s);  // never ahead of what is still to be read
-    const float top = row_max(s, tokens) * scale;
+    // Ahead of time, or the exponentials would wait for it.
+    const float next = t + 1 < rows ? row_max(s + stride, tokens) * scale : 0;
     if (drop) row_factors(*drop, row + t, tokens, factors);
     const Vf slope = splat(scale * kLog2E), least = splat(-top * kLog2E);
     const float total = sum_lanes(tokens, [&](int64_t j, auto n) {
@@ -88,6 +95,7 @@ void softmax_narrow(float* s, int64_t rows, int64_t tokens, int64_t stride, floa
     });
     if (lse) lse[t] = top + __builtin_logf(total);
     inverse[t] = 1.0f / total;
+    top = next;
   }
 }
 
@@ -107,9 +115,9 @@ void softmax_bwd(float* s, float* dp, int64_t tokens, int64_t stride, float scal
   }
 }
 
-void add_bias(float* s, int64_t tokens, int64_t stride, float scale, const float* bias,
-              const float* mask) {
-  for (int64_t t = 0; t < tokens; ++t, s += stride, bias += tokens) {
+void add_bias(float* s, int64_t rows, int64_t tokens, int64_t stride, float scale,
+              const float* bias, const float* mask) {
+  for (int64_t t = 0; t < rows; ++t, s += stride, bias += tokens) {
     for_lanes(0, tokens, [&](int64_t j, auto n) {
       const Vf offset = mask ? load(bias + j, n) + load(mask + j, n) : load(bias + j, n);
       store(s + j, fma(load(s + j, n), splat(scale), offset), n);

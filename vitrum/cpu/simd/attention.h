@@ -39,9 +39,9 @@ struct AttentionKernels {
                       int64_t y_stride, const float* dy, int64_t dy_stride, int64_t head,
                       float* factors);
 
-  // scores * scale + bias + mask in place; bias and mask (tokens, tokens), the mask may be null.
-  void (*add_bias)(float* scores, int64_t tokens, int64_t stride, float scale, const float* bias,
-                   const float* mask);
+  // scores * scale + bias + mask in place; bias and mask (rows, tokens), the mask may be null.
+  void (*add_bias)(float* scores, int64_t rows, int64_t tokens, int64_t stride, float scale,
+                   const float* bias, const float* mask);
   // From the gradient of the biased scores to that of the plain ones: dp * scale in place, after dp
   // was added to dbias (tokens, tokens), which may be null.
   void (*add_bias_bwd)(float* dp, int64_t tokens, int64_t stride, float scale, float* dbias);
