@@ -91,6 +91,8 @@ void make(Maker& m, const Copy&) {
   for (int64_t n : {1, 1000, 70001})
     for (DType dtype : {kF32, DType::kF64, DType::kBF16})
       m.add(Copy{}, "", {m.normal({n}, dtype)}, {m.blank({n}, dtype)});
+  if (m.compute == DType::kBF16)
+    m.add(Copy{}, "narrow", {m.normal({1003}, kF32)}, {m.blank({1003}, DType::kBF16)});
 }
 
 }  // namespace vitrum::test

@@ -166,6 +166,13 @@ KernelPtr lower(CpuBackend& cpu, const Perturb& op, const Operands& io) {
 }
 
 KernelPtr lower(CpuBackend& cpu, const Copy&, const Operands& io) {
+  if (io.in[0].dtype != io.out[0].dtype)
+    return make_kernel([&cpu, x = floats(io.in[0]), y = floats(io.out[0]),
+                        chunks = chunk_rows(io.in[0].shape.numel(), 1)] {
+      for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+        cpu.simd().elementwise->convert(x, y, first, last);
+      });
+    });
   const Chunks chunks = chunk_rows(static_cast<int64_t>(io.in[0].bytes()), 1);
   return make_kernel([&cpu, chunks, x = static_cast<const std::byte*>(io.in[0].data),
                       y = static_cast<std::byte*>(io.out[0].data)] {

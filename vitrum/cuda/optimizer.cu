@@ -284,6 +284,11 @@ Arenas arenas(const OptimizerStep& op, const Operands& io) {
   return g;
 }
 
+__global__ void narrow(const float* x, bf16* y, int64_t n) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < n) y[i] = __float2bfloat16_rn(x[i]);
+}
+
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const ClipScale& op, const Operands& io) {
@@ -357,6 +362,12 @@ KernelPtr lower(CudaBackend& cuda, const Perturb& op, const Operands& io) {
 }
 
 KernelPtr lower(CudaBackend& cuda, const Copy&, const Operands& io) {
+  if (io.in[0].dtype != io.out[0].dtype)
+    return make_kernel([x = io.in[0].f32(), y = reinterpret_cast<bf16*>(io.out[0].bf16()),
+                        n = io.in[0].shape.numel(), stream = cuda.stream()] {
+      narrow<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads, 0, stream>>>(x, y,
+                                                                                            n);
+    });
   return make_kernel([x = io.in[0], y = io.out[0], stream = cuda.stream()] {
     check(cudaMemcpyAsync(y.data, x.data, x.bytes(), cudaMemcpyDeviceToDevice, stream), "a copy");
   });

@@ -245,7 +245,8 @@ struct Perturb : Final {
   float rho = 0;
   std::vector<Segment> segments;
 };
-struct Copy : Final {};  // (x) -> x of the same shape and type: state put aside and brought back
+// (x) -> x of the same type, or f32 rounded to bf16: state put aside and brought back
+struct Copy : Final {};
 
 using Op =
     std::variant<Normalize, Mix, TakeImages, Patchify, Linear, Activation, LayerNorm, AddLayerNorm,

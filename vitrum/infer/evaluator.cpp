@@ -94,10 +94,34 @@ Evaluation EvaluationTotals::result() const {
 
 Evaluator::Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
                      Arena weights, From from)
-    : program_(require_head(model), store, batch,
-               {.compute = weights == Arena::kEma ? DType::kF32 : compute, .weights = weights},
-               from),
-      logits_(static_cast<size_t>(batch * model.config.classes())) {}
+    : program_(require_head(model), store, batch, {.compute = compute, .weights = weights}, from),
+      logits_(static_cast<size_t>(batch * model.config.classes())) {
+  if (weights != Arena::kEma || compute != DType::kBF16) return;
+  averages_ = std::make_unique<Rounding>(store, Arena::kEma);
+  weights_ = std::make_unique<Rounding>(store, Arena::kMaster);
+}
+
+Evaluator::Rounding::Rounding(ParamStore& store, Arena from) {
+  const auto arena = [&](Arena which) {
+    return graph.arena(which, store.elements(which), store.dtype(which)).id();
+  };
+  graph.nodes.push_back(
+      {.op = Copy{}, .in = {arena(from)}, .out = {arena(Arena::kCompute)}, .name = "rounding"});
+  program = std::make_unique<Program>(graph, std::span<const Value>(), store);
+}
+
+class Evaluator::Averages {
+ public:
+  explicit Averages(Evaluator& evaluator) : evaluator_(evaluator) {
+    if (evaluator_.averages_) evaluator_.averages_->program->run();
+  }
+  ~Averages() {
+    if (evaluator_.weights_) evaluator_.weights_->program->run();
+  }
+
+ private:
+  Evaluator& evaluator_;
+};
 
 void Evaluator::run_model(const Batch& batch) {
   if (!images_) return program_.run(batch.pixels().data());
@@ -111,6 +135,7 @@ Evaluation Evaluator::run(Loader& loader, int64_t classes, const KeepGoing& keep
   EvaluationTotals totals(classes);
   std::vector<SampleResult> samples;
   Batch batch;
+  const Averages averages(*this);
   loader.start(0);
   for (int64_t done = 0; (!keep_going || keep_going(done)) && loader.next(batch); ++done) {
     run_model(batch);

@@ -55,7 +55,7 @@ using KeepGoing = std::function<bool(int64_t)>;
 
 class Evaluator {
  public:
-  // `weights` is kMaster, or kEma for the averaged ones; those run in f32, whatever `compute` says.
+  // `weights` is kMaster, or kEma for the averaged ones.
   Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
             Arena weights = Arena::kMaster, From from = From::kPixels);
 
@@ -69,9 +69,18 @@ class Evaluator {
   const Plan& plan() const { return program_.plan(); }
 
  private:
+  // Fills the store's bf16 copy, which training keeps of its own weights, from another arena.
+  struct Rounding {
+    Rounding(ParamStore& store, Arena from);
+    Graph graph;
+    std::unique_ptr<Program> program;
+  };
+  class Averages;  // in that copy for as long as this lives
+
   void run_model(const Batch& batch);
 
   ModelProgram program_;
+  std::unique_ptr<Rounding> averages_, weights_;  // or null
   std::unique_ptr<ResidentImages> images_;
   std::vector<float> logits_;
 };

@@ -15,7 +15,11 @@ void run(const ClipScale& op, const Operands& io) {
 }
 
 void run(const Copy&, const Operands& io) {
-  std::memcpy(io.out[0].data, io.in[0].data, io.in[0].bytes());
+  const TensorView &x = io.in[0], &y = io.out[0];
+  if (x.dtype == y.dtype)
+    std::memcpy(y.data, x.data, x.bytes());
+  else
+    std::transform(x.f32(), x.f32() + x.shape.numel(), y.bf16(), to_bf16);
 }
 
 // The elements of a segment, as indices.

@@ -22,7 +22,7 @@ struct Shared {
 struct CompileOptions {
   DType compute = DType::kF32;     // kF32, kBF16, or kF64 (reference backend only)
   bool share_memory = true;        // false: every temporary has memory of its own (for tests)
-  Arena weights = Arena::kMaster;  // kEma evaluates the averaged weights (f32 programs)
+  Arena weights = Arena::kMaster;  // kEma: f32 parameters are the averaged ones
   std::vector<Value> taps = {};    // stay readable too, in the precision they have anyway
   std::vector<Shared> shared = {};
 };
