@@ -133,6 +133,22 @@ TEST(Trainer, AveragedWeightsAreEvaluatedAndSaved) {
   EXPECT_EQ(weights(trainer), average);
 }
 
+// They take the place of the weights' bf16 copy for a while, and training does not notice.
+TEST(Trainer, AveragedWeightsAreEvaluatedInBf16) {
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  recipe.epochs = 2, recipe.ema = 0.9, recipe.lr = 1e-2, recipe.precision = Precision::kBF16;
+  Trainer often(recipe, tiny.options("often"));
+  const double loss = often.run().last.test_loss;
+  recipe.eval_every = 2;
+  Trainer seldom(recipe, tiny.options("seldom"));
+  EXPECT_EQ(seldom.run().last.test_loss, loss);
+  EXPECT_EQ(weights(often), weights(seldom));
+
+  recipe.weights = tiny / "often/last", recipe.ema = 0, recipe.lr = 0, recipe.epochs = 1;
+  EXPECT_EQ(train(tiny, recipe, "again").back().test_loss, loss);
+}
+
 TEST(Trainer, SmoothedLossAndClippingAreUsed) {
   const TinyRun tiny;
   Recipe recipe = tiny.recipe();
