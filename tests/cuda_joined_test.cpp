@@ -274,6 +274,9 @@ TEST(Cuda, AttentionAddsUpColumns) {
     bool biased;
   };
   for (const Size& s : {Size{9, 65, 4, 64, false},
+                        {90, 65, 12, 64, false},
+                        {60, 64, 12, 64, false},
+                        {100, 50, 12, 64, false},
                         {70, 49, 3, 32, true},
                         {40, 16, 2, 24, false},
                         {5, 50, 1, 64, true},

@@ -451,6 +451,7 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
   add_bias(args, operand(io.in, 2), operand(io.in, 3));
   if (for_tensor_cores(args.shape, qkv.dtype, qkv, y)) {
     const int64_t images = qkv.shape[0];
+    if (KernelPtr kernel = tile_attention(cuda, args, images)) return kernel;
     if (KernelPtr kernel = short_attention(cuda, args, images, false)) return kernel;
     if (!args.bias) {
       if (KernelPtr kernel = warpgroup_attention(cuda, args, images)) return kernel;
@@ -486,6 +487,7 @@ KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
   };
   if (for_tensor_cores(args.shape, qkv.dtype, qkv, y) && aligned16(dy) && aligned16(io.out[0])) {
     const int64_t images = qkv.shape[0];
+    if (KernelPtr kernel = tile_attention_bwd(cuda, args, images)) return kernel;
     if (KernelPtr kernel = short_attention(cuda, args, images, true)) return kernel;
     if (!args.bias) {
       if (KernelPtr kernel = warpgroup_attention_bwd(cuda, args, images)) return summed(kernel);

@@ -3,50 +3,10 @@
 #include <algorithm>
 
 #include "vitrum/cuda/activate.cuh"
-#include "vitrum/cuda/attention.cuh"
-#include "vitrum/cuda/wgmma.cuh"
-
-// For other cards the kernels are empty, and nothing uses what is here.
-#pragma nv_diag_suppress 177
+#include "vitrum/cuda/attention_wg.cuh"
 
 namespace vitrum::cuda {
 namespace {
-
-constexpr int kHead = 64, kTile = 64,
-              kGroup = 128;  // values, rows of a tile, threads of a warpgroup
-constexpr int kTileBytes = kTile * kSwizzledRow;
-constexpr int kScoreSteps = kHead / 16;
-
-// Rows [first, first + count) of a head, copied by `threads` threads; zeros behind the last token.
-__device__ __forceinline__ void fill(std::byte* to, Rows from, int first, int count, int tokens,
-                                     int thread, int threads) {
-  for (int i = thread; i < count * 8; i += threads) {
-    const int row = i / 8, piece = i % 8;
-    std::byte* target = swizzled(to, row, piece);
-    if (first + row < tokens)
-      copy16_async(target, from.data + (first + row) * from.stride + piece * 8);
-    else
-      *reinterpret_cast<uint4*>(target) = make_uint4(0, 0, 0, 0);
-  }
-}
-__device__ __forceinline__ void finish_fill() {
-  wait_for_copies();
-  publish_shared();
-}
-
-// s (64, N) = a (64 rows) b (N rows)^T over the whole head.
-template <int kCount>
-__device__ __forceinline__ void start_scores(float (&s)[kCount], const std::byte* a,
-                                             const std::byte* b) {
-#pragma unroll
-  for (int step = 0; step < kScoreSteps; ++step)
-    multiply_shared(s, describe(a + 32 * step), describe(b + 32 * step), step > 0);
-}
-
-// Sums of 16 columns from 8 i on as the left operand of the next product.
-__device__ __forceinline__ FragmentA operand_of(const float* s) {
-  return {{pack2(s[0], s[1]), pack2(s[2], s[3]), pack2(s[4], s[5]), pack2(s[6], s[7])}};
-}
 
 // The 16 x 64 sums of this warp, times a factor for either half of its rows.
 __device__ __forceinline__ void store_rows(bf16* to, int64_t stride, const float (&d)[32],
@@ -62,18 +22,6 @@ __device__ __forceinline__ void store_rows(bf16* to, int64_t stride, const float
       *reinterpret_cast<uint32_t*>(target + 8 * n) =
           pack2(d[4 * n + 2 * half] * factor, d[4 * n + 2 * half + 1] * factor);
   }
-}
-
-template <int kCount>
-__device__ __forceinline__ void clear(float (&d)[kCount]) {
-#pragma unroll
-  for (float& x : d) x = 0;
-}
-
-__device__ __forceinline__ std::byte* aligned_memory() {
-  extern __shared__ std::byte memory[];
-  const uint32_t address = shared_address(memory);
-  return memory + ((1024 - address % 1024) % 1024);
 }
 
 // ---- forward: all scores of 64 queries with N keys at once ----
@@ -376,13 +324,6 @@ __device__ void backward(const AttentionArgs& args) {
 
 // ---- lowering ----
 
-// Only sm_90a has the instructions; a library built for other cards leaves the kernels empty.
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ const bool kBuilt = true;
-#else
-__device__ const bool kBuilt = false;
-#endif
-
 template <int N>
 __global__ void __launch_bounds__(3 * kGroup) forward_kernel([[maybe_unused]] AttentionArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -396,11 +337,6 @@ __global__ void __launch_bounds__(2 * kGroup) backward_kernel([[maybe_unused]] A
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   backward<kWhole>(args);
 #endif
-}
-
-bool built() {
-  bool answer = false;
-  return cudaMemcpyFromSymbol(&answer, kBuilt, sizeof answer) == cudaSuccess && answer;
 }
 
 // How many warpgroups a block has, and over how many blocks a head is spread: as many warpgroups on

@@ -44,6 +44,13 @@ __device__ __forceinline__ void load_four_transposed(uint32_t (&r)[4], const bf1
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(p)));
 }
+// The way back (sm_90).
+__device__ __forceinline__ void store_four(void* p, const uint32_t (&r)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(shared_address(p)),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
+}
 // Where a lane's row begins in a 16 x 16 part of a matrix: first the two upper or the two left
 // quarters.
 __device__ __forceinline__ const bf16* down_first(const bf16* m, int stride, int row, int column) {
