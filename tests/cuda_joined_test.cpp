@@ -266,6 +266,71 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaJoined,
                                             ::testing::Values(DType::kF32, DType::kBF16),
                                             ::testing::Values(0, 1, 2, 4, 6, 8, 5, 13, 12, 15)));
 
+// A linear layer before the branch: its products are added up in another order, so that its result
+// may be rounded the other way here and there. Width, depth and what lies round the norm.
+class CudaLinearNorm : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int>> {
+ protected:
+  void SetUp() override { SKIP_WITHOUT_CUDA(); }
+  bool has(int bit) const { return (std::get<2>(GetParam()) & bit) != 0; }
+  static constexpr int kBias = 1, kScale = 2, kDrop = 4, kAfter = 8;
+
+  static void expect_alike(const std::vector<float>& got, const std::vector<float>& expected) {
+    double squares = 0, errors = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double e = expected[i], off = got[i] - e;
+      squares += e * e, errors += off * off;
+    }
+    EXPECT_LT(std::sqrt(errors), 1e-3 * std::sqrt(squares));
+    const double rms = std::sqrt(squares / static_cast<double>(expected.size()));
+    for (size_t i = 0; i < expected.size(); ++i)
+      ASSERT_NEAR(got[i], expected[i], 0.05 * (rms + std::abs(static_cast<double>(expected[i]))))
+          << i;
+  }
+};
+
+TEST_P(CudaLinearNorm, GivesTheSame) {
+  constexpr int64_t kRows = 12 * 687;  // no multiple of a tile
+  const int64_t width = std::get<0>(GetParam()), depth = std::get<1>(GetParam());
+  const Shape shape{kRows / kTokens, kTokens, width}, channels{width}, rows{kRows};
+  Card card;
+  Chain chain(card);
+  const auto given = [&](const Shape& s, DType d) { return chain.value(card.noise(s, d)); };
+  const size_t none = chain.value({}), x = given(shape, DType::kBF16),
+               w = given(channels, DType::kF32),
+               shift = has(kBias) ? given(channels, DType::kF32) : none;
+  size_t branch = chain.result(shape, DType::kBF16, /*inside=*/true);
+  chain.add(
+      Linear{},
+      {given({kRows / kTokens, kTokens, depth}, DType::kBF16), given({width, depth}, DType::kBF16),
+       has(kBias) ? given(channels, DType::kBF16) : none},
+      {branch});
+  const auto through = [&](Op op, size_t in) {
+    const size_t next = chain.result(shape, DType::kBF16, /*inside=*/true);
+    chain.add(std::move(op), {branch, in}, {next});
+    branch = next;
+  };
+  if (has(kScale)) through(ChannelScale{}, given(channels, DType::kF32));
+  if (has(kDrop)) through(DropPath{0.4f, 9}, chain.value(card.rng()));
+  const size_t sum = chain.result(shape, DType::kBF16, false),
+               y = chain.result(shape, DType::kBF16, has(kAfter)),
+               mean = chain.result(rows, DType::kF32, false),
+               rstd = chain.result(rows, DType::kF32, false);
+  chain.add(AddLayerNorm{1e-5f}, {x, branch, w, shift}, {sum, y, mean, rstd}, /*operand=*/1);
+  size_t last = y;
+  if (has(kAfter)) {
+    last = chain.result(shape, DType::kBF16, false);
+    chain.add(another_order(kTokens, width), {y}, {last}, 0, /*result=*/1);
+  }
+  if (!chain.joins()) GTEST_SKIP() << "only a Hopper card has the kernel";
+  chain.run_apart(), chain.run_joined();
+  for (size_t id : {sum, mean, rstd, last}) expect_alike(chain.joined(id), chain.apart(id));
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, CudaLinearNorm,
+                         ::testing::Combine(::testing::Values(192, 256),
+                                            ::testing::Values(72, 256, 1024),
+                                            ::testing::Values(0, 1, 3, 5, 7, 8, 15)));
+
 // The gradients of queries, keys and values, with their bias' gradient in passing.
 TEST(Cuda, AttentionAddsUpColumns) {
   SKIP_WITHOUT_CUDA();

@@ -1,8 +1,9 @@
-// Nodes that one kernel computes: a LayerNorm with the residual branch before it, and its gradient
-// with that of the branch. Each alone would pass over a whole tensor.
+// Nodes that one kernel computes: a LayerNorm with the residual branch before it, the linear layer
+// before that, and the norm's gradient with that of the branch. Each alone would pass over a whole
+// tensor.
 #include <optional>
 
-#include "vitrum/cuda/norm.cuh"
+#include "vitrum/cuda/linear_norm.h"
 
 namespace vitrum::cuda {
 namespace {
@@ -27,7 +28,7 @@ bool reorders(const GatherTokens& op, const Operands& io) {
 
 // Which node of a chain is what.
 struct NormChain {
-  std::optional<size_t> before, scale, drop, after;  // before, after: changes of order
+  std::optional<size_t> linear, before, scale, drop, after;  // before, after: changes of order
   size_t norm = 0, count = 0;
 };
 
@@ -56,7 +57,7 @@ bool suits(std::span<const ChainNode> chain, const NormChain& found) {
          x.shape[-1] % 8 == 0 && x.shape[-1] <= most && one_type(chain.first(found.count), x.dtype);
 }
 
-std::optional<NormChain> forward_chain(std::span<const ChainNode> chain) {
+std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const ChainNode> chain) {
   NormChain found;
   size_t i = 0;
   if (op_at<LayerNorm>(chain, i)) {
@@ -64,7 +65,11 @@ std::optional<NormChain> forward_chain(std::span<const ChainNode> chain) {
     found.count = i;
     return suits(chain, found) ? std::optional(found) : std::nullopt;
   }
-  found.before = take<GatherTokens>(chain, i);
+  if (const auto* linear = op_at<Linear>(chain, 0);
+      linear && has_linear_norm(cuda, *linear, chain[0].io))
+    found.linear = i++;
+  else
+    found.before = take<GatherTokens>(chain, i);
   found.scale = take<ChannelScale>(chain, i);
   found.drop = take<DropPath>(chain, i);
   if (!op_at<AddLayerNorm>(chain, i)) return {};
@@ -144,7 +149,9 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, cons
   Operands io = joined[found.norm].io;
   if (found.norm > 0) io.in[1] = joined[0].io.in[0];
   if (found.after) io.out[1] = joined[*found.after].io.out[0];
-  return with_tables(lower_forward(cuda, norm, io, built.branch), std::move(built.tables));
+  KernelPtr kernel = found.linear ? lower_linear_norm(cuda, joined[0].io, norm, io, built.branch)
+                                  : lower_forward(cuda, norm, io, built.branch);
+  return with_tables(std::move(kernel), std::move(built.tables));
 }
 
 KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
@@ -166,13 +173,13 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
 }  // namespace
 
 size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
-  if (const auto found = forward_chain(chain)) return found->count;
+  if (const auto found = forward_chain(*this, chain)) return found->count;
   if (const auto found = backward_chain(chain)) return found->count;
   return 1;
 }
 
 KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
-  if (const auto found = forward_chain(joined)) {
+  if (const auto found = forward_chain(*this, joined)) {
     if (const auto* norm = op_at<LayerNorm>(joined, 0))
       return lower_chain(*this, joined, *found, *norm);
     return lower_chain(*this, joined, *found, std::get<AddLayerNorm>(*joined[found->norm].op));

@@ -1,0 +1,67 @@
+// Copies of whole tiles from global into shared memory by the card's copy engine (sm_90), and the
+// barriers that say when they have arrived.
+#pragma once
+#include <cuda.h>
+
+#include "vitrum/cuda/mma.cuh"
+
+namespace vitrum::cuda {
+
+__device__ __forceinline__ void init_barrier(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(barrier)),
+               "r"(arrivals));
+}
+// Makes barriers known to the copy engine; the block must meet afterwards.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+__device__ __forceinline__ void arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(barrier))
+               : "memory");
+}
+// One arrival, which also says how many bytes are to come.
+__device__ __forceinline__ void expect_bytes(uint64_t* barrier, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+// Waits until the barrier has completed its phase of this parity.
+__device__ __forceinline__ void wait_barrier(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred p;\nagain:\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%0], %1;\n"
+      "@p bra done;\nbra again;\ndone:\n}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+// How often a ring of kSize stages has gone round gives the parity to wait for.
+template <int kSize>
+struct Ring {
+  int at = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++at == kSize) at = 0, parity ^= 1;
+  }
+};
+
+// A tile from (column, row) of the matrix that `map` describes; zeros for what lies outside of it.
+__device__ __forceinline__ void load_tile(const CUtensorMap& map, void* to, uint64_t* barrier,
+                                          int column, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4}], [%2];\n" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row)
+      : "memory");
+}
+// The same of a matrix whose rows are described by four numbers, all rows.
+__device__ __forceinline__ void load_all_rows(const CUtensorMap& map, void* to, uint64_t* barrier,
+                                              int column) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %4, %4, %4}], [%2];\n" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(0)
+      : "memory");
+}
+
+}  // namespace vitrum::cuda
