@@ -19,7 +19,7 @@ struct Forward : TileWork<kOdd> {
     last_p = reinterpret_cast<bf16*>(memory + 6 * kMatrix);
     q = memory + 3 * buffer * kMatrix, k = q + kMatrix, v = k + kMatrix;
   }
-  __device__ __forceinline__ void four(bf16* out, float* lse, int64_t stride) const {
+  __device__ __forceinline__ void four(bf16* out, float* lse, int stride) const {
     const int row = this->thread / kWarp * 16;
     float s[kKeys / 2], o[32];
     begin_products();
@@ -61,12 +61,15 @@ struct Forward : TileWork<kOdd> {
     this->stage(q, o, row);
     if (out) this->store(out, stride, q, row);
   }
-  __device__ __forceinline__ void fifth(bf16* out, float* lse, int64_t stride) const {
+  __device__ __forceinline__ void fifth(bf16* out, float* lse, int stride) const {
     const int g = lane / 4, t = lane % 4;
     Tile s[5], o[4];
 #pragma unroll 1
-    for (int step = 0; step < kScoreSteps; ++step)
-      add_dots(s, k, step, OneColumn(q + kLast * kSwizzledRow + 32 * step, lane), lane);
+    for (int step = 0; step < kScoreSteps; ++step) {
+      const OneColumn of_q(q + kLast * kSwizzledRow + 32 * step, lane);
+#pragma unroll
+      for (int m = 0; m < 5; ++m) add_dots(s[m], k, m, step, of_q, lane);
+    }
     const auto real = [&](int m, int i) { return t == 0 && (m < 4 || (g == 0 && i == 0)); };
     float top = -INFINITY, sum = 0;
 #pragma unroll
@@ -109,17 +112,19 @@ __device__ __forceinline__ void forward(const TileArgs& args) {
   using Work = Forward<kOdd>;
   std::byte* const memory = tile_memory();
   const AttentionShape shape = args.attention.shape;
-  const int head = blockIdx.x % shape.heads, part = blockIdx.x / shape.heads;
+  const int head = blockIdx.x % shape.heads, part = blockIdx.x / shape.heads,
+            stride = static_cast<int>(shape.y_stride());
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0);
   if (kOdd) clear_memory(memory, Work::kBytes);
   const auto read = [&](int64_t image, int buffer) {
     const auto at = [&](int i) { return memory + (3 * buffer + i) * Work::kMatrix; };
     if (image < 0 || warp == 4) return;
+    const int thread = again(threadIdx.x);
     const auto* q = static_cast<const bf16*>(args.attention.qkv) +
                     image * shape.tokens * shape.qkv_stride() + head * kHead;
 #pragma unroll
     for (int i = 0; i < 3; ++i)
-      Work::read(at(i), {q + i * shape.y_stride(), shape.qkv_stride()}, shape.tokens);
+      Work::read(at(i), {q + i * shape.y_stride(), shape.qkv_stride()}, shape.tokens, thread);
   };
   const int64_t start = from_the_end(part, args.images);
   read(start, 0);
@@ -134,9 +139,9 @@ __device__ __forceinline__ void forward(const TileArgs& args) {
     float* lse = args.attention.lse;
     if (lse) lse += (image * shape.heads + head) * shape.tokens;
     if (warp < 4)
-      work.four(out, lse, shape.y_stride());
+      work.four(out, lse, stride);
     else if (kOdd)
-      work.fifth(out, lse, shape.y_stride());
+      work.fifth(out, lse, stride);
     buffer = 1 - buffer;
   }
 }

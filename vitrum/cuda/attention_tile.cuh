@@ -21,9 +21,10 @@ struct TileArgs {
   int64_t images, parts;
 };
 
-// What shared memory has after a barrier: an image's operands; weights and their gradients; room,
-// the operands having been used; results. Number 1 is sync_warpgroup's.
-enum Barrier { kLoaded = 2, kWeighted, kUsed, kStaged };
+// What shared memory has after a barrier: an image's operands; products of the last token's rows
+// with others; weights and their gradients; room, the operands having been used; results. Number 1
+// is sync_warpgroup's.
+enum Barrier { kLoaded = 2, kDotted, kWeighted, kUsed, kStaged };
 
 // The same number, but the compiler does not know. It would keep every address that does not change
 // from image to image, and have no registers for what does.
@@ -42,16 +43,13 @@ struct OneColumn {
     low = lane / 4 == column ? b[0] : 0, high = lane / 4 == column ? b[4] : 0;
   }
 };
-// c[m] += rows 16 m to 16 m + 15 of `matrix`, values 16 step to 16 step + 15, times b.
-__device__ __forceinline__ void add_dots(Tile (&c)[5], std::byte* matrix, int step, OneColumn b,
+// c += rows 16 m to 16 m + 15 of `matrix`, values 16 step to 16 step + 15, times b.
+__device__ __forceinline__ void add_dots(Tile& c, std::byte* matrix, int m, int step, OneColumn b,
                                          int lane) {
-#pragma unroll
-  for (int m = 0; m < 5; ++m) {
-    FragmentA a;
-    load_four(a.r, reinterpret_cast<const bf16*>(
-                       swizzled(matrix, 16 * m + lane % 16, 2 * step + lane / 16)));
-    multiply(c[m], a, b.low, b.high);
-  }
+  FragmentA a;
+  load_four(a.r, reinterpret_cast<const bf16*>(
+                     swizzled(matrix, 16 * m + lane % 16, 2 * step + lane / 16)));
+  multiply(c, a, b.low, b.high);
 }
 // c += values 16 m to 16 m + 15 (down) of 16 rows of `matrix` from `row` on, times the rows' b.
 __device__ __forceinline__ void add_rows(Tile& c, std::byte* matrix, int row, int m, uint32_t low,
@@ -83,19 +81,17 @@ struct TileWork {
   }
 
   // A head's rows into shared memory, by the four warps: a thread has one piece of every 16th row.
-  static __device__ __forceinline__ void read(std::byte* to, Rows from, int count) {
-    const int thread = again(threadIdx.x), row = thread / 8, piece = thread % 8;
+  static __device__ __forceinline__ void read(std::byte* to, Rows from, int count, int thread) {
+    const int row = thread / 8, piece = thread % 8, stride = static_cast<int>(from.stride);
     std::byte* target = swizzled(to, row, piece);
-    const bf16* at = from.data + row * from.stride + 8 * piece;
+    const bf16* at = from.data + (row * stride + 8 * piece);
 #pragma unroll
-    for (int i = 0; i < 4; ++i, at += 16 * from.stride)
+    for (int i = 0; i < 4; ++i, at += 16 * stride)
       if (kOdd || row + 16 * i < count)
         copy16_async(target + 16 * i * kSwizzledRow, at);
       else
         *reinterpret_cast<uint4*>(target + 16 * i * kSwizzledRow) = make_uint4(0, 0, 0, 0);
-    if (kOdd && thread < 8)
-      copy16_async(to + kLast * kSwizzledRow + 16 * thread,
-                   from.data + kLast * from.stride + 8 * thread);
+    if (kOdd && thread < 8) copy16_async(target + kLast * kSwizzledRow, at);
   }
   __device__ __forceinline__ std::byte* part_of(std::byte* matrix, int row, int column) const {
     return swizzled(matrix, row + lane % 16, column / 8 + lane / 16);
@@ -120,13 +116,13 @@ struct TileWork {
 #pragma unroll
     for (int j = 0; j < 4; ++j) store_four(part_of(to, row, 16 * j), operand_of(d + 8 * j).r);
   }
-  __device__ __forceinline__ void store(bf16* to, int64_t stride, std::byte* from, int row) const {
+  __device__ __forceinline__ void store(bf16* to, int stride, std::byte* from, int row) const {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int at = row + 4 * i + lane / 8, piece = lane % 8;
+      const int at = row + lane / 8 + 4 * i, piece = lane % 8;
       if (kOdd || at < tokens)
-        *reinterpret_cast<uint4*>(to + at * stride + 8 * piece) =
+        *reinterpret_cast<uint4*>(to + ((row + lane / 8) * stride + 8 * piece) + 4 * i * stride) =
             *reinterpret_cast<const uint4*>(swizzled(from, at, piece));
     }
   }
@@ -134,8 +130,7 @@ struct TileWork {
   static __device__ __forceinline__ void put_last(std::byte* to, int i, float value) {
     reinterpret_cast<bf16*>(to + kLast * kSwizzledRow)[i] = __float2bfloat16_rn(value);
   }
-  __device__ __forceinline__ void store_last(bf16* to, int64_t stride,
-                                             const std::byte* from) const {
+  __device__ __forceinline__ void store_last(bf16* to, int stride, const std::byte* from) const {
     if (lane < 8)
       *reinterpret_cast<uint4*>(to + kLast * stride + lane * 8) =
           *reinterpret_cast<const uint4*>(from + kLast * kSwizzledRow + lane * 16);

@@ -10,12 +10,14 @@ struct Backward : TileWork<kOdd> {
   using Base = TileWork<kOdd>;
   using Base::kKeys, Base::kMatrix, Base::kRows, Base::kSteps, Base::lane;
   static constexpr int kSlots = 7;
-  static constexpr size_t kBytes = size_t{kSlots} * kMatrix + (kOdd ? 2 * kRows * sizeof(bf16) : 0);
+  static constexpr size_t kBytes =
+      size_t{kSlots} * kMatrix + (kOdd ? 2 * kRows * sizeof(bf16) + kLast * sizeof(float2) : 0);
 
   // Six slots in turn, of seven. The next image begins three further, at dy: when the operands have
   // been used it can be read into dy, p, ds and the seventh, while results leave from q, k and v.
   std::byte *q, *k, *v, *dy, *p, *ds;
   bf16 *last_p, *last_ds;  // of every query to the last key
+  float2* dots;            // of other keys with the last query, of other values with the last dy
 
   __device__ __forceinline__ Backward(std::byte* memory, int first_slot, int count)
       : Base{kOdd ? kLast + 1 : count} {
@@ -24,6 +26,7 @@ struct Backward : TileWork<kOdd> {
 #pragma unroll
     for (int i = 0; i < 6; ++i) *all[i] = memory + slot(first_slot, i) * kMatrix;
     last_p = reinterpret_cast<bf16*>(memory + kSlots * kMatrix), last_ds = last_p + kRows;
+    dots = reinterpret_cast<float2*>(last_ds + kRows);
   }
   static __device__ __forceinline__ int slot(int first, int i) {
     return first + i < kSlots ? first + i : first + i - kSlots;
@@ -34,10 +37,11 @@ struct Backward : TileWork<kOdd> {
   static __device__ __forceinline__ void read_all(const BackwardViews& from, std::byte* memory,
                                                   int first_slot, int count) {
     const auto at = [&](int i) { return memory + slot(first_slot, i) * kMatrix; };
-    Base::read(at(0), from.q, count);
-    Base::read(at(1), from.k, count);
-    Base::read(at(2), from.v, count);
-    Base::read(at(3), from.dy, count);
+    const int thread = again(threadIdx.x);
+    Base::read(at(0), from.q, count, thread);
+    Base::read(at(1), from.k, count, thread);
+    Base::read(at(2), from.v, count, thread);
+    Base::read(at(3), from.dy, count, thread);
   }
 
   // ---- the four warps ----
@@ -57,6 +61,21 @@ struct Backward : TileWork<kOdd> {
       multiply_transposed(d, describe(a + 16 * i * kSwizzledRow),
                           describe(b + 16 * i * kSwizzledRow), i > 0);
   }
+  // Of the last query and its dy with this warp's keys and values.
+  __device__ __forceinline__ void put_dots(int warp) const {
+    Tile c;  // column 0 and column 1
+#pragma unroll
+    for (int step = 0; step < kScoreSteps; ++step) {
+      const int at = kLast * kSwizzledRow + 32 * step;
+      add_dots(c, k, warp, step, OneColumn(q + at, lane, 0), lane);
+      add_dots(c, v, warp, step, OneColumn(dy + at, lane, 1), lane);
+    }
+    if (lane % 4 == 0) {
+      dots[16 * warp + lane / 4] = {c.v[0], c.v[1]};
+      dots[16 * warp + lane / 4 + 8] = {c.v[2], c.v[3]};
+    }
+    Base::template let_fifth_go<kDotted>();
+  }
   // Scores to their gradients, times kScale; the weights go to shared memory.
   __device__ __forceinline__ void score_gradients(FragmentA (&out)[kSteps], const float (&lse)[2],
                                                   int row) const {
@@ -66,6 +85,7 @@ struct Backward : TileWork<kOdd> {
     commit_products();
     start_scores(d, dy, v);
     commit_products();
+    if (kOdd) put_dots(row / 16);
     wait_for_products<1>();
     settle(s);
 #pragma unroll
@@ -86,8 +106,8 @@ struct Backward : TileWork<kOdd> {
   }
   // ahead() is called when shared memory has room for the next image.
   template <class Ahead>
-  __device__ __forceinline__ void four(const float (&lse)[2], bf16* to, int64_t stride,
-                                       int64_t apart, float (&sums)[6], const Ahead& ahead) const {
+  __device__ __forceinline__ void four(const float (&lse)[2], bf16* to, int stride, int apart,
+                                       float (&sums)[6], const Ahead& ahead) const {
     const int warp = this->thread / kWarp, row = 16 * warp;
     FragmentA ds_parts[kSteps];
     score_gradients(ds_parts, lse, row);
@@ -152,38 +172,34 @@ struct Backward : TileWork<kOdd> {
   }
 
   // ---- the fifth ----
-  __device__ __forceinline__ void last_scores(float lse) const {
-    const int g = lane / 4, t = lane % 4;
-    Tile s[5], d[5];
-#pragma unroll 1
-    for (int step = 0; step < kScoreSteps; ++step) {
-      add_dots(s, k, step, OneColumn(q + kLast * kSwizzledRow + 32 * step, lane), lane);
-      add_dots(d, v, step, OneColumn(dy + kLast * kSwizzledRow + 32 * step, lane), lane);
-    }
-    float delta = 0;
-#pragma unroll
-    for (int m = 0; m < 5; ++m)
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        const bool real = t == 0 && (m < 4 || (g == 0 && i == 0));
-        s[m].v[i] = real ? exp2_approx(fmaf(s[m].v[i], kScale * kLog2E, lse * -kLog2E)) : 0;
-        delta = fmaf(s[m].v[i], d[m].v[i], delta);
-      }
-    delta = warp_sum(delta);
-    if (t != 0) return;
-    const auto gradient = [&](int m, int i) { return s[m].v[i] * kScale * (d[m].v[i] - delta); };
-#pragma unroll
-    for (int m = 0; m < 4; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        this->put_last(p, 16 * m + g + 8 * half, s[m].v[2 * half]);
-        this->put_last(ds, 16 * m + g + 8 * half, gradient(m, 2 * half));
-      }
-    if (g != 0) return;
-    last_p[kLast] = __float2bfloat16_rn(s[4].v[0]);
-    last_ds[kLast] = __float2bfloat16_rn(gradient(4, 0));
+  // The last rows of two matrices multiplied.
+  __device__ __forceinline__ float dot_last(const std::byte* a, const std::byte* b) const {
+    const auto two = [&](const std::byte* matrix) {
+      return reinterpret_cast<const uint32_t*>(matrix + kLast * kSwizzledRow)[lane];
+    };
+    const auto low = [](uint32_t x) { return __uint_as_float(x << 16); };
+    const auto high = [](uint32_t x) { return __uint_as_float(x & 0xffff0000u); };
+    const uint32_t x = two(a), y = two(b);
+    return warp_sum(fmaf(low(x), low(y), high(x) * high(y)));
   }
-  __device__ __forceinline__ void fifth(float lse, bf16* to, int64_t stride, int64_t apart,
+  // A lane has two keys, and every lane the last.
+  __device__ __forceinline__ void last_scores(float lse) const {
+    float s[3], d[3];
+    s[2] = dot_last(q, k), d[2] = dot_last(dy, v);
+    Base::template sync_all<kDotted>();
+    const float4 both = reinterpret_cast<const float4*>(dots)[lane];
+    s[0] = both.x, d[0] = both.y, s[1] = both.z, d[1] = both.w;
+#pragma unroll
+    for (float& x : s) x = exp2_approx(fmaf(x, kScale * kLog2E, lse * -kLog2E));
+    const float delta = fmaf(s[2], d[2], warp_sum(fmaf(s[0], d[0], s[1] * d[1])));
+#pragma unroll
+    for (int i = 0; i < 3; ++i) d[i] = s[i] * kScale * (d[i] - delta);
+    reinterpret_cast<uint32_t*>(p + kLast * kSwizzledRow)[lane] = pack2(s[0], s[1]);
+    reinterpret_cast<uint32_t*>(ds + kLast * kSwizzledRow)[lane] = pack2(d[0], d[1]);
+    if (lane != 0) return;
+    last_p[kLast] = __float2bfloat16_rn(s[2]), last_ds[kLast] = __float2bfloat16_rn(d[2]);
+  }
+  __device__ __forceinline__ void fifth(float lse, bf16* to, int stride, int apart,
                                         float (&sums)[6]) const {
     last_scores(lse);
     publish_shared();
@@ -241,7 +257,8 @@ __device__ __forceinline__ void backward(const TileArgs& args) {
   using Work = Backward<kOdd>;
   std::byte* const memory = tile_memory();
   const AttentionShape shape = args.attention.shape;
-  const int64_t stride = shape.qkv_stride(), apart = shape.y_stride();
+  const int stride = static_cast<int>(shape.qkv_stride()),
+            apart = static_cast<int>(shape.y_stride());
   const int head = blockIdx.x % shape.heads, part = blockIdx.x / shape.heads;
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
   if (kOdd) clear_memory(memory, Work::kBytes);
