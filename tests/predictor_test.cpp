@@ -157,6 +157,11 @@ TEST_F(PredictorTest, PackedWeightsEqualLoadedOnes) {
     plain.read_features(expected.data());
     Predictor predictor(dir, {.precision = DType::kBF16});
     EXPECT_EQ(predictor.features(photo(0)), expected);
+    const auto classes = static_cast<size_t>(predictor.classes());
+    std::vector<float> logits(classes), expected_logits(classes);
+    plain.read_logits(expected_logits.data());
+    predictor.run(pixels(1), logits, {});
+    EXPECT_EQ(logits, expected_logits);
   }
   unsetenv("VITRUM_ISA");
 }

@@ -70,12 +70,20 @@ TensorView ParamStore::arena(Arena which) {
   return {buffer.data(), {n}, dtype(which)};
 }
 
+TensorView ParamStore::find(size_t param, Form form) {
+  TensorView& view = found_[static_cast<size_t>(form)][param];
+  if (!view) view = source_(param, form);
+  return view;
+}
+
+TensorView ParamStore::view_to_pack(size_t param) {
+  return source_ ? find(param, Form::kToPack) : view(param, Arena::kCompute);
+}
+
 TensorView ParamStore::view(size_t param, Arena which) {
   if (source_) {
     assert(which == Arena::kMaster || which == Arena::kCompute);
-    TensorView& view = found_[static_cast<size_t>(which)][param];
-    if (!view) view = source_(param, which);
-    return view;
+    return find(param, which == Arena::kMaster ? Form::kMaster : Form::kCompute);
   }
   if (which == Arena::kEma && specs_[param].buffer) which = Arena::kMaster;  // not averaged
   assert(has_room(param, which));

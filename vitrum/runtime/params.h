@@ -21,10 +21,11 @@ class ParamStore {
   // at once.
   ParamStore(const Graph& g, Backend& backend, DType master = DType::kF32);
 
-  // Parameters that are only read and live elsewhere: `source` is asked for the kMaster (f32) or
-  // kCompute (bf16) form of one, once, when a program first wants it; what it returns stays valid
-  // as long as the store. There are no arenas then.
-  using Source = std::function<TensorView(size_t param, Arena which)>;
+  // Parameters that are only read and live elsewhere: `source` is asked for a form of one, once,
+  // when a program first wants it; what it returns stays valid as long as the store. There are no
+  // arenas then.
+  enum class Form { kMaster, kCompute, kToPack };  // f32, bf16, or either of them
+  using Source = std::function<TensorView(size_t param, Form form)>;
   ParamStore(const Graph& g, Backend& backend, Source source);
 
   void initialize(uint64_t seed);
@@ -50,6 +51,8 @@ class ParamStore {
     return specs_[param].trainable || !learns_only(which);
   }
   TensorView view(size_t param, Arena which);  // a buffer has no average: kEma is its kMaster
+  // For a backend that packs it: kCompute, or f32 where that is what the source has.
+  TensorView view_to_pack(size_t param);
   TensorView state(const std::string& name, Shape shape, DType dtype);
   std::map<std::string, TensorView> states() const;
 
@@ -62,6 +65,7 @@ class ParamStore {
   DType dtype(Arena which) const { return which == Arena::kCompute ? DType::kBF16 : master_; }
 
  private:
+  TensorView find(size_t param, Form form);
   struct State {
     Buffer buffer;
     TensorView view;
@@ -75,7 +79,7 @@ class ParamStore {
   Backend& backend_;
   DType master_ = DType::kF32;
   Source source_;
-  std::array<std::vector<TensorView>, 2> found_;  // what it returned: [kMaster or kCompute][param]
+  std::array<std::vector<TensorView>, 3> found_;  // what it returned: [form][param]
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;
   int64_t elements_ = 0, learning_ = 0;  // all; those of trainable parameters, which come first

@@ -103,6 +103,17 @@ Joints find_joints(const Graph& g, std::span<const Value> outputs, const Backend
   return joints;
 }
 
+// Whether the backend will make its own copy of these weights: all they are read for are products.
+bool is_packed(const Graph& g, ValueId id, ParamStore& store) {
+  if (!store.packed() || !store.backend().packs_weights()) return false;
+  for (const Node& node : g.nodes)
+    for (size_t i = 0; i < node.in.size(); ++i)
+      if (node.in[i] == id && !(std::holds_alternative<Linear>(node.op) && i == 1 &&
+                                g.values[static_cast<size_t>(node.in[0])].dtype == DType::kBF16))
+        return false;
+  return true;
+}
+
 }  // namespace
 
 Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
@@ -179,8 +190,10 @@ TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& optio
       return view;
     }
     case Role::kParam: {
-      const Arena arena = info.dtype == DType::kBF16 ? Arena::kCompute : options.weights;
-      const TensorView view = store_.view(param, arena);
+      const bool narrow = info.dtype == DType::kBF16;
+      const TensorView view = narrow && is_packed(g, id, store_)
+                                  ? store_.view_to_pack(param)
+                                  : store_.view(param, narrow ? Arena::kCompute : options.weights);
       if (store_.packed()) store_.packed()->allow(view.data);
       return view;
     }

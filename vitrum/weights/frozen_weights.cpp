@@ -28,20 +28,6 @@ void convert(std::span<const std::byte> bytes, DType from, void* to, DType dtype
   }
 }
 
-std::vector<bool> read_by_linear_layers_only(const Graph& g) {
-  std::vector<bool> linear(g.params.size()), others(g.params.size());
-  for (const Node& node : g.nodes)
-    for (size_t i = 0; i < node.in.size(); ++i) {
-      if (node.in[i] == kAbsent) continue;
-      const ValueInfo& value = g.values[static_cast<size_t>(node.in[i])];
-      if (value.role != Role::kParam) continue;
-      const bool weights = std::holds_alternative<Linear>(node.op) && i == 1;
-      (weights ? linear : others)[static_cast<size_t>(value.param)] = true;
-    }
-  for (size_t i = 0; i < linear.size(); ++i) linear[i] = linear[i] && !others[i];
-  return linear;
-}
-
 }  // namespace
 
 FrozenWeights::FrozenWeights(const std::string& model, const ModelSpec& spec, const Graph& g,
@@ -51,16 +37,10 @@ FrozenWeights::FrozenWeights(const std::string& model, const ModelSpec& spec, co
       file_(weights_path(model)),
       adapt_(stored, spec.config, file_.dialect().positions),
       stored_(stored == spec.config ? g.params : model_params(stored)),
-      only_linear_(read_by_linear_layers_only(g)),
-      store_(g, backend, [this](size_t param, Arena which) { return find(param, which); }) {
+      store_(g, backend,
+             [this](size_t param, ParamStore::Form form) { return find(param, form); }) {
   file_.check(stored_, config_, config_.classes() > 0);
   store_.packed()->on_copy = [this](const void* data) { release(data); };
-}
-
-// The f32 or bf16 of the file will do where the backend rounds and copies it anyway.
-bool FrozenWeights::is_packed(size_t param, DType stored, DType wanted) const {
-  return backend_.packs_weights() && only_linear_[param] && wanted == DType::kBF16 &&
-         (stored == DType::kF32 || stored == DType::kBF16);
 }
 
 void FrozenWeights::release(const void* data) {
@@ -76,14 +56,17 @@ TensorView FrozenWeights::own(const Shape& shape, DType dtype) {
   return view;
 }
 
-TensorView FrozenWeights::find(size_t param, Arena which) {
+TensorView FrozenWeights::find(size_t param, ParamStore::Form form) {
+  using enum ParamStore::Form;
   const ParamSpec& spec = stored_[param];
-  const DType stored = file_.dtype(spec, config_), wanted = store_.dtype(which);
+  const DType stored = file_.dtype(spec, config_),
+              wanted = form == kMaster ? DType::kF32 : DType::kBF16;
   std::vector<std::byte> scratch;
   std::span<const std::byte> bytes = file_.read(spec, config_, scratch);
   // The kernels load vectors from any address, but a number must be where numbers may be.
   const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % size_of(stored) == 0;
-  const bool changes = adapt_.changes(spec.name), packed = is_packed(param, stored, wanted);
+  const bool changes = adapt_.changes(spec.name),
+             packed = form == kToPack && (stored == DType::kF32 || stored == DType::kBF16);
   if ((stored == wanted || packed) && aligned && scratch.empty() && backend_.host_visible() &&
       !changes) {
     const TensorView mapped{const_cast<std::byte*>(bytes.data()), spec.shape, stored};

@@ -13,8 +13,9 @@ namespace vitrum {
 
 // A parameter stays in the mapped file where that holds it as a program reads it, or where the
 // backend makes its own copy of it; anything else is converted once, when it is first wanted, into
-// memory of its own. The pages of the file that a copy came from are given back. The file may be replaced by another one meanwhile (as every writer
-// of ours does), but not be overwritten in place.
+// memory of its own. The pages of the file that a copy came from are given back. The file may be
+// replaced by another one meanwhile (as every writer of ours does), but not be overwritten in
+// place.
 class FrozenWeights {
  public:
   // `model` is what `spec` was resolved from, and `g` states the parameters. `stored` is how `spec`
@@ -32,17 +33,15 @@ class FrozenWeights {
   size_t converted() const { return converted_; }  // bytes of memory of our own, so far
 
  private:
-  TensorView find(size_t param, Arena which);
+  TensorView find(size_t param, ParamStore::Form form);
   TensorView own(const Shape& shape, DType dtype);
-  bool is_packed(size_t param, DType stored, DType wanted) const;
   void release(const void* data);
 
   Backend& backend_;
   ModelConfig config_;  // of the file
   Checkpoint file_;
   Adaptation adapt_;
-  std::vector<ParamSpec> stored_;  // as the file has them
-  std::vector<bool> only_linear_;  // nothing but linear layers reads this parameter, as weights
+  std::vector<ParamSpec> stored_;         // as the file has them
   std::map<const void*, size_t> packed_;  // those the backend will copy, by where they are mapped
   std::vector<Buffer> owned_;
   size_t mapped_ = 0, converted_ = 0;
