@@ -110,19 +110,6 @@ Evaluator::Rounding::Rounding(ParamStore& store, Arena from) {
   program = std::make_unique<Program>(graph, std::span<const Value>(), store);
 }
 
-class Evaluator::Averages {
- public:
-  explicit Averages(Evaluator& evaluator) : evaluator_(evaluator) {
-    if (evaluator_.averages_) evaluator_.averages_->program->run();
-  }
-  ~Averages() {
-    if (evaluator_.weights_) evaluator_.weights_->program->run();
-  }
-
- private:
-  Evaluator& evaluator_;
-};
-
 void Evaluator::run_model(const Batch& batch) {
   if (!images_) return program_.run(batch.pixels().data());
   images_->upload(batch);
@@ -131,11 +118,17 @@ void Evaluator::run_model(const Batch& batch) {
 }
 
 Evaluation Evaluator::run(Loader& loader, int64_t classes, const KeepGoing& keep_going) {
+  if (averages_) averages_->program->run();
+  Evaluation evaluation = evaluate(loader, classes, keep_going);
+  if (weights_) weights_->program->run();
+  return evaluation;
+}
+
+Evaluation Evaluator::evaluate(Loader& loader, int64_t classes, const KeepGoing& keep_going) {
   const size_t outputs = logits_.size() / static_cast<size_t>(batch());
   EvaluationTotals totals(classes);
   std::vector<SampleResult> samples;
   Batch batch;
-  const Averages averages(*this);
   loader.start(0);
   for (int64_t done = 0; (!keep_going || keep_going(done)) && loader.next(batch); ++done) {
     run_model(batch);

@@ -75,8 +75,8 @@ class Evaluator {
     Graph graph;
     std::unique_ptr<Program> program;
   };
-  class Averages;  // in that copy for as long as this lives
 
+  Evaluation evaluate(Loader& loader, int64_t classes, const KeepGoing& keep_going);
   void run_model(const Batch& batch);
 
   ModelProgram program_;

@@ -22,7 +22,7 @@ class PackedParams {
  public:
   void allow(const void* param) { copies_.try_emplace(param); }
   bool allows(const void* param) const { return copies_.contains(param); }
-  // Called with each parameter after it was copied: its own memory will not be read again.
+  // Called with each parameter after it was copied; programs that take the copy do not read it.
   std::function<void(const void*)> on_copy;
   // make(memory) fills the copy where there is none yet. Null: this is no parameter, or it may
   // change.
