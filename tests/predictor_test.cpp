@@ -129,7 +129,9 @@ TEST_F(PredictorTest, UsesTheFileInPlaceWhereItCan) {
   test::write_tiny_model(dir_ / "narrow", test::tiny_rgb_model(), DType::kBF16);
   Predictor narrow(dir_ / "narrow", {.precision = DType::kBF16});
   narrow.features(photo(0));
-  if (!make_backend({})->packs_weights()) {
+  if (make_backend({})->packs_weights()) {
+    EXPECT_LT(narrow.weights().mapped(), narrow.weights().converted());
+  } else {
     EXPECT_EQ(narrow.weights().mapped(), bf16.weights().converted());
   }
   Predictor wide(dir_ / "narrow");
@@ -142,7 +144,7 @@ TEST_F(PredictorTest, UsesTheFileInPlaceWhereItCan) {
 TEST_F(PredictorTest, PackedWeightsEqualLoadedOnes) {
   setenv("VITRUM_ISA", "tiles", /*overwrite=*/1);
   const auto backend = make_backend({});
-  ASSERT_TRUE(backend->packs_weights());
+  EXPECT_TRUE(backend->packs_weights());
   for (const DType stored : {DType::kF32, DType::kBF16}) {
     const std::string dir = dir_ / std::string(name_of(stored));
     test::write_tiny_model(dir, test::tiny_rgb_model(), stored);
