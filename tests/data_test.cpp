@@ -223,14 +223,31 @@ TEST(Folder, ChoosesTheSplit) {
   EXPECT_THROW(open_split(spec, "tset"), Error);
 }
 
-TEST(Folder, PlainClassFoldersAreForEvaluationOnly) {
+TEST(Folder, PlainClassFoldersAreOneSplit) {
   const TempDir dir;
   const Bytes png = test::encode_png(test::gradient(3, 2, 2));
   write_file(dir / "cat/1.png", png);
   write_file(dir / "dog/1.png", png);
   const std::string spec = "folder:" + dir.path();
-  EXPECT_THAT(input_error([&] { open_data(spec); }), HasSubstr("expected train/ and val/"));
+  EXPECT_THAT(input_error([&] { open_data(spec); }),
+              AllOf(HasSubstr("expected train/ and val/"), HasSubstr("--set holdout=0.2")));
   EXPECT_THAT(open_split(spec)->classes(), ElementsAre("cat", "dog"));
+  const DataSplits data = open_data(spec, /*test_needed=*/false);
+  EXPECT_THAT(data.train->classes(), ElementsAre("cat", "dog"));
+  EXPECT_EQ(data.test, nullptr);
+}
+
+TEST(Folder, TestImagesAreTakenWhereTheyAre) {
+  const TempDir dir;
+  const std::string spec = "folder:" + dir.path();
+  const Bytes png = test::encode_png(test::gradient(3, 2, 2));
+  write_file(dir / "train/cat/1.png", png);
+  EXPECT_EQ(open_data(spec, /*test_needed=*/false).test, nullptr);
+  write_file(dir / "val/cat/1.png", png);
+  EXPECT_EQ(open_data(spec, /*test_needed=*/false).test->size(), 1);
+  // val/ is no class, whatever is missing beside it.
+  std::filesystem::remove_all(dir / "train");
+  EXPECT_THAT(input_error([&] { open_data(spec, false); }), HasSubstr("has no train/"));
 }
 
 TEST(Folder, RefusesBadFolders) {

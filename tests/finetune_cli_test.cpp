@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "tests/support/data_files.h"
 #include "tests/support/process.h"
 #include "tests/support/tiny_run.h"
 #include "vitrum/core/files.h"
@@ -64,6 +65,29 @@ TEST_F(FinetuneCli, ScansThenTrains) {
   EXPECT_THAT(read_text(tiny_ / "run/config.toml"),
               AllOf(HasSubstr("lr = 0.01\n"), HasSubstr("freeze = [\"pos_embed\", \"blocks.0\"]"),
                     HasSubstr("lr_scale = [\"head=2\"]")));
+}
+
+// A folder a class and nothing else is what people have.
+TEST_F(FinetuneCli, HoldsBackWhereThereIsNoSplit) {
+  for (const std::string name : {"ash", "birch"}) {
+    std::filesystem::create_directories(tiny_ / ("photos/" + name));
+    for (int i = 0; i < 10; ++i)
+      test::write_file(tiny_ / ("photos/" + name + "/" + std::to_string(i) + ".png"),
+                       test::encode_png(test::gradient(1, 16, 16)));
+  }
+  const auto on_photos = [&](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"finetune", "--weights", tiny_ / "base/last", "--data",
+                 "folder:" + (tiny_ / "photos"), "--epochs", "1", "--out", tiny_ / "run"});
+    return test::run_vitrum(more, tiny_ / "output");
+  };
+  EXPECT_THAT(on_photos({}).err, HasSubstr("or train with --set holdout=0.2"));
+  EXPECT_THAT(on_photos({"--lr-scan", "0.01"}).err, HasSubstr("or train with --set holdout=0.2"));
+  EXPECT_FALSE(std::filesystem::exists(tiny_ / "run"));
+  const Finished done = on_photos({"--lr-scan", "0.01,0.001", "--set", "holdout=0.25"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("15 training and 5 test images, 2 classes"));
+  EXPECT_THAT(done.out, AllOf(HasSubstr("classify PHOTO"), Not(HasSubstr("eval --model"))));
 }
 
 TEST_F(FinetuneCli, ADirectoryReplacesTheRecipesModel) {

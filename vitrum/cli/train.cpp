@@ -190,15 +190,20 @@ std::string epoch_line(const EpochMetrics& row, bool best, int64_t epochs) {
 std::string closing(const Trainer& t, const TrainResult& result) {
   const std::string command = quoted(program_invocation_name),
                     best = quoted(t.directory() + "/best");
+  // Data that is not split has no images but those trained on to evaluate.
+  const std::string look =
+      t.data().has_test_images()
+          ? fmt::format("eval --model {} --data {}", best, quoted(t.recipe().data))
+          : fmt::format("classify PHOTO --model {}", best);
   return fmt::format(
       "test accuracy {} (best {} after epoch {})\n"
       "run directory {}\n"
       "try next:\n"
       "  {}/report.html in a browser: curves, mistakes, recipe\n"
-      "  {} eval --model {} --data {}\n"
+      "  {} {}\n"
       "  {} bench --model {} --mode infer\n",
       percent(result.last.test_acc), percent(result.best_accuracy), result.best_epoch,
-      t.directory(), t.directory(), command, best, quoted(t.recipe().data), command, best);
+      t.directory(), t.directory(), command, look, command, best);
 }
 
 int stopped(const std::string& run, const std::string& where, int signal,

@@ -29,6 +29,8 @@ const std::array<std::string, 1> kTrainFolders = {"train"};
 const std::array<std::string, 4> kTestFolders = {"test", "val", "valid", "validation"};
 const std::array<std::string, 4> kValFolders = {"val", "valid", "validation", "test"};
 
+constexpr const char* kOrHoldOut = "; or train with --set holdout=0.2, a part held back to test on";
+
 bool is_folder(const fs::path& path) {
   std::error_code ignored;
   return fs::is_directory(path, ignored);
@@ -91,17 +93,18 @@ std::unique_ptr<Dataset> open_folder_split(const std::string& dir, const std::st
                                            bool whole_allowed, const DecodeOptions& options) {
   const auto train = find_split(dir, "train"), wanted = find_split(dir, split);
   if (wanted) return open_folder(*wanted, class_folders(train.value_or(*wanted)), options);
-  if (whole_allowed && !train) return open_folder(dir, class_folders(dir), options);
-  fail_input("{}: has no {}/; expected train/ and val/ (or test/), each with a folder a class", dir,
-             split_folders(split).front());
+  if (whole_allowed && !train && !find_split(dir, ""))
+    return open_folder(dir, class_folders(dir), options);
+  fail_input("{}: has no {}/; expected train/ and val/ (or test/), each with a folder a class{}",
+             dir, split_folders(split).front(), kOrHoldOut);
 }
 
 std::unique_ptr<Dataset> open_csv_split(const std::string& path, const std::string& split,
                                         bool whole_allowed, const DecodeOptions& options) {
   if (csv_has_splits(path)) return open_csv(path, split == "train" ? "train" : "test", options);
   if (whole_allowed) return open_csv(path, "", options);
-  fail_input("{}: has no third column; training needs file,class,split with train and test lines",
-             path);
+  fail_input("{}: has no third column; training needs file,class,split with train and test lines{}",
+             path, kOrHoldOut);
 }
 
 std::unique_ptr<Dataset> open(const Spec& spec, const std::string& split, bool whole_allowed,
@@ -112,6 +115,11 @@ std::unique_ptr<Dataset> open(const Spec& spec, const std::string& split, bool w
   if (spec.kind == "folder") return open_folder_split(spec.path, split, whole_allowed, options);
   if (spec.kind == "csv") return open_csv_split(spec.path, split, whole_allowed, options);
   return open_idx(spec.path, train_or_test, idx_classes(spec.kind));
+}
+
+bool has_test(const Spec& spec) {
+  if (spec.kind == "folder") return find_split(spec.path, "").has_value();
+  return spec.kind != "csv" || csv_has_splits(spec.path);
 }
 
 std::vector<int64_t> shuffled(int64_t n, PhiloxStream random) {
@@ -145,9 +153,11 @@ class Subset final : public Dataset {
 
 }  // namespace
 
-DataSplits open_data(const std::string& spec) {
+DataSplits open_data(const std::string& spec, bool test_needed) {
   const Spec parsed = parse_spec(spec);
-  DataSplits splits{open(parsed, "train", false), open(parsed, "", false)};
+  DataSplits splits{open(parsed, "train", !test_needed), nullptr};
+  if (!test_needed && !has_test(parsed)) return splits;
+  splits.test = open(parsed, "", false);
   if (splits.train->image_size() != splits.test->image_size()) {
     fail_input("{}: training and test images differ in size", spec);
   }

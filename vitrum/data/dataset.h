@@ -48,8 +48,9 @@ struct DataSplits {
 
 // Opens DATA as the command line spells it: `fashion-mnist[:DIR]`, `mnist:DIR`, `cifar10:DIR`,
 // `cifar100:DIR`, `folder:DIR`, `csv:FILE`. For folders the test split is val/, valid/, validation/
-// or test/, the first that exists.
-DataSplits open_data(const std::string& spec);
+// or test/, the first that exists. Where no test images are needed, a folder without them, one that
+// holds class folders directly and a CSV without a split column are taken too; `test` is null then.
+DataSplits open_data(const std::string& spec, bool test_needed = true);
 
 // One split, for evaluation: "train", "test", "val" (where a source has only one held-out split,
 // both names mean it), or "" for the one that training evaluates on. Beyond what open_data takes, a

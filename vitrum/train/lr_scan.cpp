@@ -58,7 +58,7 @@ ScanRow try_rate(const Recipe& recipe, double lr, RunOptions options, const Scan
 // What cannot work fails before there is a directory.
 void check_possible(const Recipe& recipe) {
   check_recipe(recipe);
-  const TrainData data(scan_recipe(recipe, recipe.lr_scan[0]));
+  const TrainData data(recipe), scan(scan_recipe(recipe, recipe.lr_scan[0]));
   model_for(recipe, data.train());
 }
 

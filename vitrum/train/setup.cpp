@@ -119,8 +119,10 @@ std::array<double, 4> jitter_of(const std::vector<double>& numbers) {
 
 }  // namespace
 
-TrainData::TrainData(const Recipe& recipe) : splits_(open_data(recipe.data)) {
-  if (recipe.holdout > 0 && recipe.lr_scan.empty())  // else it is the scan's
+TrainData::TrainData(const Recipe& recipe)
+    : splits_(open_data(recipe.data, /*test_needed=*/recipe.holdout == 0)) {
+  const bool for_scan = !recipe.lr_scan.empty() && splits_.test;
+  if (recipe.holdout > 0 && !for_scan)
     std::tie(kept_, held_) =
         split_holdout(*splits_.train, recipe.holdout, static_cast<uint64_t>(recipe.seed));
   if (recipe.subset > 0) {

@@ -13,14 +13,17 @@
 
 namespace vitrum {
 
-// The two sides of a run. With a holdout, `test` is what was taken from the training images; with a
-// subset, both are cut down to it.
+// The two sides of a run. With a holdout, `test` is what was taken from the training images (where
+// a scan of learning rates does that, the run after it has the test images, if there are any); with
+// a subset, both are cut down to it.
 class TrainData {
  public:
   explicit TrainData(const Recipe& recipe);
 
   const Dataset& train() const { return some_train_ ? *some_train_ : all_train(); }
   const Dataset& test() const { return some_test_ ? *some_test_ : all_test(); }
+  // Other than those held out.
+  bool has_test_images() const { return splits_.test != nullptr; }
 
  private:
   const Dataset& all_train() const { return kept_ ? *kept_ : *splits_.train; }
