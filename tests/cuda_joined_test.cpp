@@ -165,7 +165,7 @@ class CudaJoined : public ::testing::TestWithParam<std::tuple<int64_t, DType, in
   Shape shape() const { return {kImages, kTokens, width()}; }
   Shape channels() const { return {width()}; }
   Shape rows() const { return {kImages * kTokens}; }
-  bool can_join() const { return width() <= (has(kScale) ? 512 : 1024); }
+  bool can_join() const { return width() <= 1024; }
 };
 
 TEST_P(CudaJoined, ForwardGivesTheSameBits) {
@@ -249,7 +249,7 @@ TEST_P(CudaJoined, BackwardGivesTheSameBits) {
   if (has(kAfter)) through(another_order(kTokens, width()), {}, 0);
   ASSERT_EQ(chain.joins(), chain.size() == 1 || can_join());
   if (!chain.joins()) return;
-  ASSERT_EQ(chain.adds_columns(), width() <= 512);
+  ASSERT_EQ(chain.adds_columns(), width() <= 1024);
   const TensorView columns = card.noise(channels(), DType::kF32);
   const std::vector<float> before = card.read(columns);
   chain.run_apart(), chain.run_joined(columns);

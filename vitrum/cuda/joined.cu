@@ -52,9 +52,9 @@ bool one_type(std::span<const ChainNode> chain, DType dtype) {
 
 bool suits(std::span<const ChainNode> chain, const NormChain& found) {
   const TensorView& x = chain[found.norm].io.in[0];
-  const int64_t most = (found.scale ? kMostWithSums : kMostWithBranch) * kSpan;
   return found.count > 1 && x.shape.rows() > 0 && x.shape.rows() < INT32_MAX &&
-         x.shape[-1] % 8 == 0 && x.shape[-1] <= most && one_type(chain.first(found.count), x.dtype);
+         x.shape[-1] % 8 == 0 && x.shape[-1] <= kMostWithBranch * kSpan &&
+         one_type(chain.first(found.count), x.dtype);
 }
 
 std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const ChainNode> chain) {

@@ -71,7 +71,7 @@ void with_row(DType dtype, int width, const Body& body) {
 
 // Vectors a row may have for sums of columns beside those of a norm's parameters, and for a branch:
 // more would not fit into the registers.
-constexpr int kMostWithSums = 2, kMostWithBranch = 4;
+constexpr int kMostWithBranch = 4;
 
 // Tokens of each image in another order; without a table as they are.
 struct RowOrder {

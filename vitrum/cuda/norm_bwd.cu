@@ -3,6 +3,7 @@
 #include <cassert>
 
 #include "vitrum/cuda/columns.cuh"
+#include "vitrum/cuda/mma.cuh"
 #include "vitrum/cuda/norm.cuh"
 
 namespace vitrum::cuda {
@@ -55,20 +56,48 @@ struct BackwardRows {
   const T* input;  // of ChannelScale
 };
 
-// Every sum takes eight registers a vector, each row held at least four more: how many warps a
-// processor then has room for, and whether the next row is read ahead of its use.
+// Every sum takes eight registers a vector: how many warps a processor then has room for. Rows are
+// read ahead of their use into shared memory, as many as that has room for.
 template <class T, class RowShape, int kSums, bool kBranch>
 struct BackwardShape {
   static constexpr int kVectors = RowShape::kVectors;
-  static constexpr bool kNarrow = sizeof(T) == 2;
-  static constexpr int kRoom[2][9] = {{0, 20, 12, 12, 8}, {0, 28, 20, 16, 12, 8, 8, 8, 8}};
-  static constexpr int kFewer =
-      (kSums > 2 && (kVectors > 1 || kBranch) ? 4 : 0) + (kSums > 3 ? 4 : 0);
-  static constexpr int kHeld = std::max(kRoom[kNarrow][kVectors] - kFewer, 8);
+  static constexpr int kRoom[2][9] = {{0, 20, 16, 12, 8}, {0, 28, 20, 16, 12, 8, 8, 8, 8}};
+  static constexpr int kFewer = (kSums > 2 && kBranch ? 4 : 0) + (kSums > 3 ? 4 : 0);
+  static constexpr int kHeld = std::max(kRoom[sizeof(T) == 2][kVectors] - kFewer, 8);
   static constexpr int kWarps = kHeld == 16 ? 8 : 4;
   static constexpr int kBlocks = kHeld / kWarps;
   static constexpr int kThreads = kWarps * kWarp, kRows = kThreads / RowShape::kLanes;
-  static constexpr bool kAhead = kVectors <= (kNarrow ? 4 : 2);
+  static constexpr int kOperands = kSums > 3 ? 4 : 3;
+  static constexpr size_t kBytes = kThreads * kOperands * kVectors * sizeof(Raw8<T>);  // a stage
+  static constexpr size_t kSharedOfProcessor = 200 << 10;
+  static constexpr int kStages =
+      static_cast<int>(std::clamp<size_t>(kSharedOfProcessor / (kBlocks * kBytes), 2, 4));
+};
+
+// Rows on their way into shared memory. A lane asks for its own pieces and reads no others, so
+// nobody waits for anybody else.
+template <class T, class Shape>
+struct Ahead {
+  Raw8<T>* mine;  // [stage][operand][vector], one for each thread
+  int stage = 0;
+
+  __device__ __forceinline__ Raw8<T>& at(int stage, int operand, int vector) const {
+    return mine[((stage * Shape::kOperands + operand) * Shape::kVectors + vector) *
+                Shape::kThreads];
+  }
+  __device__ __forceinline__ Eight read(int operand, int vector) const {
+    return unpack(at(stage, operand, vector));
+  }
+  __device__ __forceinline__ void ask(int stage, int operand, const T* from, int width, int lane) {
+#pragma unroll
+    for (int j = 0; j < Shape::kVectors; ++j) {
+      const int i = j * kSpan + lane * 8;
+      if (i >= width) continue;
+#pragma unroll
+      for (size_t k = 0; k < sizeof(T) / 2; ++k)
+        copy16_async(&at(stage, operand, j).part[k], reinterpret_cast<const uint4*>(from + i) + k);
+    }
+  }
 };
 
 // kSums: none, those of dw and dbias, those of the last result too, and those of dgamma.
@@ -77,42 +106,44 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kT
                                   BackwardShape<T, RowShape, kSums, kBranch>::kBlocks)
     norm_rows_back(BackwardRows<T> g) {
   using Shape = BackwardShape<T, RowShape, kSums, kBranch>;
-  constexpr bool kAhead = Shape::kAhead;
   constexpr int kVectors = RowShape::kVectors, kLanes = RowShape::kLanes;
+  constexpr int kLast = Shape::kStages - 1;
+  enum Operand { kDy, kX, kSkip, kInput };
   extern __shared__ float4 shared[];
   const int lane = threadIdx.x % kLanes, team = threadIdx.x / kLanes;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * Shape::kRows;
   const auto width = static_cast<float>(g.width);
   Eight sums[kSums == 0 ? 1 : kSums][kVectors] = {};
-  Raw8<T> next_dy[kVectors] = {}, next_x[kVectors] = {}, next_skip[kVectors] = {};
-  Raw8<T> next_input[kVectors] = {};
-  float next_mean = 0, next_rstd = 0;
-  const auto read_ahead = [&](int64_t r) {
-    if (r >= g.rows) return;
-    load_row(next_dy, g.dy + (kBranch ? g.branch.from(r) : r) * g.width, g.width, lane);
-    load_row(next_x, g.x + r * g.width, g.width, lane);
-    if (kVectors == 1 && g.dskip) load_row(next_skip, g.dskip + r * g.width, g.width, lane);
-    if (kVectors == 1 && kSums > 3) load_row(next_input, g.input + r * g.width, g.width, lane);
-    next_mean = g.mean[r], next_rstd = g.rstd[r];
+  Ahead<T, Shape> rows{reinterpret_cast<Raw8<T>*>(shared) + threadIdx.x};
+  const auto ask = [&](int stage, int64_t r) {
+    if (r < g.rows) {
+      const int64_t at = r * g.width;
+      rows.ask(stage, kDy, g.dy + (kBranch ? g.branch.from(r) * g.width : at), g.width, lane);
+      rows.ask(stage, kX, g.x + at, g.width, lane);
+      if (g.dskip) rows.ask(stage, kSkip, g.dskip + at, g.width, lane);
+      if (kSums > 3) rows.ask(stage, kInput, g.input + at, g.width, lane);
+    }
+    commit_copies();
   };
   int64_t r = static_cast<int64_t>(blockIdx.x) * Shape::kRows + team;
-  if constexpr (kAhead) read_ahead(r);
+  float next_mean = 0, next_rstd = 0;
+  const auto ask_scalars = [&](int64_t r) {
+    if (r < g.rows) next_mean = g.mean[r], next_rstd = g.rstd[r];
+  };
+#pragma unroll
+  for (int s = 0; s < kLast; ++s) ask(s, r + s * stride);
+  ask_scalars(r);
   for (; r < g.rows; r += stride) {
     const int64_t at = r * g.width;
-    if constexpr (!kAhead) read_ahead(r);
-    Raw8<T> dy[kVectors], x[kVectors], skip[kVectors], input[kVectors];
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j)
-      dy[j] = next_dy[j], x[j] = next_x[j], skip[j] = next_skip[j], input[j] = next_input[j];
+    ask(rows.stage == 0 ? kLast : rows.stage - 1, r + kLast * stride);
     RowGradient row{next_mean, next_rstd};
-    if constexpr (kAhead) read_ahead(r + stride);
-    if (kVectors > 1 && g.dskip) load_row(skip, g.dskip + at, g.width, lane);
-    if (kVectors > 1 && kSums > 3) load_row(input, g.input + at, g.width, lane);
+    ask_scalars(r + stride);
+    wait_for_all_but<kLast>();
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       const int i = j * kSpan + lane * 8;
       if (i >= g.width) continue;
-      const Eight d = unpack(dy[j]), v = unpack(x[j]), w = load8(g.w + i);
+      const Eight d = rows.read(kDy, j), v = rows.read(kX, j), w = load8(g.w + i);
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const float hat = row.hat(v.v[k]);
@@ -123,42 +154,47 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kT
         }
       }
     }
-    if (!g.dx && !kBranch) continue;
-    row.template finish<kLanes>(width);
-    const bool kept = kBranch && g.branch.drop.rng ? g.branch.kept(r) : true;
-    const int64_t to = kBranch ? g.branch.to(r) * g.width : at;
+    if (g.dx || kBranch) {
+      row.template finish<kLanes>(width);
+      const bool kept = kBranch && g.branch.drop.rng ? g.branch.kept(r) : true;
+      const int64_t to = kBranch ? g.branch.to(r) * g.width : at;
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const int i = j * kSpan + lane * 8;
-      if (i >= g.width) continue;
-      Eight d = unpack(dy[j]);
-      const Eight v = unpack(x[j]), w = load8(g.w + i), s = unpack(skip[j]);
+      for (int j = 0; j < kVectors; ++j) {
+        const int i = j * kSpan + lane * 8;
+        if (i >= g.width) continue;
+        Eight d = rows.read(kDy, j);
+        const Eight v = rows.read(kX, j), w = load8(g.w + i);
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        d.v[k] = row.dx(__fmul_rn(d.v[k], w.v[k]), row.hat(v.v[k]));
-        if (g.dskip) d.v[k] = __fadd_rn(rounded<T>(d.v[k]), s.v[k]);
-      }
-      const Raw8<T> raw = pack<T>(d);
-      if (g.dx) store_raw(g.dx + at + i, raw);
-      d = unpack(raw);
-      if constexpr (kBranch) {
-        if (g.branch.drop.rng) g.branch.template drop_row<T>(d, kept);
-        if constexpr (kSums > 3) {
-          const Eight seen = unpack(input[j]);
+        for (int k = 0; k < 8; ++k) d.v[k] = row.dx(__fmul_rn(d.v[k], w.v[k]), row.hat(v.v[k]));
+        if (g.dskip) {
+          const Eight s = rows.read(kSkip, j);
 #pragma unroll
-          for (int k = 0; k < 8; ++k) sums[3][j].v[k] = fmaf(d.v[k], seen.v[k], sums[3][j].v[k]);
-          g.branch.template scale<T>(d, i);
+          for (int k = 0; k < 8; ++k) d.v[k] = __fadd_rn(rounded<T>(d.v[k]), s.v[k]);
         }
-        store8(g.result + to + i, d);
-      }
-      if constexpr (kSums > 2)
+        const Raw8<T> raw = pack<T>(d);
+        if (g.dx) store_raw(g.dx + at + i, raw);
+        d = unpack(raw);
+        if constexpr (kBranch) {
+          if (g.branch.drop.rng) g.branch.template drop_row<T>(d, kept);
+          if constexpr (kSums > 3) {
+            const Eight seen = rows.read(kInput, j);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) sums[2][j].v[k] = __fadd_rn(sums[2][j].v[k], d.v[k]);
+            for (int k = 0; k < 8; ++k) sums[3][j].v[k] = fmaf(d.v[k], seen.v[k], sums[3][j].v[k]);
+            g.branch.template scale<T>(d, i);
+          }
+          store8(g.result + to + i, d);
+        }
+        if constexpr (kSums > 2)
+#pragma unroll
+          for (int k = 0; k < 8; ++k) sums[2][j].v[k] = __fadd_rn(sums[2][j].v[k], d.v[k]);
+      }
     }
+    rows.stage = rows.stage == kLast ? 0 : rows.stage + 1;
   }
   if constexpr (kSums == 0) return;
   let_next_begin();
   // Who had rows of the block in turn: (kSums, width) in shared memory, then this block's partials.
+  __syncthreads();
   auto* total = reinterpret_cast<float*>(shared);
   for (int turn = 0; turn < Shape::kRows; ++turn) {
     if (team == turn) {
@@ -214,8 +250,10 @@ KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {
                              static_cast<T*>(g.gradient.result.data),
                              static_cast<const T*>(g.gradient.input.data)};
   const AddToEach sink{g.dw, g.dbias, g.sums, g.gradient.dgamma, g.width};
+  const size_t shared =
+      std::max(Shape::kStages * Shape::kBytes, static_cast<size_t>(columns) * sizeof(float));
+  allow_shared_memory(norm_rows_back<T, RowShape, kSums, kBranch>, shared);
   return make_kernel([=, stream = cuda.stream()] {
-    const size_t shared = static_cast<size_t>(columns) * sizeof(float);
     norm_rows_back<T, RowShape, kSums, kBranch>
         <<<static_cast<unsigned>(blocks), Shape::kThreads, shared, stream>>>(args);
     if (kSums > 0) launch_finish(args.partials, blocks, columns, sink, stream);
@@ -224,14 +262,12 @@ KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {
 
 template <class T, class RowShape>
 KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {
-  if constexpr (RowShape::kVectors <= kMostWithSums)
+  if constexpr (RowShape::kVectors <= kMostWithBranch) {
     if (g.branch && g.gradient.input) return backward_rows<T, RowShape, 4, true>(cuda, g);
-  if constexpr (RowShape::kVectors <= kMostWithSums)
     if (g.branch && g.sums) return backward_rows<T, RowShape, 3, true>(cuda, g);
-  if constexpr (RowShape::kVectors <= kMostWithBranch)
     if (g.branch) return backward_rows<T, RowShape, 2, true>(cuda, g);
-  if constexpr (RowShape::kVectors <= kMostWithSums)
     if (g.sums) return backward_rows<T, RowShape, 3>(cuda, g);
+  }
   if (g.dw || g.dbias) return backward_rows<T, RowShape, 2>(cuda, g);
   return backward_rows<T, RowShape, 0>(cuda, g);
 }
@@ -338,7 +374,7 @@ KernelPtr lower_backward(CudaBackend& cuda, const Operands& io, const Branch& br
 bool adds_columns(const LayerNormBwd&, const Operands& io) {
   const TensorView& dy = io.in[0];
   return dy.dtype == io.in[1].dtype && row_fits(dy.shape[-1], dy.dtype) &&
-         dy.shape[-1] <= kMostWithSums * kSpan;
+         dy.shape[-1] <= kMostWithBranch * kSpan;
 }
 
 }  // namespace vitrum::cuda
