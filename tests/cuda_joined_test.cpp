@@ -266,6 +266,20 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaJoined,
                                             ::testing::Values(DType::kF32, DType::kBF16),
                                             ::testing::Values(0, 1, 2, 4, 6, 8, 5, 13, 12, 15)));
 
+// Products are added up in another order.
+void expect_alike(const std::vector<float>& got, const std::vector<float>& expected) {
+  double squares = 0, errors = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double e = expected[i], off = got[i] - e;
+    squares += e * e, errors += off * off;
+  }
+  EXPECT_LT(std::sqrt(errors), 1e-3 * std::sqrt(squares));
+  const double rms = std::sqrt(squares / static_cast<double>(expected.size()));
+  for (size_t i = 0; i < expected.size(); ++i)
+    ASSERT_NEAR(got[i], expected[i], 0.05 * (rms + std::abs(static_cast<double>(expected[i]))))
+        << i;
+}
+
 // A linear layer before the branch: its products are added up in another order, so that its result
 // may be rounded the other way here and there. Width, depth and what lies round the norm.
 class CudaLinearNorm : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int>> {
@@ -273,19 +287,6 @@ class CudaLinearNorm : public ::testing::TestWithParam<std::tuple<int64_t, int64
   void SetUp() override { SKIP_WITHOUT_CUDA(); }
   bool has(int bit) const { return (std::get<2>(GetParam()) & bit) != 0; }
   static constexpr int kBias = 1, kScale = 2, kDrop = 4, kAfter = 8;
-
-  static void expect_alike(const std::vector<float>& got, const std::vector<float>& expected) {
-    double squares = 0, errors = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      const double e = expected[i], off = got[i] - e;
-      squares += e * e, errors += off * off;
-    }
-    EXPECT_LT(std::sqrt(errors), 1e-3 * std::sqrt(squares));
-    const double rms = std::sqrt(squares / static_cast<double>(expected.size()));
-    for (size_t i = 0; i < expected.size(); ++i)
-      ASSERT_NEAR(got[i], expected[i], 0.05 * (rms + std::abs(static_cast<double>(expected[i]))))
-          << i;
-  }
 };
 
 TEST_P(CudaLinearNorm, GivesTheSame) {
@@ -330,6 +331,66 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaLinearNorm,
                          ::testing::Combine(::testing::Values(192, 256),
                                             ::testing::Values(72, 256, 1024),
                                             ::testing::Values(0, 1, 3, 5, 7, 8, 15)));
+
+// The gradient of a linear layer's input goes to the norm before it. Width, depth and what there
+// is.
+class CudaLinearNormBwd : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int>> {
+ protected:
+  void SetUp() override { SKIP_WITHOUT_CUDA(); }
+  bool has(int bit) const { return (std::get<2>(GetParam()) & bit) != 0; }
+  static constexpr int kGelu = 1, kBefore = 2, kDrop = 4, kAfter = 8;
+};
+
+TEST_P(CudaLinearNormBwd, GivesTheSame) {
+  constexpr int64_t kRows = 12 * 687;  // no multiple of a tile
+  const int64_t width = std::get<0>(GetParam()), depth = std::get<1>(GetParam());
+  const Shape shape{kRows / kTokens, kTokens, width}, deep{kRows / kTokens, kTokens, depth};
+  const Shape channels{width}, rows{kRows};
+  Card card;
+  Chain chain(card);
+  const auto given = [&](const Shape& s, DType d) { return chain.value(card.noise(s, d)); };
+  const size_t dw = chain.sum({depth, width}), dbias = chain.sum({depth});
+  size_t dy = chain.result(shape, DType::kBF16, /*inside=*/true);
+  chain.add(
+      LinearBwd{.act = has(kGelu) ? Act::kGelu : Act::kNone},
+      {given(deep, DType::kBF16), given(shape, DType::kBF16), given({depth, width}, DType::kBF16),
+       has(kGelu) ? given(deep, DType::kBF16) : chain.value({})},
+      {dy, dw, dbias});
+  if (has(kBefore)) {
+    const size_t ordered = chain.result(shape, DType::kBF16, true);
+    chain.add(another_order(kTokens, width), {dy}, {ordered});
+    dy = ordered;
+  }
+  const size_t dx = chain.result(shape, DType::kBF16, false), dscale = chain.sum(channels),
+               dshift = chain.sum(channels);
+  chain.add(LayerNormBwd{},
+            {dy, given(shape, DType::kBF16), given(channels, DType::kF32), given(rows, DType::kF32),
+             given(rows, DType::kF32), given(shape, DType::kBF16)},
+            {dx, dscale, dshift});
+  size_t last = dx;
+  if (has(kDrop)) {
+    last = chain.result(shape, DType::kBF16, /*inside=*/has(kAfter));
+    chain.add(DropPath{0.4f, 9}, {dx, chain.value(card.rng())}, {last}, 0, 0, /*only=*/false);
+  }
+  if (has(kAfter)) {
+    const size_t ordered = chain.result(shape, DType::kBF16, false);
+    chain.add(another_order(kTokens, width), {last}, {ordered}, 0, 0, /*only=*/last != dx);
+    last = ordered;
+  }
+  if (!chain.joins()) GTEST_SKIP() << "only a Hopper card has the kernel";
+  ASSERT_TRUE(chain.adds_columns());
+  const TensorView columns = card.noise(channels, DType::kF32);
+  const std::vector<float> before = card.read(columns);
+  chain.run_apart(), chain.run_joined(columns);
+  for (size_t id : {dx, last, dw, dbias, dscale, dshift})
+    expect_alike(chain.joined(id), chain.apart(id));
+  expect_near(card.read(columns), plus_columns(before, chain.joined(last)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, CudaLinearNormBwd,
+                         ::testing::Combine(::testing::Values(96, 192, 256),
+                                            ::testing::Values(72, 288, 1024),
+                                            ::testing::Values(0, 1, 2, 4, 8, 12, 15)));
 
 // The gradients of queries, keys and values, with their bias' gradient in passing.
 TEST(Cuda, AttentionAddsUpColumns) {

@@ -1,6 +1,6 @@
 // Nodes that one kernel computes: a LayerNorm with the residual branch before it, the linear layer
-// before that, and the norm's gradient with that of the branch. Each alone would pass over a whole
-// tensor.
+// before that, and the norm's gradient with that of the branch and of the layer behind the norm.
+// Each alone would pass over a whole tensor.
 #include <optional>
 
 #include "vitrum/cuda/linear_norm.h"
@@ -81,9 +81,10 @@ std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const 
 }
 
 // The gradient of the sum goes on past the branch, so others may read it.
-std::optional<NormChain> backward_chain(std::span<const ChainNode> chain) {
+std::optional<NormChain> backward_chain(const CudaBackend& cuda, std::span<const ChainNode> chain) {
   NormChain found;
   size_t i = 0;
+  if (op_at<LinearBwd>(chain, 0) && has_linear_norm_bwd(cuda, chain[0].io)) found.linear = i++;
   found.before = take<GatherTokens>(chain, i);
   if (!op_at<LayerNormBwd>(chain, i)) return {};
   if (i > 0 && (chain[i].result != 0 || chain[i].operand != 0 || !chain[i].only)) return {};
@@ -93,6 +94,11 @@ std::optional<NormChain> backward_chain(std::span<const ChainNode> chain) {
   found.scale = take<ChannelScaleBwd>(chain, i, 0, !first());
   found.after = take<GatherTokens>(chain, i, 0, !first());
   found.count = i;
+  if (found.linear) {
+    // Its kernel has no room for another sum: the branch alone saves more.
+    const Operands& norm = chain[found.norm].io;
+    if (found.scale || operand(norm.in, 5).shape != norm.in[1].shape) return {};
+  }
   return suits(chain, found) ? std::optional(found) : std::nullopt;
 }
 
@@ -109,17 +115,23 @@ struct Built {
   }
 };
 
+std::vector<int32_t> inverse(const std::vector<int32_t>& order) {
+  std::vector<int32_t> to(order.size());
+  for (size_t i = 0; i < order.size(); ++i)
+    to[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
+  return to;
+}
+
 Built build(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChain& found) {
   Built built;
-  if (found.before)
-    built.branch.from = built.order(cuda, std::get<GatherTokens>(*joined[*found.before].op).from);
-  if (found.after) {
-    const auto& from = std::get<GatherTokens>(*joined[*found.after].op).from;
-    std::vector<int32_t> to(from.size());
-    for (size_t i = 0; i < from.size(); ++i)
-      to[static_cast<size_t>(from[i])] = static_cast<int32_t>(i);
-    built.branch.to = built.order(cuda, to);
+  const auto order_of = [&](size_t node) { return std::get<GatherTokens>(*joined[node].op).from; };
+  if (found.before) {
+    // Backward, rows come out of the linear layer's product: each must find its own in the norm.
+    const bool rows_come = found.linear && op_at<LinearBwd>(joined, *found.linear);
+    const std::vector<int32_t> from = order_of(*found.before);
+    built.branch.from = built.order(cuda, rows_come ? inverse(from) : from);
   }
+  if (found.after) built.branch.to = built.order(cuda, inverse(order_of(*found.after)));
   if (found.drop) {
     const auto& op = std::get<DropPath>(*joined[*found.drop].op);
     const Operands& io = joined[*found.drop].io;
@@ -158,8 +170,14 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
                       const NormChain& found) {
   Built built = build(cuda, joined, found);
   Operands io = joined[found.norm].io;
-  if (found.before) io.in[0] = joined[0].io.in[0];
   const Operands& last = joined.back().io;
+  if (found.linear) {
+    io.column_sums = last.column_sums;
+    const auto& op = std::get<LinearBwd>(*joined[0].op);
+    return with_tables(lower_linear_norm_bwd(cuda, op, joined[0].io, io, built.branch, last.out[0]),
+                       std::move(built.tables));
+  }
+  if (found.before) io.in[0] = joined[0].io.in[0];
   BranchGradient gradient{.result = last.out[0], .input = {}};
   if (found.scale) {
     const Operands& scale = joined[*found.scale].io;
@@ -174,7 +192,7 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
 
 size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
   if (const auto found = forward_chain(*this, chain)) return found->count;
-  if (const auto found = backward_chain(chain)) return found->count;
+  if (const auto found = backward_chain(*this, chain)) return found->count;
   return 1;
 }
 
@@ -184,13 +202,13 @@ KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
       return lower_chain(*this, joined, *found, *norm);
     return lower_chain(*this, joined, *found, std::get<AddLayerNorm>(*joined[found->norm].op));
   }
-  return lower_chain(*this, joined, backward_chain(joined).value());
+  return lower_chain(*this, joined, backward_chain(*this, joined).value());
 }
 
 bool CudaBackend::adds_columns(std::span<const ChainNode> joined) const {
   if (const auto* attention = op_at<AttentionBwd>(joined, 0))
     return cuda::adds_columns(*attention, joined[0].io);
-  const auto found = backward_chain(joined);
+  const auto found = backward_chain(*this, joined);
   const size_t norm = found ? found->norm : 0;
   return op_at<LayerNormBwd>(joined, norm) && cuda::adds_columns(LayerNormBwd{}, joined[norm].io);
 }

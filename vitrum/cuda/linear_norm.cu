@@ -5,11 +5,10 @@
 // 64 columns deep each; two warpgroups multiply 64 rows each. The weights' rows arrive in an order
 // that gives a thread eight neighbouring columns of every 32: four threads, a quad, have a whole
 // row, and read and write it in pieces of 16 bytes.
-#include <dlfcn.h>
-
 #include <algorithm>
 
 #include "vitrum/cuda/linear_norm.h"
+#include "vitrum/cuda/tensor_map.h"
 #include "vitrum/cuda/tma.cuh"
 #include "vitrum/cuda/wgmma.cuh"
 
@@ -60,16 +59,6 @@ __device__ void produce(const Args& g, Shared<N>& s) {
       load_tile(g.x, s.x[ring.at], full, step * kDepth, row);
       load_all_rows(g.w, s.w[ring.at], full, step * kDepth);
     }
-}
-
-__device__ __forceinline__ uint32_t add_two(uint32_t a, uint32_t b) {
-  const __nv_bfloat162 sum = __hadd2(*reinterpret_cast<const __nv_bfloat162*>(&a),
-                                     *reinterpret_cast<const __nv_bfloat162*>(&b));
-  return *reinterpret_cast<const uint32_t*>(&sum);
-}
-__device__ __forceinline__ Raw8<bf16> add(const Raw8<bf16>& x, const Raw8<bf16>& y) {
-  const uint4 a = x.part[0], b = y.part[0];
-  return {{make_uint4(add_two(a.x, b.x), add_two(a.y, b.y), add_two(a.z, b.z), add_two(a.w, b.w))}};
 }
 
 // A thread's part of a tile: columns own to own + 7 of every 32, in rows `row` and `row` + 8.
@@ -255,30 +244,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // ---- how the copy engine sees the operands ----
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-Encode encoder() {
-  static const Encode found = [] {
-    void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    return reinterpret_cast<Encode>(driver ? dlsym(driver, "cuTensorMapEncodeTiled") : nullptr);
-  }();
-  return found;
-}
-
-// A bf16 tensor whose first dimension has no gaps, the others so many bytes apart.
-template <size_t kRank>
-CUtensorMap describe_tensor(const void* data, const cuuint64_t (&sizes)[kRank],
-                            const cuuint64_t (&apart)[kRank - 1], const cuuint32_t (&box)[kRank]) {
-  CUtensorMap map;
-  cuuint32_t steps[kRank];
-  std::fill_n(steps, kRank, 1u);
-  const CUresult status =
-      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<void*>(data), sizes,
-                apart, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) check(cudaErrorInvalidValue, "describing a tensor for copies");
-  return map;
-}
-
 CUtensorMap tiles_of(const TensorView& x) {
   const auto rows = static_cast<cuuint64_t>(x.shape.rows()),
              columns = static_cast<cuuint64_t>(x.shape[-1]);
@@ -312,14 +277,18 @@ KernelPtr launch(CudaBackend& cuda, const Args& args) {
 
 }  // namespace
 
+bool has_copy_engine(const CudaBackend& cuda) {
+  static const bool available = cuda.capability() == 90 && built() && encoder();
+  return available;
+}
+
 bool has_linear_norm(const CudaBackend& cuda, const Linear& op, const Operands& io) {
   constexpr int64_t kFewestRows = 8192;  // half of the processors would be idle with fewer
-  static const bool available = cuda.capability() == 90 && built() && encoder();
   const TensorView &x = io.in[0], &w = io.in[1];
   const bool narrow = w.shape[0] == 192 || w.shape[0] == 256;
-  return available && narrow && op.act == Act::kNone && op.drop == 0 && x.dtype == DType::kBF16 &&
-         w.dtype == DType::kBF16 && x.shape[-1] % 8 == 0 && x.shape.rows() >= kFewestRows &&
-         x.shape.rows() < INT32_MAX / 2;
+  return has_copy_engine(cuda) && narrow && op.act == Act::kNone && op.drop == 0 &&
+         x.dtype == DType::kBF16 && w.dtype == DType::kBF16 && x.shape[-1] % 8 == 0 &&
+         x.shape.rows() >= kFewestRows && x.shape.rows() < INT32_MAX / 2;
 }
 
 KernelPtr lower_linear_norm(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,

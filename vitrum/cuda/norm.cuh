@@ -69,6 +69,17 @@ void with_row(DType dtype, int width, const Body& body) {
   body(bf16{}, RowShape<8>{});
 }
 
+// Sums of eight, rounded.
+__device__ __forceinline__ uint32_t add_two(uint32_t a, uint32_t b) {
+  const __nv_bfloat162 sum = __hadd2(*reinterpret_cast<const __nv_bfloat162*>(&a),
+                                     *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&sum);
+}
+__device__ __forceinline__ Raw8<bf16> add(const Raw8<bf16>& x, const Raw8<bf16>& y) {
+  const uint4 a = x.part[0], b = y.part[0];
+  return {{make_uint4(add_two(a.x, b.x), add_two(a.y, b.y), add_two(a.z, b.z), add_two(a.w, b.w))}};
+}
+
 // Vectors a row may have for sums of columns beside those of a norm's parameters, and for a branch:
 // more would not fit into the registers.
 constexpr int kMostWithBranch = 4;

@@ -4,33 +4,10 @@
 
 #include "vitrum/cuda/columns.cuh"
 #include "vitrum/cuda/mma.cuh"
-#include "vitrum/cuda/norm.cuh"
+#include "vitrum/cuda/norm_bwd.cuh"
 
 namespace vitrum::cuda {
 namespace {
-
-// The gradient g = dy w of one row, less its projections on 1 and on the normalised row.
-// Products and sums are spelt out: paths and fused ops must agree to the bit, however the compiler
-// would contract them.
-struct RowGradient {
-  float mean, rstd;
-  float sum = 0, sum_hat = 0;  // of g and of g hat; after finish(), their means
-
-  __device__ __forceinline__ float hat(float x) const {
-    return __fmul_rn(__fsub_rn(x, mean), rstd);
-  }
-  __device__ __forceinline__ void add(float g, float hat) {
-    sum = __fadd_rn(sum, g), sum_hat = fmaf(g, hat, sum_hat);
-  }
-  template <int kLanes>
-  __device__ __forceinline__ void finish(float width) {
-    sum = __fdiv_rn(row_sum<kLanes>(sum), width);
-    sum_hat = __fdiv_rn(row_sum<kLanes>(sum_hat), width);
-  }
-  __device__ __forceinline__ float dx(float g, float hat) const {
-    return __fmul_rn(fmaf(-hat, sum_hat, __fsub_rn(g, sum)), rstd);
-  }
-};
 
 struct Backward {
   TensorView dy = {}, x = {}, dskip = {}, dx = {};
@@ -218,17 +195,6 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kT
   for (int i = threadIdx.x; i < kSums * g.width; i += Shape::kThreads)
     g.partials[static_cast<int64_t>(blockIdx.x) * kSums * g.width + i] = total[i];
 }
-
-// Sums of (.., width): each has its place, or is not wanted.
-struct AddToEach {
-  float *dw, *dbias, *result, *dgamma;
-  int64_t width;
-  __device__ void operator()(int64_t column, float sum) const {
-    float* const to =
-        column < 2 * width ? (column < width ? dw : dbias) : (column < 3 * width ? result : dgamma);
-    if (to) to[column % width] += sum;
-  }
-};
 
 template <class T, class RowShape, int kSums, bool kBranch = false>
 KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {

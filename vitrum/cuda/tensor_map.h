@@ -1,0 +1,36 @@
+// How the copy engine of Hopper sees a tensor; the driver, opened at run time, writes it down.
+#pragma once
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+
+#include "vitrum/cuda/backend.h"
+
+namespace vitrum::cuda {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+inline Encode encoder() {
+  static const Encode found = [] {
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    return reinterpret_cast<Encode>(driver ? dlsym(driver, "cuTensorMapEncodeTiled") : nullptr);
+  }();
+  return found;
+}
+
+// A bf16 tensor whose first dimension has no gaps, the others so many bytes apart.
+template <size_t kRank>
+CUtensorMap describe_tensor(const void* data, const cuuint64_t (&sizes)[kRank],
+                            const cuuint64_t (&apart)[kRank - 1], const cuuint32_t (&box)[kRank]) {
+  CUtensorMap map;
+  cuuint32_t steps[kRank];
+  std::fill_n(steps, kRank, 1u);
+  const CUresult status =
+      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<void*>(data), sizes,
+                apart, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) check(cudaErrorInvalidValue, "describing a tensor for copies");
+  return map;
+}
+
+}  // namespace vitrum::cuda
