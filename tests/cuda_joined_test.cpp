@@ -407,7 +407,10 @@ TEST(Cuda, AttentionAddsUpColumns) {
                         {40, 16, 2, 24, false},
                         {5, 50, 1, 64, true},
                         {300, 33, 2, 32, false},
-                        {3, 197, 2, 64, false}}) {
+                        {3, 197, 2, 64, false},
+                        {23, 197, 12, 64, false},
+                        {70, 130, 3, 64, false},
+                        {140, 96, 1, 64, false}}) {
     Card card;
     Chain chain(card);
     const int64_t width = s.heads * s.size;

@@ -453,6 +453,7 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
     const int64_t images = qkv.shape[0];
     if (KernelPtr kernel = tile_attention(cuda, args, images)) return kernel;
     if (KernelPtr kernel = short_attention(cuda, args, images, false)) return kernel;
+    if (KernelPtr kernel = whole_attention(cuda, args, images)) return kernel;
     if (!args.bias) {
       if (KernelPtr kernel = warpgroup_attention(cuda, args, images)) return kernel;
       if (KernelPtr kernel = launch(cuda, args, images, false)) return kernel;
@@ -463,11 +464,13 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
   });
 }
 
-// Short attention has the rows of a whole head at hand.
-bool adds_columns(const AttentionBwd& op, const Operands& io) {
-  const AttentionShape shape = shape_of(io.in[1], op.heads);
-  return io.in[1].dtype == DType::kBF16 && short_enough(shape) && shape.size % 8 == 0 &&
-         op.drop == 0;
+// Where a block has all rows of a head.
+bool adds_columns(const CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
+  const TensorView& qkv = io.in[1];
+  const AttentionShape shape = shape_of(qkv, op.heads);
+  const bool whole = whole_enough(cuda, shape, qkv.shape[0]) && !operand(io.in, 5);
+  return qkv.dtype == DType::kBF16 && shape.size % 8 == 0 && op.drop == 0 &&
+         (short_enough(shape) || whole);
 }
 
 KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
@@ -481,7 +484,7 @@ KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
                      drop_site(operand(io.in, 4), op.drop, op.site)};
   add_bias(args, operand(io.in, 5), operand(io.in, 6));
   args.dbias = operand(io.out, 1).f32();
-  if (adds_columns(op, io)) args.column_sums = io.column_sums.f32();
+  if (adds_columns(cuda, op, io)) args.column_sums = io.column_sums.f32();
   const auto summed = [&](KernelPtr& kernel) {
     return with_column_sums(cuda, std::move(kernel), io.out[0], io.column_sums);
   };
@@ -489,6 +492,7 @@ KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
     const int64_t images = qkv.shape[0];
     if (KernelPtr kernel = tile_attention_bwd(cuda, args, images)) return kernel;
     if (KernelPtr kernel = short_attention(cuda, args, images, true)) return kernel;
+    if (KernelPtr kernel = whole_attention_bwd(cuda, args, images)) return kernel;
     if (!args.bias) {
       if (KernelPtr kernel = warpgroup_attention_bwd(cuda, args, images)) return summed(kernel);
       if (KernelPtr kernel = launch(cuda, args, images, true)) return summed(kernel);

@@ -20,7 +20,7 @@ struct AttentionArgs {
   const float *bias = nullptr, *mask = nullptr;
   int masks = 1;
   float* dbias = nullptr;
-  float* column_sums = nullptr;  // (3 C), += those of dqkv; short attention only
+  float* column_sums = nullptr;  // (3 C), += those of dqkv; short and whole attention only
 };
 
 constexpr float kLog2E = 1.4426950408889634f;
@@ -106,8 +106,17 @@ KernelPtr tile_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64
 KernelPtr short_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
                           bool backward);
 
-// On sm_90, heads of 64 whose keys and values fit into shared memory, without dropout; null
-// otherwise.
+// On sm_90, 81 to 208 tokens of heads of 64, enough of them to give every processor one.
+inline bool whole_enough(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
+  return cuda.capability() == 90 && shape.size == 64 && shape.tokens > 80 && shape.tokens <= 208 &&
+         images * shape.heads >= cuda.processors() && 2 * shape.heads <= cuda.processors();
+}
+// Where whole enough, without dropout and bias; null otherwise.
+KernelPtr whole_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr whole_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+
+// On sm_90, longer ones and few heads, as long as keys and values fit into shared memory; without
+// dropout; null otherwise.
 KernelPtr warpgroup_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 KernelPtr warpgroup_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 

@@ -1,5 +1,6 @@
-// Attention with warpgroup products (sm_90), for heads of 64 values without dropout: what ViT-Ti to
-// ViT-L have. A block has one head; a warpgroup takes 64 queries (backward also 64 keys) at a time.
+// Attention with warpgroup products (sm_90), for heads of 64 values without dropout, of sequences
+// longer than those of attention_whole.cuh or too few to fill the card. A block has one head; a
+// warpgroup takes 64 queries (backward also 64 keys) at a time.
 #include <algorithm>
 
 #include "vitrum/cuda/activate.cuh"

@@ -148,7 +148,7 @@ KernelPtr lower(CudaBackend& cuda, const Copy& op, const Operands& io);
 
 // See Backend::adds_columns.
 bool adds_columns(const LayerNormBwd& op, const Operands& io);
-bool adds_columns(const AttentionBwd& op, const Operands& io);
+bool adds_columns(const CudaBackend& cuda, const AttentionBwd& op, const Operands& io);
 // The kernel, then the column sums of its result added to `sums`, unless that is null.
 KernelPtr with_column_sums(CudaBackend& cuda, KernelPtr kernel, const TensorView& result,
                            const TensorView& sums);

@@ -207,7 +207,7 @@ KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
 
 bool CudaBackend::adds_columns(std::span<const ChainNode> joined) const {
   if (const auto* attention = op_at<AttentionBwd>(joined, 0))
-    return cuda::adds_columns(*attention, joined[0].io);
+    return cuda::adds_columns(*this, *attention, joined[0].io);
   const auto found = backward_chain(*this, joined);
   const size_t norm = found ? found->norm : 0;
   return op_at<LayerNormBwd>(joined, norm) && cuda::adds_columns(LayerNormBwd{}, joined[norm].io);

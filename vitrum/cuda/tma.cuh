@@ -63,5 +63,28 @@ __device__ __forceinline__ void load_all_rows(const CUtensorMap& map, void* to, 
       "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(0)
       : "memory");
 }
+// A box from (column, row, image) on of the tensor that `map` describes; zeros for what lies
+// outside.
+__device__ __forceinline__ void load_box(const CUtensorMap& map, void* to, uint64_t* barrier,
+                                         int column, int row, int image) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5}], [%2];\n" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(image)
+      : "memory");
+}
+// The way back; what lies outside is left out.
+__device__ __forceinline__ void store_box(const CUtensorMap& map, const void* from, int column,
+                                          int row, int image) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\n"
+      "cp.async.bulk.commit_group;\n" ::"l"(&map),
+      "r"(shared_address(from)), "r"(column), "r"(row), "r"(image)
+      : "memory");
+}
+// Until shared memory is no longer needed for what this thread stored in boxes.
+__device__ __forceinline__ void wait_for_boxes() {
+  asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+}
 
 }  // namespace vitrum::cuda
