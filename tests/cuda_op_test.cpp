@@ -2,6 +2,8 @@
 // run. Built everywhere; each test skips itself where there is no card.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/support/case_maker.h"
 #include "tests/support/cuda.h"
 #include "tests/support/op_cases.h"
@@ -110,6 +112,30 @@ TEST(Cuda, LinearBackwardInParts) {
   EXPECT_EQ(difference(got.out, run_case(*reference, c).out, 1.6e-2), "");
 }
 
+// So many rows that product, bias and GELU are one kernel where the card has it: what it saves is
+// the product, what it returns has the bits of GELU of that. The last rows fill no tile, the depth
+// no stage.
+TEST(Cuda, LargeLinearWithGelu) {
+  SKIP_WITHOUT_CUDA();
+  const auto backend = cuda(/*exact=*/true);
+  Maker m(DType::kBF16, kOps);
+  const int64_t rows = 11'201, n = 1536, k = 392;
+  const HostTensor x = m.normal({rows, k}, m.compute), w = m.normal({n, k}, m.compute, 0.05);
+  const HostTensor y = m.blank({rows, n}, m.compute);
+  for (const HostTensor& bias : {m.normal({n}, m.compute), m.none()}) {
+    const OpCase plain = m.add(Linear{}, "", {x, w, bias, m.none()}, {y, m.none()});
+    const OpCase fused = m.add(Linear{.act = Act::kGelu}, "", {x, w, bias, m.none()}, {y, y});
+    const RunResult got = run_case(*backend, fused);
+    EXPECT_EQ(got.fault, "");
+    EXPECT_EQ(difference({got.out[1]}, {run_case(*backend, plain).out[0]}, 1.6e-2), "");
+    const OpCase act = m.add(Activation{.act = Act::kGelu}, "", {got.out[1]}, {y});
+    EXPECT_EQ(bit_difference({got.out[0]}, run_case(*backend, act).out), "");
+    const OpCase alone =
+        m.add(Linear{.act = Act::kGelu}, "", {x, w, bias, m.none()}, {y, m.none()});
+    EXPECT_EQ(bit_difference({run_case(*backend, alone).out[0]}, {got.out[0]}), "");
+  }
+}
+
 TEST(Cuda, FusedEqualsPlain) {
   SKIP_WITHOUT_CUDA();
   const auto backend = cuda(/*exact=*/true);
@@ -118,6 +144,33 @@ TEST(Cuda, FusedEqualsPlain) {
 }
 
 // TF32 keeps ten bits of a factor.
+// By the card's own exponential; cuda_gelu_test.cpp has the curves.
+TEST(Cuda, GeluOfEveryBf16Number) {
+  SKIP_WITHOUT_CUDA();
+  const auto backend = cuda(/*exact=*/true);
+  Maker m(DType::kBF16, kOps);
+  HostTensor x = m.blank({65'536}, m.compute);
+  for (uint32_t bits = 0; bits < 65'536; ++bits) {
+    const float value = from_bf16(static_cast<uint16_t>(bits));
+    x.values.push_back(std::isfinite(value) ? value : 0);
+  }
+  HostTensor ones = x;
+  for (double& v : ones.values) v = 1;
+  const HostTensor blank = m.blank(x.shape, m.compute);
+  const OpCase forward = m.add(Activation{.act = Act::kGelu}, "", {x}, {blank}),
+               backward = m.add(ActivationBwd{.act = Act::kGelu}, "", {ones, x}, {blank});
+  const std::vector<double> y = run_case(*backend, forward).out[0].values,
+                            slope = run_case(*backend, backward).out[0].values;
+  for (size_t i = 0; i < x.values.size(); ++i) {
+    const double v = x.values[i], phi = std::exp(-v * v / 2) / std::sqrt(2 * M_PI);
+    const double cdf = std::erfc(-v / M_SQRT2) / 2;
+    // Half the distance of bf16 numbers, and what the curve may be off; the last numbers of f32 may
+    // be zero.
+    ASSERT_NEAR(y[i], v * cdf, std::abs(v * cdf) * 0x1p-7 + 0x1p-122) << v;
+    ASSERT_NEAR(slope[i], cdf + v * phi, std::abs(cdf + v * phi) * 0x1p-8 + 0x1p-14) << v;
+  }
+}
+
 TEST(Cuda, Tf32ProductsAreClose) {
   SKIP_WITHOUT_CUDA();
   const auto backend = cuda(/*exact=*/false), reference = make_reference_backend();

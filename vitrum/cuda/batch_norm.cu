@@ -98,7 +98,7 @@ __device__ __forceinline__ float finished(float x, float scale, float shift, boo
                                           bool relu) {
   float v = rounded<T>(fmaf(x, scale, shift));
   if (add) v = rounded<T>(__fadd_rn(v, skip));
-  return relu ? activate<Act::kRelu>(v) : v;
+  return relu ? activate<Act::kRelu, float>(v) : v;
 }
 
 template <class T, bool kWide>

@@ -36,7 +36,7 @@ struct Gradient {
       const Eight x = unpack(held.saved);
 #pragma unroll
       for (int k = 0; k < 8; ++k)
-        g.v[k] = __fmul_rn(rounded<T>(g.v[k]), activation_slope<kAct>(x.v[k]));
+        g.v[k] = __fmul_rn(rounded<T>(g.v[k]), activation_slope<kAct, T>(x.v[k]));
     }
     const Raw8<T> raw = pack<T>(g);
     if (d && inside) store_raw(d + at, raw);
@@ -46,7 +46,7 @@ struct Gradient {
     const float factor = kAct == Act::kRelu ? drop.scale : drop_factor(drop, at);
     float g = factor > 0 ? rounded<T>(__fmul_rn(to_float(dy[at]), factor)) : 0.0f;
     if constexpr (kAct != Act::kNone)
-      g = rounded<T>(__fmul_rn(g, activation_slope<kAct>(to_float(saved[at]))));
+      g = rounded<T>(__fmul_rn(g, activation_slope<kAct, T>(to_float(saved[at]))));
     if (d) d[at] = from_float<T>(g);
     return g;
   }

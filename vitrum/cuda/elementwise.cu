@@ -78,7 +78,7 @@ struct Activate {
   template <class T>
   __device__ __forceinline__ void eight(Eight& a, const Eight&, int64_t first) const {
 #pragma unroll
-    for (int k = 0; k < 8; ++k) a.v[k] = activate<kAct>(a.v[k]);
+    for (int k = 0; k < 8; ++k) a.v[k] = activate<kAct, T>(a.v[k]);
     if constexpr (kDrop) {
 #pragma unroll
       for (int k = 0; k < 8; ++k) a.v[k] = rounded<T>(a.v[k]);
@@ -86,7 +86,7 @@ struct Activate {
     }
   }
   __device__ __forceinline__ float one(float a, float, int64_t i, const Mixed& y) const {
-    const float v = activate<kAct>(a);
+    const float v = y.dtype == DType::kBF16 ? activate<kAct, bf16>(a) : activate<kAct, float>(a);
     if constexpr (!kDrop) return v;
     const float factor = drop_factor(drop, i);
     return factor > 0 ? __fmul_rn(y.round(v), factor) : 0.0f;
@@ -100,13 +100,11 @@ struct ActivateBack {
   template <class T>
   __device__ __forceinline__ void eight(Eight& dy, const Eight& x, int64_t) const {
 #pragma unroll
-    for (int k = 0; k < 8; ++k) dy.v[k] = one(dy.v[k], x.v[k]);
+    for (int k = 0; k < 8; ++k) dy.v[k] = __fmul_rn(dy.v[k], activation_slope<kAct, T>(x.v[k]));
   }
-  __device__ __forceinline__ float one(float dy, float x) const {
-    return __fmul_rn(dy, activation_slope<kAct>(x));
-  }
-  __device__ __forceinline__ float one(float dy, float x, int64_t, const Mixed&) const {
-    return one(dy, x);
+  __device__ __forceinline__ float one(float dy, float x, int64_t, const Mixed& dx) const {
+    return __fmul_rn(dy, dx.dtype == DType::kBF16 ? activation_slope<kAct, bf16>(x)
+                                                  : activation_slope<kAct, float>(x));
   }
 };
 

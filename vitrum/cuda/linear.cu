@@ -1,10 +1,12 @@
 // Linear layers: cuBLASLt for the products, with the bias in its epilogue; activation and dropout
-// in one pass of ours over the result (cuBLASLt's GELU is the tanh form only).
+// in one pass of ours over the result (cuBLASLt's GELU is the tanh form only). Large layers with
+// GELU have a kernel of their own.
 #include <algorithm>
 #include <cassert>
 
 #include "vitrum/cuda/activate.cuh"
 #include "vitrum/cuda/columns.cuh"
+#include "vitrum/cuda/linear_act.h"
 #include "vitrum/cuda/linear_norm.h"
 
 namespace vitrum::cuda {
@@ -167,6 +169,7 @@ class LinearBwdKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io) {
+  if (has_linear_act(cuda, op, io)) return lower_linear_act(cuda, io);
   return std::make_unique<LinearKernel>(cuda, op, io);
 }
 

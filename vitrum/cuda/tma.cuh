@@ -87,4 +87,34 @@ __device__ __forceinline__ void wait_for_boxes() {
   asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
 }
 
+// ---- clusters: blocks that run side by side and reach each other's shared memory ----
+
+__device__ __forceinline__ int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::
+                   : "memory");
+}
+// Arrives at the barrier that block `rank` has where this one has `barrier`.
+__device__ __forceinline__ void arrive_at(uint64_t* barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+// Rows described by four numbers, from (column, 0, 0, 0, group) on: to the same place, and the same
+// barrier, of every block in `blocks`.
+__device__ __forceinline__ void load_groups(const CUtensorMap& map, void* to, uint64_t* barrier,
+                                            int column, int group, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %4, %4, %5}], [%2], %6;\n" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(0), "r"(group), "h"(blocks)
+      : "memory");
+}
+
 }  // namespace vitrum::cuda

@@ -1,0 +1,265 @@
+// A linear layer with bias and GELU in one pass (sm_90): what the product leaves in registers is
+// activated there, instead of being written, read and written again.
+//
+// A block works on tiles of 128 rows and 256 columns. One thread starts the copies of x and of the
+// weights, 64 columns deep each; two warpgroups multiply 64 rows each. Two blocks, a cluster, work
+// on neighbouring rows with the same weights: each asks for one half of them and both get both,
+// since the card's cache cannot deliver everything twice. The weights' rows arrive in an order that
+// gives a thread eight neighbouring columns of every 32, to be written in pieces of 16 bytes.
+#include "vitrum/cuda/activate.cuh"
+#include "vitrum/cuda/linear_act.h"
+#include "vitrum/cuda/tensor_map.h"
+#include "vitrum/cuda/tma.cuh"
+#include "vitrum/cuda/wgmma.cuh"
+
+// For other cards the kernels are empty, and nothing uses what is here.
+#pragma nv_diag_suppress 177
+
+namespace vitrum::cuda {
+namespace {
+
+constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup;  // one group copies
+constexpr int kTileRows = 64 * kGroups, kTileColumns = 256, kDepth = 64, kStages = 4;
+constexpr int kCluster = 2, kShare = kTileColumns / kCluster;  // of the weights, a block's
+constexpr int kBytesX = kTileRows * kSwizzledRow, kBytesW = kTileColumns * kSwizzledRow;
+
+struct Shared {
+  std::byte x[kStages][kBytesX], w[kStages][kBytesW];
+  uint64_t full[kStages], empty[kStages];
+};
+
+struct Args {
+  CUtensorMap x, w;
+  const bf16* bias;  // may be null
+  bf16 *pre, *y;     // pre: what GELU sees; may be null
+  int rows, columns;
+  int steps, tiles;  // of depth; of a cluster
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+struct Tile {
+  int row, column;
+};
+// A cluster's tile of this turn. Neighbouring clusters share rows: the weights stay in the cache.
+__device__ __forceinline__ bool take_tile(const Args& g, int turn, Tile& tile) {
+  const int clusters = static_cast<int>(gridDim.x) / kCluster, wide = g.columns / kTileColumns;
+  const int i = static_cast<int>(blockIdx.x) / kCluster + turn * clusters;
+  tile.row = (i / wide * kCluster + cluster_rank()) * kTileRows;
+  tile.column = i % wide * kTileColumns;
+  return i < g.tiles;
+}
+
+__device__ void produce(const Args& g, Shared& s) {
+  constexpr uint16_t kBoth = (1 << kCluster) - 1;
+  Ring<kStages> ring;
+  const int own = cluster_rank() * kShare;
+  Tile tile;
+  for (int turn = 0; take_tile(g, turn, tile); ++turn)
+    for (int step = 0; step < g.steps; ++step, ring.advance()) {
+      uint64_t* const full = &s.full[ring.at];
+      wait_barrier(&s.empty[ring.at], ring.parity ^ 1);
+      expect_bytes(full, kBytesX + kBytesW);
+      load_tile(g.x, s.x[ring.at], full, step * kDepth, tile.row);
+      load_groups(g.w, s.w[ring.at] + own * kSwizzledRow, full, step * kDepth,
+                  (tile.column + own) / 32, kBoth);
+    }
+}
+
+// A store without a branch around it.
+__device__ __forceinline__ void store_if(bool wanted, bf16* to, const Raw8<bf16>& raw) {
+  const uint4 v = raw.part[0];
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}\n" ::"l"(to),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(static_cast<int>(wanted)));
+}
+
+// A thread's part of a tile: columns own to own + 7 of every 32, in rows `row` and `row` + 8.
+struct Consumer {
+  static constexpr int kParts = kTileColumns / 32;
+  using Sums = float[kTileColumns / 2];
+  using Bias = Raw8<bf16>[kParts];
+  const Args& g;
+  Shared& s;
+  int group, thread;
+  int own = thread % 4 * 8;
+  Ring<kStages> ring = {};
+
+  static __device__ constexpr int at(int part, int half, int i) {
+    return 16 * part + 4 * (i / 2) + 2 * half + i % 2;
+  }
+
+  // Both blocks write into the stage of both.
+  __device__ __forceinline__ void release(int stage) {
+    if (thread < kCluster) arrive_at(&s.empty[stage], thread);
+  }
+
+  __device__ __forceinline__ void multiply(Sums& d) {
+    int before = 0;
+    for (int step = 0; step < g.steps; ++step) {
+      wait_barrier(&s.full[ring.at], ring.parity);
+      begin_products();
+#pragma unroll
+      for (int i = 0; i < kDepth / 16; ++i)
+        multiply_shared(d, describe(s.x[ring.at] + group * 64 * kSwizzledRow + 32 * i),
+                        describe(s.w[ring.at] + 32 * i), step > 0 || i > 0);
+      commit_products();
+      wait_for_products<1>();
+      if (step > 0) release(before);
+      before = ring.at;
+      ring.advance();
+    }
+    wait_for_products<0>();
+    settle(d);
+    release(before);
+  }
+
+  // Asked for before the products: a load behind the stores of the last tile would wait for them.
+  __device__ __forceinline__ void read_bias(Bias& bias, int column) const {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      bias[part] = g.bias ? load_raw(g.bias + column + 32 * part) : Raw8<bf16>{};
+  }
+
+  __device__ __forceinline__ void finish(const Sums& d, const Bias& bias, int row, int column) {
+    const int64_t to = int64_t{row} * g.columns + column, below = int64_t{8} * g.columns;
+    bf16 *const y[2] = {g.y + to, g.y + to + below}, *const pre[2] = {g.pre + to,
+                                                                      g.pre + to + below};
+    const bool inside[2] = {row < g.rows, row + 8 < g.rows};
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const Eight b = unpack(bias[part]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        Eight v;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) v.v[i] = d[at(part, half, i)] + b.v[i];
+        const Raw8<bf16> raw = pack<bf16>(v);
+        store_if(inside[half] && g.pre, pre[half] + 32 * part, raw);
+        v = unpack(raw);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) v.v[i] = activate<Act::kGelu, bf16>(v.v[i]);
+        store_if(inside[half], y[half] + 32 * part, pack<bf16>(v));
+      }
+    }
+  }
+
+  __device__ void run() {
+    const int in_tile = group * 64 + thread / kWarp * 16 + thread % kWarp / 4;
+    Sums d;
+    Bias bias;
+    Tile tile;
+    for (int turn = 0; take_tile(g, turn, tile); ++turn) {
+      read_bias(bias, tile.column + own);
+      multiply(d);
+      finish(d, bias, tile.row + in_tile, tile.column + own);
+    }
+  }
+};
+#endif
+
+// Only sm_90a has the instructions; a library built for other cards leaves the kernel empty.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ const bool kBuilt = true;
+#else
+__device__ const bool kBuilt = false;
+#endif
+
+__global__ void __launch_bounds__(kThreads, 1)
+    linear_act_kernel([[maybe_unused]] const __grid_constant__ Args g) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) std::byte memory[];
+  auto& s = *reinterpret_cast<Shared*>(memory);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i)
+      init_barrier(&s.full[i], 1), init_barrier(&s.empty[i], kGroups * kCluster);
+    publish_barriers();
+  }
+  __syncwarp();
+  sync_cluster();
+  const int group = static_cast<int>(threadIdx.x) / kGroup;
+  if (group < kGroups) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    Consumer{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+    if (threadIdx.x == kGroups * kGroup) produce(g, s);
+  }
+  // The other block may still write here.
+  __syncwarp();
+  sync_cluster();
+#endif
+}
+
+CUtensorMap tiles_of(const TensorView& x) {
+  const auto rows = static_cast<cuuint64_t>(x.shape.rows()),
+             columns = static_cast<cuuint64_t>(x.shape[-1]);
+  return describe_tensor(x.data, {columns, rows}, {columns * sizeof(bf16)}, {kDepth, kTileRows});
+}
+
+// Of every 32 rows, row 8 t + 2 i + j arrives as 8 i + 2 t + j: sums of columns 8 i + 2 t and
+// 8 i + 2 t + 1 are what thread t of a quad has.
+CUtensorMap shuffled_rows(const TensorView& w) {
+  const auto rows = static_cast<cuuint64_t>(w.shape[0]),
+             columns = static_cast<cuuint64_t>(w.shape[1]);
+  const cuuint64_t row = columns * sizeof(bf16);
+  return describe_tensor(w.data, {columns, 2, 4, 4, rows / 32}, {row, 8 * row, 2 * row, 32 * row},
+                         {kDepth, 2, 4, 4, kShare / 32});
+}
+
+bool built() {
+  bool answer = false;
+  return cudaMemcpyFromSymbol(&answer, kBuilt, sizeof answer) == cudaSuccess && answer;
+}
+
+int64_t tiles_in(const TensorView& x, const TensorView& w) {
+  return divide_up(x.shape.rows(), kTileRows * kCluster) * (w.shape[0] / kTileColumns);
+}
+
+// Whether few processors are idle in the last round.
+bool fills(const CudaBackend& cuda, int64_t tiles) {
+  constexpr int64_t kFewestRounds = 4;
+  const int64_t clusters = cuda.processors() / kCluster, rounds = divide_up(tiles, clusters);
+  return rounds >= kFewestRounds && 10 * tiles >= 9 * rounds * clusters;
+}
+
+}  // namespace
+
+bool has_linear_act(const CudaBackend& cuda, const Linear& op, const Operands& io) {
+  constexpr int64_t kLeastDepth = 384;  // with less, memory is what takes the time
+  static const bool available = cuda.capability() == 90 && built() && encoder();
+  const TensorView &x = io.in[0], &w = io.in[1], &y = io.out[0], pre = operand(io.out, 1);
+  if (!available || op.act != Act::kGelu || op.drop != 0 || !y) return false;
+  if (x.dtype != DType::kBF16 || w.dtype != DType::kBF16 || y.dtype != DType::kBF16) return false;
+  return w.shape[0] % kTileColumns == 0 && w.shape[1] >= kLeastDepth &&
+         fills(cuda, tiles_in(x, w)) && x.shape.rows() < INT32_MAX / 2 &&
+         common_alignment({x, w, y, pre, operand(io.in, 2)}) == 16;
+}
+
+KernelPtr lower_linear_act(CudaBackend& cuda, const Operands& io) {
+  const TensorView &x = io.in[0], &w = io.in[1];
+  const Args args{.x = tiles_of(x),
+                  .w = shuffled_rows(w),
+                  .bias = static_cast<const bf16*>(operand(io.in, 2).data),
+                  .pre = static_cast<bf16*>(operand(io.out, 1).data),
+                  .y = static_cast<bf16*>(io.out[0].data),
+                  .rows = static_cast<int>(x.shape.rows()),
+                  .columns = static_cast<int>(w.shape[0]),
+                  .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
+                  .tiles = static_cast<int>(tiles_in(x, w))};
+  allow_shared_memory(linear_act_kernel, sizeof(Shared));
+  const int clusters = std::min(args.tiles, cuda.processors() / kCluster);
+  return make_kernel([=, stream = cuda.stream()] {
+    cudaLaunchAttribute pairs{.id = cudaLaunchAttributeClusterDimension};
+    pairs.val.clusterDim = {kCluster, 1, 1};
+    const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(clusters * kCluster),
+                                    .blockDim = kThreads,
+                                    .dynamicSmemBytes = sizeof(Shared),
+                                    .stream = stream,
+                                    .attrs = &pairs,
+                                    .numAttrs = 1};
+    check(cudaLaunchKernelEx(&config, linear_act_kernel, args), "launching a kernel");
+  });
+}
+
+}  // namespace vitrum::cuda
