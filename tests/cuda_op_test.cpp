@@ -119,20 +119,26 @@ TEST(Cuda, LargeLinearWithGelu) {
   SKIP_WITHOUT_CUDA();
   const auto backend = cuda(/*exact=*/true);
   Maker m(DType::kBF16, kOps);
-  const int64_t rows = 11'201, n = 1536, k = 392;
-  const HostTensor x = m.normal({rows, k}, m.compute), w = m.normal({n, k}, m.compute, 0.05);
-  const HostTensor y = m.blank({rows, n}, m.compute);
-  for (const HostTensor& bias : {m.normal({n}, m.compute), m.none()}) {
-    const OpCase plain = m.add(Linear{}, "", {x, w, bias, m.none()}, {y, m.none()});
-    const OpCase fused = m.add(Linear{.act = Act::kGelu}, "", {x, w, bias, m.none()}, {y, y});
-    const RunResult got = run_case(*backend, fused);
-    EXPECT_EQ(got.fault, "");
-    EXPECT_EQ(difference({got.out[1]}, {run_case(*backend, plain).out[0]}, 1.6e-2), "");
-    const OpCase act = m.add(Activation{.act = Act::kGelu}, "", {got.out[1]}, {y});
-    EXPECT_EQ(bit_difference({got.out[0]}, run_case(*backend, act).out), "");
-    const OpCase alone =
-        m.add(Linear{.act = Act::kGelu}, "", {x, w, bias, m.none()}, {y, m.none()});
-    EXPECT_EQ(bit_difference({run_case(*backend, alone).out[0]}, {got.out[0]}), "");
+  struct Size {
+    int64_t rows, columns, depth;
+  };
+  for (const auto& [rows, n, k] :
+       {Size{11'201, 1536, 392}, {8'265, 1024, 256}, {9'001, 384, 96}, {8'200, 768, 192}}) {
+    const HostTensor x = m.normal({rows, k}, m.compute), w = m.normal({n, k}, m.compute, 0.05);
+    const HostTensor y = m.blank({rows, n}, m.compute);
+    for (const HostTensor& bias : {m.normal({n}, m.compute), m.none()}) {
+      const auto with = [&](Act act, const HostTensor& saved) {
+        return m.add(Linear{.act = act}, "", {x, w, bias, m.none()}, {y, saved});
+      };
+      const RunResult got = run_case(*backend, with(Act::kGelu, y));
+      EXPECT_EQ(got.fault, "");
+      const RunResult plain = run_case(*backend, with(Act::kNone, m.none()));
+      EXPECT_EQ(difference({got.out[1]}, {plain.out[0]}, 1.6e-2), "");
+      const OpCase act = m.add(Activation{.act = Act::kGelu}, "", {got.out[1]}, {y});
+      EXPECT_EQ(bit_difference({got.out[0]}, run_case(*backend, act).out), "");
+      const RunResult alone = run_case(*backend, with(Act::kGelu, m.none()));
+      EXPECT_EQ(bit_difference({alone.out[0]}, {got.out[0]}), "");
+    }
   }
 }
 
@@ -143,7 +149,6 @@ TEST(Cuda, FusedEqualsPlain) {
   EXPECT_EQ(fusion_fault(*backend, DType::kBF16), "");
 }
 
-// TF32 keeps ten bits of a factor.
 // By the card's own exponential; cuda_gelu_test.cpp has the curves.
 TEST(Cuda, GeluOfEveryBf16Number) {
   SKIP_WITHOUT_CUDA();
@@ -167,10 +172,12 @@ TEST(Cuda, GeluOfEveryBf16Number) {
     // Half the distance of bf16 numbers, and what the curve may be off; the last numbers of f32 may
     // be zero.
     ASSERT_NEAR(y[i], v * cdf, std::abs(v * cdf) * 0x1p-7 + 0x1p-122) << v;
-    ASSERT_NEAR(slope[i], cdf + v * phi, std::abs(cdf + v * phi) * 0x1p-8 + 0x1p-14) << v;
+    ASSERT_NEAR(slope[i], cdf + v * phi, std::abs(cdf + v * phi) * (0x1p-8 + 0x1p-11) + 0x1p-14)
+        << v;
   }
 }
 
+// TF32 keeps ten bits of a factor.
 TEST(Cuda, Tf32ProductsAreClose) {
   SKIP_WITHOUT_CUDA();
   const auto backend = cuda(/*exact=*/false), reference = make_reference_backend();

@@ -95,6 +95,14 @@ __device__ __forceinline__ void store_raw(T* p, const Raw8<T>& raw) {
 #pragma unroll
   for (size_t i = 0; i < sizeof(T) / 2; ++i) reinterpret_cast<uint4*>(p)[i] = raw.part[i];
 }
+// A store without a branch around it.
+__device__ __forceinline__ void store_if(bool wanted, bf16* to, const Raw8<bf16>& raw) {
+  const uint4 v = raw.part[0];
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}\n" ::"l"(to),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(static_cast<int>(wanted)));
+}
 __device__ __forceinline__ Eight unpack(const Raw8<bf16>& raw) { return unpack8(raw.part[0]); }
 __device__ __forceinline__ Eight unpack(const Raw8<float>& raw) {
   const uint4 a = raw.part[0], b = raw.part[1];

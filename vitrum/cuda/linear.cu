@@ -169,6 +169,7 @@ class LinearBwdKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io) {
+  if (has_linear_shallow(cuda, op, io)) return lower_linear_shallow(cuda, io);
   if (has_linear_act(cuda, op, io)) return lower_linear_act(cuda, io);
   return std::make_unique<LinearKernel>(cuda, op, io);
 }

@@ -8,6 +8,7 @@
 // gives a thread eight neighbouring columns of every 32, to be written in pieces of 16 bytes.
 #include "vitrum/cuda/activate.cuh"
 #include "vitrum/cuda/linear_act.h"
+#include "vitrum/cuda/linear_norm.h"
 #include "vitrum/cuda/tensor_map.h"
 #include "vitrum/cuda/tma.cuh"
 #include "vitrum/cuda/wgmma.cuh"
@@ -63,15 +64,6 @@ __device__ void produce(const Args& g, Shared& s) {
       load_groups(g.w, s.w[ring.at] + own * kSwizzledRow, full, step * kDepth,
                   (tile.column + own) / 32, kBoth);
     }
-}
-
-// A store without a branch around it.
-__device__ __forceinline__ void store_if(bool wanted, bf16* to, const Raw8<bf16>& raw) {
-  const uint4 v = raw.part[0];
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
-      "@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}\n" ::"l"(to),
-      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(static_cast<int>(wanted)));
 }
 
 // A thread's part of a tile: columns own to own + 7 of every 32, in rows `row` and `row` + 8.
@@ -158,13 +150,6 @@ struct Consumer {
 };
 #endif
 
-// Only sm_90a has the instructions; a library built for other cards leaves the kernel empty.
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ const bool kBuilt = true;
-#else
-__device__ const bool kBuilt = false;
-#endif
-
 __global__ void __launch_bounds__(kThreads, 1)
     linear_act_kernel([[maybe_unused]] const __grid_constant__ Args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -191,27 +176,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-CUtensorMap tiles_of(const TensorView& x) {
-  const auto rows = static_cast<cuuint64_t>(x.shape.rows()),
-             columns = static_cast<cuuint64_t>(x.shape[-1]);
-  return describe_tensor(x.data, {columns, rows}, {columns * sizeof(bf16)}, {kDepth, kTileRows});
-}
-
-// Of every 32 rows, row 8 t + 2 i + j arrives as 8 i + 2 t + j: sums of columns 8 i + 2 t and
-// 8 i + 2 t + 1 are what thread t of a quad has.
-CUtensorMap shuffled_rows(const TensorView& w) {
-  const auto rows = static_cast<cuuint64_t>(w.shape[0]),
-             columns = static_cast<cuuint64_t>(w.shape[1]);
-  const cuuint64_t row = columns * sizeof(bf16);
-  return describe_tensor(w.data, {columns, 2, 4, 4, rows / 32}, {row, 8 * row, 2 * row, 32 * row},
-                         {kDepth, 2, 4, 4, kShare / 32});
-}
-
-bool built() {
-  bool answer = false;
-  return cudaMemcpyFromSymbol(&answer, kBuilt, sizeof answer) == cudaSuccess && answer;
-}
-
 int64_t tiles_in(const TensorView& x, const TensorView& w) {
   return divide_up(x.shape.rows(), kTileRows * kCluster) * (w.shape[0] / kTileColumns);
 }
@@ -227,9 +191,8 @@ bool fills(const CudaBackend& cuda, int64_t tiles) {
 
 bool has_linear_act(const CudaBackend& cuda, const Linear& op, const Operands& io) {
   constexpr int64_t kLeastDepth = 384;  // with less, memory is what takes the time
-  static const bool available = cuda.capability() == 90 && built() && encoder();
   const TensorView &x = io.in[0], &w = io.in[1], &y = io.out[0], pre = operand(io.out, 1);
-  if (!available || op.act != Act::kGelu || op.drop != 0 || !y) return false;
+  if (!has_copy_engine(cuda) || op.act != Act::kGelu || op.drop != 0 || !y) return false;
   if (x.dtype != DType::kBF16 || w.dtype != DType::kBF16 || y.dtype != DType::kBF16) return false;
   return w.shape[0] % kTileColumns == 0 && w.shape[1] >= kLeastDepth &&
          fills(cuda, tiles_in(x, w)) && x.shape.rows() < INT32_MAX / 2 &&
@@ -238,8 +201,8 @@ bool has_linear_act(const CudaBackend& cuda, const Linear& op, const Operands& i
 
 KernelPtr lower_linear_act(CudaBackend& cuda, const Operands& io) {
   const TensorView &x = io.in[0], &w = io.in[1];
-  const Args args{.x = tiles_of(x),
-                  .w = shuffled_rows(w),
+  const Args args{.x = tiles_of(x, kDepth, kTileRows),
+                  .w = shuffled_rows(w, kDepth, kShare),
                   .bias = static_cast<const bf16*>(operand(io.in, 2).data),
                   .pre = static_cast<bf16*>(operand(io.out, 1).data),
                   .y = static_cast<bf16*>(io.out[0].data),

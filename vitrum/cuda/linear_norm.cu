@@ -57,7 +57,7 @@ __device__ void produce(const Args& g, Shared<N>& s) {
       wait_barrier(&s.empty[ring.at], ring.parity ^ 1);
       expect_bytes(full, Shared<N>::kBytesX + Shared<N>::kBytesW);
       load_tile(g.x, s.x[ring.at], full, step * kDepth, row);
-      load_all_rows(g.w, s.w[ring.at], full, step * kDepth);
+      load_groups(g.w, s.w[ring.at], full, step * kDepth, 0);
     }
 }
 
@@ -244,22 +244,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // ---- how the copy engine sees the operands ----
 
-CUtensorMap tiles_of(const TensorView& x) {
-  const auto rows = static_cast<cuuint64_t>(x.shape.rows()),
-             columns = static_cast<cuuint64_t>(x.shape[-1]);
-  return describe_tensor(x.data, {columns, rows}, {columns * sizeof(bf16)}, {kDepth, kTileRows});
-}
-
-// Of every 32 rows, row 8 t + 2 i + j arrives as 8 i + 2 t + j: sums of columns 8 i + 2 t and
-// 8 i + 2 t + 1 are what thread t of a quad has.
-CUtensorMap shuffled_rows(const TensorView& w) {
-  const auto rows = static_cast<cuuint64_t>(w.shape[0]),
-             columns = static_cast<cuuint64_t>(w.shape[1]);
-  const cuuint64_t row = columns * sizeof(bf16);
-  return describe_tensor(w.data, {columns, 2, 4, 4, rows / 32}, {row, 8 * row, 2 * row, 32 * row},
-                         {kDepth, 2, 4, 4, static_cast<cuuint32_t>(rows / 32)});
-}
-
 bool built() {
   bool answer = false;
   return cudaMemcpyFromSymbol(&answer, kBuilt, sizeof answer) == cudaSuccess && answer;
@@ -295,8 +279,8 @@ KernelPtr lower_linear_norm(CudaBackend& cuda, const Operands& linear, const Add
                             const Operands& norm, const Branch& branch) {
   const TensorView &x = linear.in[0], &w = linear.in[1];
   const int64_t rows = x.shape.rows();
-  const Args args{.x = tiles_of(x),
-                  .w = shuffled_rows(w),
+  const Args args{.x = tiles_of(x, kDepth, kTileRows),
+                  .w = shuffled_rows(w, kDepth, w.shape[0]),
                   .bias = static_cast<const bf16*>(operand(linear.in, 2).data),
                   .skip = static_cast<const bf16*>(norm.in[0].data),
                   .sum = static_cast<bf16*>(norm.out[0].data),

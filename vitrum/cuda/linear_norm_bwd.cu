@@ -355,12 +355,6 @@ __global__ void __launch_bounds__(Roles<N>::kThreads, 1)
 #endif
 }
 
-CUtensorMap tiles_of(const TensorView& x, cuuint32_t rows) {
-  const auto columns = static_cast<cuuint64_t>(x.shape[-1]);
-  return describe_tensor(x.data, {columns, static_cast<cuuint64_t>(x.shape.rows())},
-                         {columns * sizeof(bf16)}, {64, rows});
-}
-
 int64_t most_partials(const CudaBackend& cuda, int64_t width) {
   return int64_t{cuda.processors()} * kSums * width;
 }
@@ -412,7 +406,8 @@ KernelPtr lower_linear_norm_bwd(CudaBackend& cuda, const LinearBwd& op, const Op
                        .width = width};
   const auto lower_dx = [&](const TensorView& d, int64_t first, float* partials) {
     const int64_t rows = d.shape.rows();
-    args.d = tiles_of(d, kTileRows), args.w = tiles_of(w, kDepth), args.partials = partials;
+    args.d = tiles_of(d, kDepth, kTileRows), args.w = tiles_of(w, 64, kDepth),
+    args.partials = partials;
     args.first = static_cast<int>(first), args.rows = static_cast<int>(rows);
     args.tiles = static_cast<int>(divide_up(rows, kTileRows));
     args.steps = static_cast<int>(divide_up(w.shape[0], kDepth));

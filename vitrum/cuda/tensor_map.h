@@ -33,4 +33,21 @@ CUtensorMap describe_tensor(const void* data, const cuuint64_t (&sizes)[kRank],
   return map;
 }
 
+// Rows as they are, so many elements of so many at a time.
+inline CUtensorMap tiles_of(const TensorView& x, cuuint32_t depth, cuuint32_t rows) {
+  const auto columns = static_cast<cuuint64_t>(x.shape[-1]);
+  return describe_tensor(x.data, {columns, static_cast<cuuint64_t>(x.shape.rows())},
+                         {columns * sizeof(uint16_t)}, {depth, rows});
+}
+
+// Of every 32 rows, row 8 t + 2 i + j arrives as 8 i + 2 t + j: sums of columns 8 i + 2 t and
+// 8 i + 2 t + 1 are what thread t of a quad has, and so eight neighbours of the result.
+inline CUtensorMap shuffled_rows(const TensorView& w, cuuint32_t depth, int64_t rows) {
+  const auto all = static_cast<cuuint64_t>(w.shape[0]),
+             columns = static_cast<cuuint64_t>(w.shape[1]);
+  const cuuint64_t row = columns * sizeof(uint16_t);
+  return describe_tensor(w.data, {columns, 2, 4, 4, all / 32}, {row, 8 * row, 2 * row, 32 * row},
+                         {depth, 2, 4, 4, static_cast<cuuint32_t>(rows / 32)});
+}
+
 }  // namespace vitrum::cuda

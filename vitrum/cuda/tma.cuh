@@ -54,13 +54,13 @@ __device__ __forceinline__ void load_tile(const CUtensorMap& map, void* to, uint
       "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row)
       : "memory");
 }
-// The same of a matrix whose rows are described by four numbers, all rows.
-__device__ __forceinline__ void load_all_rows(const CUtensorMap& map, void* to, uint64_t* barrier,
-                                              int column) {
+// Rows described by four numbers, from (column, 0, 0, 0, group) on.
+__device__ __forceinline__ void load_groups(const CUtensorMap& map, void* to, uint64_t* barrier,
+                                            int column, int group) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4, %4, %4, %4}], [%2];\n" ::"r"(shared_address(to)),
-      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(0)
+      " [%0], [%1, {%3, %4, %4, %4, %5}], [%2];\n" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(0), "r"(group)
       : "memory");
 }
 // A box from (column, row, image) on of the tensor that `map` describes; zeros for what lies
@@ -106,8 +106,7 @@ __device__ __forceinline__ void arrive_at(uint64_t* barrier, int rank) {
       "r"(rank)
       : "memory");
 }
-// Rows described by four numbers, from (column, 0, 0, 0, group) on: to the same place, and the same
-// barrier, of every block in `blocks`.
+// The same, to the same place and the same barrier of every block in `blocks`.
 __device__ __forceinline__ void load_groups(const CUtensorMap& map, void* to, uint64_t* barrier,
                                             int column, int group, uint16_t blocks) {
   asm volatile(
