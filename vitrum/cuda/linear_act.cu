@@ -1,11 +1,13 @@
-// A linear layer with bias and GELU in one pass (sm_90): what the product leaves in registers is
-// activated there, instead of being written, read and written again.
+// A linear layer with bias and GELU in one pass (sm_90): what the product leaves is activated
+// before it leaves the processor, instead of being written, read and written again.
 //
 // A block works on tiles of 128 rows and 256 columns. One thread starts the copies of x and of the
-// weights, 64 columns deep each; two warpgroups multiply 64 rows each. Two blocks, a cluster, work
-// on neighbouring rows with the same weights: each asks for one half of them and both get both,
-// since the card's cache cannot deliver everything twice. The weights' rows arrive in an order that
-// gives a thread eight neighbouring columns of every 32, to be written in pieces of 16 bytes.
+// weights, 64 columns deep each; two warpgroups multiply 64 rows each, add the bias and leave the
+// rounded result in shared memory, where three more warps find it: they activate and store it while
+// the next tile is multiplied. Two blocks, a cluster, work on neighbouring rows with the same
+// weights: each asks for one half of them and both get both, since the card's cache cannot deliver
+// everything twice. The weights' rows arrive in an order that gives a thread eight neighbouring
+// columns of every 32, to be left in pieces of 16 bytes.
 #include "vitrum/cuda/activate.cuh"
 #include "vitrum/cuda/linear_act.h"
 #include "vitrum/cuda/linear_norm.h"
@@ -19,15 +21,22 @@
 namespace vitrum::cuda {
 namespace {
 
-constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup;  // one group copies
-constexpr int kTileRows = 64 * kGroups, kTileColumns = 256, kDepth = 64, kStages = 4;
+// The last group: a warp that copies, others that activate.
+constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup, kHelpers = 3;
+constexpr int kTileRows = 64 * kGroups, kTileColumns = 256, kDepth = 64, kStages = 3;
 constexpr int kCluster = 2, kShare = kTileColumns / kCluster;  // of the weights, a block's
 constexpr int kBytesX = kTileRows * kSwizzledRow, kBytesW = kTileColumns * kSwizzledRow;
 
+// Neighbouring rows begin 16 banks apart: eight threads write 16 bytes of two rows at a time.
+constexpr int kStagedRow = kTileColumns * sizeof(bf16) + 64;
+
 struct Shared {
   std::byte x[kStages][kBytesX], w[kStages][kBytesW];
+  std::byte staged[kTileRows][kStagedRow];  // what the activation sees
   uint64_t full[kStages], empty[kStages];
+  uint64_t left[kGroups], taken[kGroups];  // a warpgroup's rows
 };
+static_assert(sizeof(Shared) <= 232448);
 
 struct Args {
   CUtensorMap x, w;
@@ -113,11 +122,8 @@ struct Consumer {
       bias[part] = g.bias ? load_raw(g.bias + column + 32 * part) : Raw8<bf16>{};
   }
 
-  __device__ __forceinline__ void finish(const Sums& d, const Bias& bias, int row, int column) {
-    const int64_t to = int64_t{row} * g.columns + column, below = int64_t{8} * g.columns;
-    bf16 *const y[2] = {g.y + to, g.y + to + below}, *const pre[2] = {g.pre + to,
-                                                                      g.pre + to + below};
-    const bool inside[2] = {row < g.rows, row + 8 < g.rows};
+  __device__ __forceinline__ void leave(const Sums& d, const Bias& bias) {
+    std::byte* const to = s.staged[group * 64 + thread / kWarp * 16 + thread % kWarp / 4];
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const Eight b = unpack(bias[part]);
@@ -126,26 +132,62 @@ struct Consumer {
         Eight v;
 #pragma unroll
         for (int i = 0; i < 8; ++i) v.v[i] = d[at(part, half, i)] + b.v[i];
-        const Raw8<bf16> raw = pack<bf16>(v);
-        store_if(inside[half] && g.pre, pre[half] + 32 * part, raw);
-        v = unpack(raw);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) v.v[i] = activate<Act::kGelu, bf16>(v.v[i]);
-        store_if(inside[half], y[half] + 32 * part, pack<bf16>(v));
+        store8(reinterpret_cast<bf16*>(to + 8 * half * kStagedRow) + own + 32 * part, v);
       }
     }
   }
 
   __device__ void run() {
-    const int in_tile = group * 64 + thread / kWarp * 16 + thread % kWarp / 4;
     Sums d;
     Bias bias;
     Tile tile;
     for (int turn = 0; take_tile(g, turn, tile); ++turn) {
       read_bias(bias, tile.column + own);
       multiply(d);
-      finish(d, bias, tile.row + in_tile, tile.column + own);
+      wait_barrier(&s.taken[group], turn % 2 ^ 1);
+      leave(d, bias);
+      __syncwarp();
+      if (thread % kWarp == 0) arrive(&s.left[group]);
     }
+  }
+};
+
+// A warp's share of what the warpgroups leave, a row at a time: 16 bytes a thread.
+struct Helper {
+  static constexpr int kAtOnce = 4, kBatches = 64 / kAtOnce;
+  const Args& g;
+  Shared& s;
+  int helper, lane;
+
+  __device__ __forceinline__ void finish(const Tile& tile, int first) {
+    const int64_t to = int64_t{tile.row + first} * g.columns + tile.column + 8 * lane;
+    Raw8<bf16> raw[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      raw[i] = load_raw(reinterpret_cast<const bf16*>(s.staged[first + i]) + 8 * lane);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int64_t at = to + int64_t{i} * g.columns;
+      const bool inside = tile.row + first + i < g.rows;
+      store_if(inside && g.pre, g.pre + at, raw[i]);
+      Eight v = unpack(raw[i]);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v.v[k] = activate<Act::kGelu, bf16>(v.v[k]);
+      store_if(inside, g.y + at, pack<bf16>(v));
+    }
+  }
+
+  __device__ void run() {
+    Tile tile;
+    for (int turn = 0; take_tile(g, turn, tile); ++turn)
+      for (int group = 0; group < kGroups; ++group) {
+        wait_barrier(&s.left[group], turn % 2);
+        // Batches of both groups in turn: nobody has more than one too many.
+        const int begin = (helper + (kHelpers - kBatches % kHelpers) * group) % kHelpers;
+        for (int i = begin; i < kBatches; i += kHelpers) finish(tile, 64 * group + kAtOnce * i);
+        __syncwarp();
+        if (lane == 0) arrive(&s.taken[group]);
+      }
   }
 };
 #endif
@@ -158,17 +200,23 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i)
       init_barrier(&s.full[i], 1), init_barrier(&s.empty[i], kGroups * kCluster);
+    for (int i = 0; i < kGroups; ++i)
+      init_barrier(&s.left[i], kGroup / kWarp), init_barrier(&s.taken[i], kHelpers);
     publish_barriers();
   }
   __syncwarp();
   sync_cluster();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group < kGroups) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 208;\n");
     Consumer{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
-    if (threadIdx.x == kGroups * kGroup) produce(g, s);
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 88;\n");
+    const int warp = static_cast<int>(threadIdx.x) % kGroup / kWarp, lane = threadIdx.x % kWarp;
+    if (warp < kHelpers)
+      Helper{g, s, warp, lane}.run();
+    else if (lane == 0)
+      produce(g, s);
   }
   // The other block may still write here.
   __syncwarp();
