@@ -266,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaJoined,
                                             ::testing::Values(DType::kF32, DType::kBF16),
                                             ::testing::Values(0, 1, 2, 4, 6, 8, 5, 13, 12, 15)));
 
-// Products are added up in another order.
+// A product added up in another order may be rounded the other way here and there.
 void expect_alike(const std::vector<float>& got, const std::vector<float>& expected) {
   double squares = 0, errors = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -280,8 +280,7 @@ void expect_alike(const std::vector<float>& got, const std::vector<float>& expec
         << i;
 }
 
-// A linear layer before the branch: its products are added up in another order, so that its result
-// may be rounded the other way here and there. Width, depth and what lies round the norm.
+// A linear layer before the branch. Width, depth and what lies round the norm.
 class CudaLinearNorm : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int>> {
  protected:
   void SetUp() override { SKIP_WITHOUT_CUDA(); }
@@ -391,6 +390,37 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaLinearNormBwd,
                          ::testing::Combine(::testing::Values(96, 192, 256),
                                             ::testing::Values(72, 288, 1024),
                                             ::testing::Values(0, 1, 2, 4, 8, 12, 15)));
+
+// Backward through an MLP, deep and shallow: the last rows fill no tile, the depth no stage.
+TEST(Cuda, GradientThroughGelu) {
+  SKIP_WITHOUT_CUDA();
+  struct Size {
+    int64_t rows, wide, narrow;
+    bool biased;
+  };
+  for (const Size& s : {Size{11'201, 1536, 392, true},
+                        {11'201, 1536, 392, false},
+                        {8'265, 1024, 256, true},
+                        {8'265, 1024, 256, false},
+                        {9'001, 384, 96, true}}) {
+    Card card;
+    Chain chain(card);
+    const auto given = [&](const Shape& s) { return chain.value(card.noise(s, DType::kBF16)); };
+    const Shape narrow{s.rows, s.narrow}, wide{s.rows, s.wide};
+    const size_t none = chain.value({}), inner = chain.result(wide, DType::kBF16, /*inside=*/true),
+                 dx = chain.result(narrow, DType::kBF16, false);
+    const size_t dw2 = chain.sum({s.narrow, s.wide}), db2 = chain.sum({s.narrow}),
+                 dw1 = chain.sum({s.wide, s.narrow}), db1 = s.biased ? chain.sum({s.wide}) : none;
+    chain.add(LinearBwd{}, {given(narrow), given(wide), given({s.narrow, s.wide}), none, none},
+              {inner, dw2, db2});
+    chain.add(LinearBwd{.act = Act::kGelu},
+              {inner, given(narrow), given({s.wide, s.narrow}), given(wide), none}, {dx, dw1, db1});
+    if (!chain.joins()) GTEST_SKIP() << "only a Hopper card has the kernel";
+    chain.run_apart(), chain.run_joined();
+    for (size_t id : {dx, dw2, db2, dw1}) expect_alike(chain.joined(id), chain.apart(id));
+    if (s.biased) expect_alike(chain.joined(db1), chain.apart(db1));
+  }
+}
 
 // The gradients of queries, keys and values, with their bias' gradient in passing.
 TEST(Cuda, AttentionAddsUpColumns) {

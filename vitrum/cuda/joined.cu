@@ -1,8 +1,10 @@
 // Nodes that one kernel computes: a LayerNorm with the residual branch before it, the linear layer
-// before that, and the norm's gradient with that of the branch and of the layer behind the norm.
-// Each alone would pass over a whole tensor.
+// before that, the norm's gradient with that of the branch and of the layer behind the norm, and
+// the gradient of an MLP. Each alone would pass over a whole tensor.
+#include <algorithm>
 #include <optional>
 
+#include "vitrum/cuda/linear_act.h"
 #include "vitrum/cuda/linear_norm.h"
 
 namespace vitrum::cuda {
@@ -28,7 +30,8 @@ bool reorders(const GatherTokens& op, const Operands& io) {
 
 // Which node of a chain is what.
 struct NormChain {
-  std::optional<size_t> linear, before, scale, drop, after;  // before, after: changes of order
+  // behind: backward, the layer before `linear`; before, after: changes of order.
+  std::optional<size_t> behind, linear, before, scale, drop, after;
   size_t norm = 0, count = 0;
 };
 
@@ -80,11 +83,19 @@ std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const 
   return suits(chain, found) ? std::optional(found) : std::nullopt;
 }
 
+// Backward through two linear layers with GELU between them.
+bool is_mlp(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+  const auto *behind = op_at<LinearBwd>(chain, 0), *before = op_at<LinearBwd>(chain, 1);
+  return behind && before && chain[1].result == 0 && chain[1].operand == 0 && chain[1].only &&
+         has_gradient_through(cuda, *behind, chain[0].io, *before, chain[1].io);
+}
+
 // The gradient of the sum goes on past the branch, so others may read it.
 std::optional<NormChain> backward_chain(const CudaBackend& cuda, std::span<const ChainNode> chain) {
   NormChain found;
   size_t i = 0;
-  if (op_at<LinearBwd>(chain, 0) && has_linear_norm_bwd(cuda, chain[0].io)) found.linear = i++;
+  if (is_mlp(cuda, chain)) found.behind = i++;
+  if (op_at<LinearBwd>(chain, i) && has_linear_norm_bwd(cuda, chain[i].io)) found.linear = i++;
   found.before = take<GatherTokens>(chain, i);
   if (!op_at<LayerNormBwd>(chain, i)) return {};
   if (i > 0 && (chain[i].result != 0 || chain[i].operand != 0 || !chain[i].only)) return {};
@@ -166,6 +177,19 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, cons
   return with_tables(std::move(kernel), std::move(built.tables));
 }
 
+// The gradient of linear layer `linear`, and of the one behind it where there is one.
+KernelPtr lower_linear(CudaBackend& cuda, std::span<const ChainNode> joined, size_t linear,
+                       LinearParts parts = {}) {
+  const auto& op = std::get<LinearBwd>(*joined[linear].op);
+  if (linear == 0) return lower(cuda, op, joined[0].io, parts);
+  const LinearParts through = gradient_through(cuda, joined[0].io, joined[linear].io);
+  parts.to_d = through.to_d, parts.scratch = std::max(parts.scratch, through.scratch);
+  // The one behind has no memory for its dx: it makes the gradients of its parameters alone.
+  std::shared_ptr<Kernel> behind = lower(cuda, std::get<LinearBwd>(*joined[0].op), joined[0].io);
+  std::shared_ptr<Kernel> kernel = lower(cuda, op, joined[linear].io, parts);
+  return make_kernel([behind, kernel] { behind->launch(), kernel->launch(); });
+}
+
 KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
                       const NormChain& found) {
   Built built = build(cuda, joined, found);
@@ -173,8 +197,9 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
   const Operands& last = joined.back().io;
   if (found.linear) {
     io.column_sums = last.column_sums;
-    const auto& op = std::get<LinearBwd>(*joined[0].op);
-    return with_tables(lower_linear_norm_bwd(cuda, op, joined[0].io, io, built.branch, last.out[0]),
+    LinearParts parts =
+        linear_norm_bwd(cuda, joined[*found.linear].io, io, built.branch, last.out[0]);
+    return with_tables(lower_linear(cuda, joined, *found.linear, std::move(parts)),
                        std::move(built.tables));
   }
   if (found.before) io.in[0] = joined[0].io.in[0];
@@ -193,7 +218,7 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
 size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
   if (const auto found = forward_chain(*this, chain)) return found->count;
   if (const auto found = backward_chain(*this, chain)) return found->count;
-  return 1;
+  return is_mlp(*this, chain) ? 2 : 1;
 }
 
 KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
@@ -202,7 +227,8 @@ KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
       return lower_chain(*this, joined, *found, *norm);
     return lower_chain(*this, joined, *found, std::get<AddLayerNorm>(*joined[found->norm].op));
   }
-  return lower_chain(*this, joined, backward_chain(*this, joined).value());
+  if (const auto found = backward_chain(*this, joined)) return lower_chain(*this, joined, *found);
+  return lower_linear(*this, joined, 1);
 }
 
 bool CudaBackend::adds_columns(std::span<const ChainNode> joined) const {

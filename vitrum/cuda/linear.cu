@@ -7,7 +7,6 @@
 #include "vitrum/cuda/activate.cuh"
 #include "vitrum/cuda/columns.cuh"
 #include "vitrum/cuda/linear_act.h"
-#include "vitrum/cuda/linear_norm.h"
 
 namespace vitrum::cuda {
 namespace {
@@ -72,7 +71,8 @@ int64_t most_scratch(const CudaBackend& cuda) {
 
 class LinearBwdKernel final : public Kernel {
  public:
-  LinearBwdKernel(CudaBackend& cuda, const LinearBwd& op, const Operands& io, const DxKernel& to_dx)
+  LinearBwdKernel(CudaBackend& cuda, const LinearBwd& op, const Operands& io,
+                  const LinearParts& instead)
       : dy_(io.in[0]),
         x_(io.in[1]),
         w_(io.in[2]),
@@ -95,7 +95,7 @@ class LinearBwdKernel final : public Kernel {
     const size_t bytes = static_cast<size_t>(most * n) * size_of(w_.dtype);
     const size_t own = plain && !narrows_ ? 0 : (bytes + 255) / 256 * 256;
     const size_t sums =
-        std::max({column_scratch_bytes(most, n), column_scratch_bytes(last, n), to_dx.scratch});
+        std::max({column_scratch_bytes(most, n), column_scratch_bytes(last, n), instead.scratch});
     auto* scratch = static_cast<std::byte*>(cuda.scratch(own + sums));
     d_ = own == 0 ? dy_ : TensorView{scratch, dy_.shape, w_.dtype};
     partials_ = reinterpret_cast<float*>(scratch + own);
@@ -108,18 +108,21 @@ class LinearBwdKernel final : public Kernel {
             // the factor only, no draw.
             .drop = drop_site(operand(io.in, 4), op.drop, op.site)};
     for (int64_t first = 0; first < rows; first += most)
-      parts_.push_back(prepare(cuda, first, std::min(most, rows - first), to_dx));
+      parts_.push_back(prepare(cuda, first, std::min(most, rows - first), instead));
   }
 
   void launch() override {
     for (const Part& part : parts_) {
       pre_.dy = row(dy_, part.first), pre_.saved = row(saved_, part.first), pre_.rows = part.rows;
-      if (pre_.d || pre_.dbias) launch_pre_activation(pre_, partials_, stream_);
+      if (part.to_d)
+        part.to_d->launch();
+      else if (pre_.d || pre_.dbias)
+        launch_pre_activation(pre_, partials_, stream_);
       if (narrows_) launch_convert(dy_, d_, stream_);
       if (dx_) part.to_dx.launch(d_.data, w_.data, row(dx_, part.first));
       if (dw_) part.to_dw.launch(d_.data, row(x_, part.first), dw_.data);
       // Last: what it leaves in the card's cache is read next.
-      if (part.instead_of_dx) part.instead_of_dx->launch();
+      if (part.own_dx) part.own_dx->launch();
     }
   }
 
@@ -128,7 +131,7 @@ class LinearBwdKernel final : public Kernel {
   struct Part {
     int64_t first, rows;
     Gemm to_dx, to_dw;
-    KernelPtr instead_of_dx;
+    KernelPtr to_d, own_dx;
   };
 
   static std::byte* row(const TensorView& view, int64_t i) {
@@ -137,11 +140,13 @@ class LinearBwdKernel final : public Kernel {
            static_cast<size_t>(i * view.shape[-1]) * size_of(view.dtype);
   }
 
-  Part prepare(CudaBackend& cuda, int64_t first, int64_t rows, const DxKernel& to_dx) const {
-    Part part{first, rows, {}, {}, {}};
+  Part prepare(CudaBackend& cuda, int64_t first, int64_t rows, const LinearParts& instead) const {
+    Part part{first, rows, {}, {}, {}, {}};
     const int64_t n = w_.shape[0], k = w_.shape[1];
-    if (to_dx.lower)
-      part.instead_of_dx = to_dx.lower({d_.data, {rows, n}, d_.dtype}, first, partials_);
+    const TensorView d{d_.data, {rows, n}, d_.dtype};
+    auto* const scratch = reinterpret_cast<std::byte*>(partials_);
+    if (instead.to_d) part.to_d = instead.to_d(d, first, scratch);
+    if (instead.to_dx) part.own_dx = instead.to_dx(d, first, scratch);
     if (dx_)
       part.to_dx =
           cuda.gemms().prepare({.m = rows, .n = k, .k = n, .in = d_.dtype, .out = dx_.dtype},
@@ -175,12 +180,12 @@ KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io) {
 }
 
 KernelPtr lower(CudaBackend& cuda, const LinearBwd& op, const Operands& io) {
-  return std::make_unique<LinearBwdKernel>(cuda, op, io, DxKernel{});
+  return lower(cuda, op, io, {});
 }
 
-KernelPtr lower_with_dx(CudaBackend& cuda, const LinearBwd& op, const Operands& io,
-                        const DxKernel& to_dx) {
-  return std::make_unique<LinearBwdKernel>(cuda, op, io, to_dx);
+KernelPtr lower(CudaBackend& cuda, const LinearBwd& op, const Operands& io,
+                const LinearParts& instead) {
+  return std::make_unique<LinearBwdKernel>(cuda, op, io, instead);
 }
 
 }  // namespace vitrum::cuda

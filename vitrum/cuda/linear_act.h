@@ -1,6 +1,7 @@
-// A linear layer with its bias and GELU as one kernel, for Hopper and many rows.
+// Products of our own for Hopper and many rows: a linear layer with its bias and GELU, and backward
+// the gradient behind GELU with the bias' gradient.
 #pragma once
-#include "vitrum/cuda/backend.h"
+#include "vitrum/cuda/linear.h"
 
 namespace vitrum::cuda {
 
@@ -10,5 +11,26 @@ KernelPtr lower_linear_act(CudaBackend& cuda, const Operands& io);
 // Shallow ones, which writing takes longest.
 bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower_linear_shallow(CudaBackend& cuda, const Operands& io);
+
+// Two linear layers with GELU between them, backward: d = dy w times the slope of GELU at pre, and
+// dbias += the column sums of d. `turned` gets w transposed.
+struct GradientThrough {
+  TensorView dy, w, pre, d;
+  float* dbias = nullptr;  // null: not wanted
+  TensorView turned = {};
+  float* partials = nullptr;  // of the sums
+};
+bool has_deep_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w);
+KernelPtr lower_deep_gradient(CudaBackend& cuda, const GradientThrough& work);
+int64_t deep_partials(const TensorView& w, int64_t rows);  // elements
+bool has_shallow_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w);
+KernelPtr lower_shallow_gradient(CudaBackend& cuda, const GradientThrough& work);
+int64_t shallow_partials(const CudaBackend& cuda);
+
+// `behind` is the later layer, `before` the one that ends in GELU. By type and shape: memory is not
+// needed yet.
+bool has_gradient_through(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,
+                          const LinearBwd& before, const Operands& before_io);
+LinearParts gradient_through(CudaBackend& cuda, const Operands& behind, const Operands& before);
 
 }  // namespace vitrum::cuda

@@ -1,13 +1,10 @@
 // A linear layer, the residual branch it ends and the LayerNorm behind it as one kernel; the same
 // backward, where the layer's input comes from the norm. For Hopper and narrow rows.
 #pragma once
-#include <functional>
-
+#include "vitrum/cuda/linear.h"
 #include "vitrum/cuda/norm.cuh"
 
 namespace vitrum::cuda {
-
-bool has_copy_engine(const CudaBackend& cuda);  // Hopper's, and the library is built for it
 
 // By type and shape: memory is not needed yet.
 bool has_linear_norm(const CudaBackend& cuda, const Linear& op, const Operands& io);
@@ -15,20 +12,10 @@ bool has_linear_norm(const CudaBackend& cuda, const Linear& op, const Operands& 
 KernelPtr lower_linear_norm(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                             const Operands& norm, const Branch& branch);
 
-// What takes the place of a LinearBwd's product for dx: a kernel for some rows of the gradient d,
-// from row `first` on, and the scratch it may use.
-struct DxKernel {
-  size_t scratch = 0;  // bytes
-  std::function<KernelPtr(const TensorView& d, int64_t first, float* scratch)> lower;
-};
-KernelPtr lower_with_dx(CudaBackend& cuda, const LinearBwd& op, const Operands& io,
-                        const DxKernel& to_dx);
-
 bool has_linear_norm_bwd(const CudaBackend& cuda, const Operands& linear);
 // `branch` is what the norm's gradient goes through, `result` where it then goes; its `from` gives
 // the norm's row of a row of dx. norm.column_sums are those of the last result.
-KernelPtr lower_linear_norm_bwd(CudaBackend& cuda, const LinearBwd& op, const Operands& linear,
-                                const Operands& norm, const Branch& branch,
-                                const TensorView& result);
+LinearParts linear_norm_bwd(CudaBackend& cuda, const Operands& linear, const Operands& norm,
+                            const Branch& branch, const TensorView& result);
 
 }  // namespace vitrum::cuda

@@ -387,9 +387,8 @@ bool has_linear_norm_bwd(const CudaBackend& cuda, const Operands& linear) {
          rows >= kFewestRows && rows * width <= INT32_MAX;
 }
 
-KernelPtr lower_linear_norm_bwd(CudaBackend& cuda, const LinearBwd& op, const Operands& linear,
-                                const Operands& norm, const Branch& branch,
-                                const TensorView& result) {
+LinearParts linear_norm_bwd(CudaBackend& cuda, const Operands& linear, const Operands& norm,
+                            const Branch& branch, const TensorView& result) {
   const TensorView& w = linear.in[2];
   const int64_t width = w.shape[1];
   Args args{.x = static_cast<const bf16*>(norm.in[1].data),
@@ -404,17 +403,18 @@ KernelPtr lower_linear_norm_bwd(CudaBackend& cuda, const LinearBwd& op, const Op
                        .dbias = operand(norm.out, 2).f32(),
                        .result = norm.column_sums.f32(),
                        .width = width};
-  const auto lower_dx = [&](const TensorView& d, int64_t first, float* partials) {
+  const auto to_dx = [&cuda, args, sink, w](const TensorView& d, int64_t first,
+                                            std::byte* scratch) mutable {
     const int64_t rows = d.shape.rows();
-    args.d = tiles_of(d, kDepth, kTileRows), args.w = tiles_of(w, 64, kDepth),
-    args.partials = partials;
+    args.d = tiles_of(d, kDepth, kTileRows), args.w = tiles_of(w, 64, kDepth);
+    args.partials = reinterpret_cast<float*>(scratch);
     args.first = static_cast<int>(first), args.rows = static_cast<int>(rows);
     args.tiles = static_cast<int>(divide_up(rows, kTileRows));
     args.steps = static_cast<int>(divide_up(w.shape[0], kDepth));
     return launch(cuda, args, sink);
   };
-  const auto scratch = static_cast<size_t>(most_partials(cuda, width)) * sizeof(float);
-  return lower_with_dx(cuda, op, linear, {scratch, lower_dx});
+  return {.to_dx = to_dx,
+          .scratch = static_cast<size_t>(most_partials(cuda, width)) * sizeof(float)};
 }
 
 }  // namespace vitrum::cuda

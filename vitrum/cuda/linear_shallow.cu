@@ -1,13 +1,14 @@
-// A linear layer of little depth with bias and GELU, in one pass (sm_90). Such a layer is bound by
-// memory: its weights stay where they are needed, and nothing is written that is read again.
+// A linear layer of little depth with bias and GELU, and the gradient behind GELU with the bias'
+// gradient, each in one pass (sm_90). Such products are bound by memory: the weights stay where
+// they are needed, and nothing is written that is read again.
 //
 // A block has some columns of the result for good: their weights, at most 256 deep, are in shared
-// memory. One thread starts the copies of x, 64 rows at a time; two warpgroups take them in turn,
-// so that one multiplies while the other activates. The weights' rows arrive in an order that gives
-// a thread eight neighbouring columns of every 32, to be written in pieces of 16 bytes.
+// memory. One thread starts the copies of x, 64 rows at a time; two or three warpgroups take them
+// in turn, so that one multiplies while another activates. The weights' rows arrive in an order
+// that gives a thread eight neighbouring columns of every 32, to be written in pieces of 16 bytes.
 #include "vitrum/cuda/activate.cuh"
+#include "vitrum/cuda/columns.cuh"
 #include "vitrum/cuda/linear_act.h"
-#include "vitrum/cuda/linear_norm.h"
 #include "vitrum/cuda/tensor_map.h"
 #include "vitrum/cuda/tma.cuh"
 #include "vitrum/cuda/wgmma.cuh"
@@ -18,65 +19,106 @@
 namespace vitrum::cuda {
 namespace {
 
-constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup;  // one group copies
-constexpr int kTileRows = 64, kDepth = 64, kMostSteps = 4, kStages = 3;
+constexpr int kGroup = 128, kTileRows = 64, kDepth = 64, kMostSteps = 4;
+constexpr int64_t kFewestRows = 8192;   // half of the processors would be idle with fewer
+constexpr int64_t kMostColumns = 2048;  // with more, few blocks lie below each other
 
-template <int N>
-struct Shared {
+// N columns a block, forward or backward: how many warpgroups work, with how many registers. One
+// more copies.
+template <int N, bool kBack>
+struct Form {
+  static constexpr int kColumns = N, kParts = N / 32;
+  static constexpr bool kBackward = kBack;
+  static constexpr int kGroups = kBack ? 3 : 2, kThreads = (kGroups + 1) * kGroup;
+  static constexpr int kRegisters = kBack ? 160 : 232, kOthers = kBack ? 24 : 40;
+  static constexpr int kStages = kBack ? 4 : 3;
   static constexpr int kBytesX = kTileRows * kSwizzledRow, kBytesW = N * kSwizzledRow;  // a step's
-  std::byte w[kMostSteps][kBytesW], x[kStages][kMostSteps][kBytesX];
-  uint64_t weights, full[kStages], empty[kStages];
+  struct Shared {
+    std::byte w[kMostSteps][kBytesW], x[kStages][kMostSteps][kBytesX];
+    float sums[kBack ? kGroups * kGroup / kWarp : 1][N];
+    uint64_t weights, full[kStages], empty[kStages];
+  };
 };
 
 struct Args {
   CUtensorMap x, w;
-  const bf16* bias;  // may be null
-  bf16 *pre, *y;     // pre: what GELU sees; may be null
+  const bf16 *bias, *seen;  // forward, may be null; backward, what GELU saw
+  bf16 *pre, *y;            // pre: forward, what GELU sees; may be null
+  float* partials;  // backward: column sums of y, one row for each row of blocks; may be null
   int rows, columns;
   int steps, tiles;  // of depth; of rows
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // Blocks side by side have the same rows: the cache delivers them but once.
-template <int N>
 struct Place {
   int wide, column, at, apart;
-  explicit __device__ Place(const Args& g)
-      : wide(g.columns / N),
-        column(static_cast<int>(blockIdx.x) % wide * N),
+  __device__ Place(const Args& g, int columns)
+      : wide(g.columns / columns),
+        column(static_cast<int>(blockIdx.x) % wide * columns),
         at(static_cast<int>(blockIdx.x) / wide),
         apart(static_cast<int>(gridDim.x) / wide) {}
   __device__ __forceinline__ int tile(int turn) const { return at + turn * apart; }
 };
 
-template <int N>
-__device__ void produce(const Args& g, Shared<N>& s) {
-  const Place<N> place(g);
-  expect_bytes(&s.weights, g.steps * Shared<N>::kBytesW);
+template <class F>
+__device__ void produce(const Args& g, typename F::Shared& s) {
+  const Place place(g, F::kColumns);
+  expect_bytes(&s.weights, g.steps * F::kBytesW);
   for (int step = 0; step < g.steps; ++step)
     load_groups(g.w, s.w[step], &s.weights, step * kDepth, place.column / 32);
-  Ring<kStages> ring;
+  Ring<F::kStages> ring;
   for (int turn = 0; place.tile(turn) < g.tiles; ++turn, ring.advance()) {
     wait_barrier(&s.empty[ring.at], ring.parity ^ 1);
-    expect_bytes(&s.full[ring.at], g.steps * Shared<N>::kBytesX);
+    expect_bytes(&s.full[ring.at], g.steps * F::kBytesX);
     for (int step = 0; step < g.steps; ++step)
       load_tile(g.x, s.x[ring.at][step], &s.full[ring.at], step * kDepth,
                 place.tile(turn) * kTileRows);
   }
 }
 
+// The sum of every column over the eight rows that lanes 4 apart have: each keeps that of one.
+__device__ __forceinline__ float sum_rows(const Eight& x, int lane) {
+  float four[4], two[2];
+  const auto add = [lane](float low, float high, int bit) {
+    const bool upper = (lane & bit) != 0;
+    return (upper ? high : low) + __shfl_xor_sync(0xffffffffu, upper ? low : high, bit);
+  };
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four[i] = add(x.v[i], x.v[i + 4], 16);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) two[i] = add(four[i], four[i + 2], 8);
+  return add(two[0], two[1], 4);
+}
+
 // A thread's part of a tile: columns own to own + 7 of every 32, in rows `row` and `row` + 8.
-template <int N>
+template <class F>
 struct Consumer {
-  static constexpr int kParts = N / 32;
-  using Sums = float[N / 2];
+  static constexpr int kParts = F::kParts;
+  using Sums = float[F::kColumns / 2];
+  using Seen = Raw8<bf16>[2][kParts];
   const Args& g;
-  Shared<N>& s;
+  typename F::Shared& s;
   int group, thread;
-  int own = thread % 4 * 8;
+  int own = thread % 4 * 8, lane = thread % kWarp;
+  Place place{g, F::kColumns};
+  Raw8<bf16> bias[kParts] = {};
+  float columns[kParts] = {};
 
   static __device__ constexpr int at(int part, int half, int i) {
     return 16 * part + 4 * (i / 2) + 2 * half + i % 2;
+  }
+  __device__ __forceinline__ int64_t where(int row, int part) const {
+    return int64_t{row} * g.columns + place.column + own + 32 * part;
+  }
+
+  // Asked for before the products. Rows beyond the last one take its values, and are not stored.
+  __device__ __forceinline__ void read_seen(Seen& seen, int row) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        seen[half][part] = load_raw(g.seen + where(min(row + 8 * half, g.rows - 1), part));
   }
 
   __device__ __forceinline__ void multiply(Sums& d, int stage) {
@@ -93,10 +135,7 @@ struct Consumer {
     if (thread == 0) arrive(&s.empty[stage]);
   }
 
-  __device__ __forceinline__ void finish(const Sums& d, const Raw8<bf16> (&bias)[kParts], int row,
-                                         int column) {
-    const int64_t to = int64_t{row} * g.columns + column, below = int64_t{8} * g.columns;
-    const bool inside[2] = {row < g.rows, row + 8 < g.rows};
+  __device__ __forceinline__ void activate_tile(const Sums& d, int row) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const Eight b = unpack(bias[part]);
@@ -106,76 +145,134 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < 8; ++i) v.v[i] = d[at(part, half, i)] + b.v[i];
         const Raw8<bf16> raw = pack<bf16>(v);
-        const int64_t here = to + half * below + 32 * part;
-        store_if(inside[half] && g.pre, g.pre + here, raw);
+        const int64_t to = where(row + 8 * half, part);
+        const bool inside = row + 8 * half < g.rows;
+        store_if(inside && g.pre, g.pre + to, raw);
         v = unpack(raw);
 #pragma unroll
         for (int i = 0; i < 8; ++i) v.v[i] = activate<Act::kGelu, bf16>(v.v[i]);
-        store_if(inside[half], g.y + here, pack<bf16>(v));
+        store_if(inside, g.y + to, pack<bf16>(v));
       }
     }
   }
 
-  __device__ void run() {
-    const Place<N> place(g);
-    const int column = place.column + own, row = thread / kWarp * 16 + thread % kWarp / 4;
-    Raw8<bf16> bias[kParts];
+  // As Gradient in columns.cu.
+  __device__ __forceinline__ void slope_tile(const Sums& d, const Seen& seen, int row) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      Eight both = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Eight x = unpack(seen[half][part]);
+        Eight v;
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          v.v[i] = __fmul_rn(rounded<bf16>(d[at(part, half, i)]),
+                             activation_slope<Act::kGelu, bf16>(x.v[i]));
+        const Raw8<bf16> raw = pack<bf16>(v);
+        const bool inside = row + 8 * half < g.rows;
+        store_if(inside, g.y + where(row + 8 * half, part), raw);
+        v = unpack(raw);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) both.v[i] += inside ? v.v[i] : 0.0f;
+      }
+      columns[part] += sum_rows(both, lane);
+    }
+  }
+
+  // Whose sums they are in turn.
+  __device__ __forceinline__ void leave_columns() {
+    const int mine = own + (lane & 16 ? 4 : 0) + (lane & 8 ? 2 : 0) + (lane & 4 ? 1 : 0);
+    constexpr int kWarps = F::kGroups * kGroup / kWarp;
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
-      bias[part] = g.bias ? load_raw(g.bias + column + 32 * part) : Raw8<bf16>{};
+      s.sums[group * (kGroup / kWarp) + thread / kWarp][32 * part + mine] = columns[part];
+    asm volatile("bar.sync 1, %0;\n" ::"n"(F::kGroups * kGroup) : "memory");
+    const int column = group * kGroup + thread;
+    if (column >= F::kColumns) return;
+    float total = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) total += s.sums[warp][column];
+    g.partials[int64_t{place.at} * g.columns + place.column + column] = total;
+  }
+
+  __device__ void run() {
+    const int in_tile = thread / kWarp * 16 + lane / 4;
+    if (g.bias)
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        bias[part] = load_raw(g.bias + place.column + own + 32 * part);
     wait_barrier(&s.weights, 0);
-    Sums d;
-    Ring<kStages> ring;
+    Ring<F::kStages> ring;
     for (int turn = 0; place.tile(turn) < g.tiles; ++turn, ring.advance()) {
-      if (turn % kGroups != group) continue;
-      wait_barrier(&s.full[ring.at], ring.parity);
-      multiply(d, ring.at);
-      finish(d, bias, place.tile(turn) * kTileRows + row, column);
+      if (turn % F::kGroups != group) continue;
+      const int row = place.tile(turn) * kTileRows + in_tile;
+      Sums d;
+      if constexpr (F::kBackward) {
+        Seen seen;
+        read_seen(seen, row);
+        wait_barrier(&s.full[ring.at], ring.parity);
+        multiply(d, ring.at);
+        slope_tile(d, seen, row);
+      } else {
+        wait_barrier(&s.full[ring.at], ring.parity);
+        multiply(d, ring.at);
+        activate_tile(d, row);
+      }
+    }
+    if constexpr (F::kBackward) {
+      let_next_begin();
+      if (g.partials) leave_columns();
     }
   }
 };
 #endif
 
-template <int N>
-__global__ void __launch_bounds__(kThreads, 1)
+template <class F>
+__global__ void __launch_bounds__(F::kThreads, 1)
     linear_shallow([[maybe_unused]] const __grid_constant__ Args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::byte memory[];
-  auto& s = *reinterpret_cast<Shared<N>*>(memory);
+  auto& s = *reinterpret_cast<typename F::Shared*>(memory);
   if (threadIdx.x == 0) {
     init_barrier(&s.weights, 1);
-    for (int i = 0; i < kStages; ++i) init_barrier(&s.full[i], 1), init_barrier(&s.empty[i], 1);
+    for (int i = 0; i < F::kStages; ++i) init_barrier(&s.full[i], 1), init_barrier(&s.empty[i], 1);
     publish_barriers();
   }
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
-  if (group < kGroups) {
-    take_registers<232>();
-    Consumer<N>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
+  if (group < F::kGroups) {
+    take_registers<F::kRegisters>();
+    Consumer<F>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else {
-    give_registers<40>();
-    if (threadIdx.x == kGroups * kGroup) produce(g, s);
+    give_registers<F::kOthers>();
+    if (threadIdx.x == F::kGroups * kGroup) produce<F>(g, s);
   }
 #endif
 }
 
-template <int N>
+// Blocks below each other, of as many as the card has processors.
+template <class F>
+int blocks_high(const CudaBackend& cuda, const Args& args) {
+  return std::min(args.tiles, cuda.processors() / (args.columns / F::kColumns));
+}
+
+template <class F>
 KernelPtr launch(CudaBackend& cuda, const TensorView& w, Args args) {
-  args.w = shuffled_rows(w, kDepth, N);
-  allow_shared_memory(linear_shallow<N>, sizeof(Shared<N>));
-  const int wide = args.columns / N, high = std::min(args.tiles, cuda.processors() / wide);
-  return launch_kernel(cuda, linear_shallow<N>, static_cast<unsigned>(wide * high), kThreads,
-                       sizeof(Shared<N>), args);
+  args.w = shuffled_rows(w, kDepth, F::kColumns);
+  allow_shared_memory(linear_shallow<F>, sizeof(typename F::Shared));
+  const int blocks = blocks_high<F>(cuda, args) * (args.columns / F::kColumns);
+  return launch_kernel(cuda, linear_shallow<F>, static_cast<unsigned>(blocks), F::kThreads,
+                       sizeof(typename F::Shared), args);
 }
 
 }  // namespace
 
 bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  constexpr int64_t kFewestRows = 8192;  // half of the processors would be idle with fewer
   const TensorView &x = io.in[0], &w = io.in[1], &y = io.out[0], pre = operand(io.out, 1);
   if (!has_copy_engine(cuda) || op.act != Act::kGelu || op.drop != 0 || !y) return false;
   if (x.dtype != DType::kBF16 || w.dtype != DType::kBF16 || y.dtype != DType::kBF16) return false;
-  return (w.shape[0] % 256 == 0 || w.shape[0] % 192 == 0) && w.shape[0] <= 2048 &&
+  return (w.shape[0] % 256 == 0 || w.shape[0] % 192 == 0) && w.shape[0] <= kMostColumns &&
          w.shape[1] <= kMostSteps * kDepth && x.shape.rows() >= kFewestRows &&
          x.shape.rows() < INT32_MAX / 2 &&
          common_alignment({x, w, y, pre, operand(io.in, 2)}) == 16;
@@ -191,7 +288,38 @@ KernelPtr lower_linear_shallow(CudaBackend& cuda, const Operands& io) {
                   .columns = static_cast<int>(w.shape[0]),
                   .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
                   .tiles = static_cast<int>(divide_up(x.shape.rows(), kTileRows))};
-  return w.shape[0] % 256 == 0 ? launch<256>(cuda, w, args) : launch<192>(cuda, w, args);
+  return w.shape[0] % 256 == 0 ? launch<Form<256, false>>(cuda, w, args)
+                               : launch<Form<192, false>>(cuda, w, args);
+}
+
+using Back = Form<128, true>;
+
+bool has_shallow_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w) {
+  const int64_t rows = dy.shape.rows();
+  return has_copy_engine(cuda) && w.shape[1] % Back::kColumns == 0 && w.shape[1] <= kMostColumns &&
+         w.shape[0] <= kMostSteps * kDepth && rows >= kFewestRows && rows < INT32_MAX / 2;
+}
+
+int64_t shallow_partials(const CudaBackend& cuda) {
+  return int64_t{cuda.processors()} * Back::kColumns;
+}
+
+KernelPtr lower_shallow_gradient(CudaBackend& cuda, const GradientThrough& work) {
+  const int64_t rows = work.dy.shape.rows(), columns = work.w.shape[1];
+  const Args args{.x = tiles_of(work.dy, kDepth, kTileRows),
+                  .seen = static_cast<const bf16*>(work.pre.data),
+                  .y = static_cast<bf16*>(work.d.data),
+                  .partials = work.dbias ? work.partials : nullptr,
+                  .rows = static_cast<int>(rows),
+                  .columns = static_cast<int>(columns),
+                  .steps = static_cast<int>(divide_up(work.w.shape[0], kDepth)),
+                  .tiles = static_cast<int>(divide_up(rows, kTileRows))};
+  std::shared_ptr<Kernel> kernel = launch<Back>(cuda, work.turned, args);
+  return make_kernel(
+      [=, high = blocks_high<Back>(cuda, args), to = work.dbias, stream = cuda.stream()] {
+        kernel->launch();
+        if (args.partials) launch_finish(args.partials, high, columns, AddToColumns{to}, stream);
+      });
 }
 
 }  // namespace vitrum::cuda

@@ -1,0 +1,23 @@
+// A linear layer, and kernels of its own for some of them: what it does with the tensors beside it
+// costs more there than its product.
+#pragma once
+#include <functional>
+
+#include "vitrum/cuda/backend.h"
+
+namespace vitrum::cuda {
+
+bool has_copy_engine(const CudaBackend& cuda);  // Hopper's, and the library is built for it
+
+// What takes the place of parts of a LinearBwd.
+struct LinearParts {
+  // A kernel for some rows of d, the gradient behind the activation, from row `first` on.
+  using Lower = std::function<KernelPtr(const TensorView& d, int64_t first, std::byte* scratch)>;
+  Lower to_d;          // in place of the pass over dy
+  Lower to_dx;         // in place of the product for dx
+  size_t scratch = 0;  // bytes that either may use while it runs
+};
+KernelPtr lower(CudaBackend& cuda, const LinearBwd& op, const Operands& io,
+                const LinearParts& instead);
+
+}  // namespace vitrum::cuda
