@@ -41,7 +41,7 @@ std::vector<int> readers(const Graph& g, std::span<const Value> outputs) {
 }
 
 // Nodes from `first` on, each reading a result of the one before it, as the backend judges them.
-constexpr size_t kMostJoined = 5;
+constexpr size_t kMostJoined = 7;
 std::vector<ChainNode> chain_from(const Graph& g, size_t first,
                                   const std::vector<int>& readers_of) {
   std::vector<ChainNode> chain;
