@@ -454,6 +454,7 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
     if (KernelPtr kernel = tile_attention(cuda, args, images)) return kernel;
     if (KernelPtr kernel = short_attention(cuda, args, images, false)) return kernel;
     if (KernelPtr kernel = whole_attention(cuda, args, images)) return kernel;
+    if (KernelPtr kernel = long_attention(cuda, args, images)) return kernel;
     if (!args.bias) {
       if (KernelPtr kernel = warpgroup_attention(cuda, args, images)) return kernel;
       if (KernelPtr kernel = launch(cuda, args, images, false)) return kernel;

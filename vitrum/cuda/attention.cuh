@@ -106,14 +106,20 @@ KernelPtr tile_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64
 KernelPtr short_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
                           bool backward);
 
-// On sm_90, 81 to 208 tokens of heads of 64, enough of them to give every processor one.
+// On sm_90, heads of 64, enough of them to give every processor one.
+inline bool many_heads(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
+  return cuda.capability() == 90 && shape.size == 64 && images * shape.heads >= cuda.processors() &&
+         2 * shape.heads <= cuda.processors();
+}
+// Such that two lie in shared memory: 81 to 208 tokens.
 inline bool whole_enough(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
-  return cuda.capability() == 90 && shape.size == 64 && shape.tokens > 80 && shape.tokens <= 208 &&
-         images * shape.heads >= cuda.processors() && 2 * shape.heads <= cuda.processors();
+  return shape.tokens > 80 && shape.tokens <= 208 && many_heads(cuda, shape, images);
 }
 // Where whole enough, without dropout and bias; null otherwise.
 KernelPtr whole_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 KernelPtr whole_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+// 209 to 600 tokens of many heads, likewise.
+KernelPtr long_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 
 // On sm_90, longer ones and few heads, as long as keys and values fit into shared memory; without
 // dropout; null otherwise.

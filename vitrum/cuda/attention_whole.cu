@@ -27,19 +27,9 @@ struct Memory {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// What was done before is seen by who has a later number.
-__device__ __forceinline__ int count_up(int* counter) {
-  int before;
-  asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;\n"
-               : "=r"(before)
-               : "r"(shared_address(counter))
-               : "memory");
-  return before;
-}
-
 template <int N>
 struct Forward {
-  static constexpr int kSteps = (N + 15) / 16, kStages = Memory<N>::kStages;
+  static constexpr int kStages = Memory<N>::kStages;
   const ForwardArgs& args;
   Memory<N>& memory;
   int head, part, group, tokens, tiles, count;
@@ -63,40 +53,6 @@ struct Forward {
     if (turn + kStages < count) copy(turn + kStages, stage);
   }
 
-  struct Sums {
-    float top[2], sum[2];
-  };
-  // Scores to weights that are yet to be divided by their sum.
-  __device__ __forceinline__ Sums softmax(float (&s)[N / 2]) const {
-    if (tokens > N - 8)
-      hide_behind<N / 2 - 4>(s);
-    else if (tokens < N)
-      hide_behind<0>(s);
-    Sums of;
-    float top[4], sum[4] = {};  // in each half of the rows of even and of odd columns
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) top[i % 4] = i < 4 ? s[i] : fmaxf(top[i % 4], s[i]);
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      of.top[half] = quad_max(fmaxf(top[2 * half], top[2 * half + 1])) * kScale;
-    const float shift[2] = {of.top[0] * -kLog2E, of.top[1] * -kLog2E};
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i)
-      sum[i % 4] += s[i] = exp2_approx(fmaf(s[i], kScale * kLog2E, shift[i % 4 / 2]));
-    of.sum[0] = sum[0] + sum[1], of.sum[1] = sum[2] + sum[3];
-    return of;
-  }
-  template <int kFirst>
-  __device__ __forceinline__ void hide_behind(float (&s)[N / 2]) const {
-#pragma unroll
-    for (int i = kFirst; i < N / 2; ++i)
-      if (i / 4 * 8 + lane % 4 * 2 + i % 2 >= tokens) s[i] = -INFINITY;
-  }
-  static __device__ __forceinline__ FragmentA weights(const float (&s)[N / 2], int step) {
-    if (16 * step + 16 <= N) return operand_of(s + 8 * step);
-    return {{pack2(s[N / 2 - 4], s[N / 2 - 3]), pack2(s[N / 2 - 2], s[N / 2 - 1]), 0, 0}};
-  }
-
   // after() is called while the scores are under way.
   template <class After>
   __device__ __forceinline__ void tile(const Turns& turn, int image, const After& after) const {
@@ -111,48 +67,23 @@ struct Forward {
     after();
     wait_for_products<0>();
     settle(s);
-    Sums of = {{0, 0}, {1, 1}};
-    if (real) of = softmax(s);
-    FragmentA p[kSteps];
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) p[i] = weights(s, i);
-    const uint32_t v = uniform(place_of(from.v));
-    begin_products();
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i)
-      multiply_rows(o, p[i], describe_place(v + 16 * i * kRowPlaces), i > 0);
-    commit_products();
-    float factor[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float sum = quad_sum(of.sum[half]);
-      const int at = row + lane / 4 + 8 * half;
-      factor[half] = 1 / sum;
-      if (float* lse = args.tile.attention.lse; lse && lane % 4 == 0 && at < tokens)
-        lse[(int64_t{image} * args.tile.attention.shape.heads + head) * tokens + at] =
-            of.top[half] + logf(sum);
+    RowSums of = {{0, 0}, {1, 1}};
+    if (real) {
+      if (tokens < N) hide_behind(s, tokens);
+      softmax<N, false>(of, s, o);
     }
+    weigh_values<N>(o, s, uniform(place_of(from.v)), false);
+    float factor[2], *lse = args.tile.attention.lse;
+    if (lse) lse += (int64_t{image} * args.tile.attention.shape.heads + head) * tokens;
+    finish_softmax(factor, of, lse, row, tokens);
     wait_for_products<0>();
     settle(o);
     sync_warpgroup(group);  // the queries have been used
     if (!real) return;
-    put(q + (row % kTile) * kSwizzledRow, o, factor, row);
-    publish_shared();
-    __syncwarp();
-    if (lane == 0) store_box(args.y, q + (row % kTile) * kSwizzledRow, head * kHead, row, image);
+    std::byte* const own = q + row % kTile * kSwizzledRow;
+    put_rows(own, o, factor, N - row, memory.unused);
+    if (lane == 0) store_box(args.y, own, head * kHead, row, image);
   }
-  // 16 rows of results in place of this warp's queries.
-  __device__ __forceinline__ void put(std::byte* to, float (&o)[32], const float (&factor)[2],
-                                      int row) const {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) o[i] *= factor[i % 4 / 2];
-    const bool has_place = row + lane % 16 < N;
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      store_four(has_place ? swizzled(to, lane % 16, 2 * j + lane / 16) : memory.unused,
-                 operand_of(o + 8 * j).r);
-  }
-
   __device__ void run() const {
     int last_turn = -1, last_stage = 0;
     for (Turns turn(count, tiles, kStages, group); turn.going(); turn.advance()) {

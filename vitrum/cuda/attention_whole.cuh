@@ -31,6 +31,108 @@ __device__ __forceinline__ void score_places(float (&s)[kCount], uint32_t a, uin
     multiply_shared(s, describe_place(a + 2 * step), describe_place(b + 2 * step), step > 0);
 }
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// What was done before is seen by who has a later number.
+__device__ __forceinline__ int count_up(int* counter) {
+  int before;
+  asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;\n"
+               : "=r"(before)
+               : "r"(shared_address(counter))
+               : "memory");
+  return before;
+}
+#endif
+
+// Of a thread's two rows of scores: the highest, times kScale, and the sum of their exponentials.
+struct RowSums {
+  float top[2], sum[2];
+};
+// Scores of N keys to weights that are yet to be divided by their sum. Those of further keys give
+// o, the sum of values so far, the same scale.
+template <int N, bool kFurther>
+__device__ __forceinline__ void softmax(RowSums& of, float (&s)[N / 2],
+                                        [[maybe_unused]] float (&o)[32]) {
+  float top[4], sum[4] = {};  // in each half of the rows of even and of odd columns
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) top[i % 4] = i < 4 ? s[i] : fmaxf(top[i % 4], s[i]);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float before = of.top[half];
+    of.top[half] = quad_max(fmaxf(top[2 * half], top[2 * half + 1])) * kScale;
+    if constexpr (kFurther) {
+      of.top[half] = fmaxf(of.top[half], before);
+      const float factor = exp2_approx((before - of.top[half]) * kLog2E);
+      of.sum[half] *= factor;
+#pragma unroll
+      for (int i = 2 * half; i < 32; i += 4) o[i] *= factor, o[i + 1] *= factor;
+    }
+  }
+  const float shift[2] = {of.top[0] * -kLog2E, of.top[1] * -kLog2E};
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i)
+    sum[i % 4] += s[i] = exp2_approx(fmaf(s[i], kScale * kLog2E, shift[i % 4 / 2]));
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    of.sum[half] = (kFurther ? of.sum[half] : 0) + sum[2 * half] + sum[2 * half + 1];
+}
+// Scores behind the last of `keys` count for nothing.
+template <int kFirst, int kCount>
+__device__ __forceinline__ void hide_from(float (&s)[kCount], int keys) {
+#pragma unroll
+  for (int i = kFirst; i < kCount; ++i)
+    if (i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2 >= keys) s[i] = -INFINITY;
+}
+template <int kCount>
+__device__ __forceinline__ void hide_behind(float (&s)[kCount], int keys) {
+  if (keys > 2 * kCount - 8)
+    hide_from<kCount - 4>(s, keys);
+  else
+    hide_from<0>(s, keys);
+}
+// o (64, 64) = or += weights by the rows at v. Products are 16 deep, N may be 8 more than that.
+template <int N>
+__device__ __forceinline__ void weigh_values(float (&o)[32], const float (&s)[N / 2], uint32_t v,
+                                             bool add) {
+  constexpr int kSteps = (N + 15) / 16;
+  FragmentA p[kSteps];
+#pragma unroll
+  for (int i = 0; i < N / 16; ++i) p[i] = operand_of(s + 8 * i);
+  if constexpr (N % 16 != 0)
+    p[kSteps - 1] = {{pack2(s[N / 2 - 4], s[N / 2 - 3]), pack2(s[N / 2 - 2], s[N / 2 - 1]), 0, 0}};
+  begin_products();
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i)
+    multiply_rows(o, p[i], describe_place(v + 16 * i * kRowPlaces), add || i > 0);
+  commit_products();
+}
+// The factors that end the softmax; log-sum-exps of the head, from `row` on, on their way.
+__device__ __forceinline__ void finish_softmax(float (&factor)[2], const RowSums& of, float* lse,
+                                               int row, int tokens) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float sum = quad_sum(of.sum[half]);
+    const int at = row + lane / 4 + 8 * half;
+    factor[half] = 1 / sum;
+    if (lse && lane % 4 == 0 && at < tokens) lse[at] = of.top[half] + logf(sum);
+  }
+}
+
+// 16 rows of results into shared memory, for the copy engine; those behind `places` to a spare 16
+// bytes.
+__device__ __forceinline__ void put_rows(std::byte* to, float (&o)[32], const float (&factor)[2],
+                                         int places = 16, std::byte* spare = nullptr) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) o[i] *= factor[i % 4 / 2];
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+    store_four(lane % 16 < places ? swizzled(to, lane % 16, 2 * j + lane / 16) : spare,
+               operand_of(o + 8 * j).r);
+  publish_shared();
+  __syncwarp();
+}
+
 // A block's work: tiles of images in an order that warpgroups go through three steps at a time.
 struct Turns {
   int count, tiles, stages;  // images of this block, tiles of one, images in shared memory
@@ -69,9 +171,13 @@ inline CUtensorMap rows_of_heads(const void* data, int64_t columns, int64_t toke
                          {static_cast<cuuint32_t>(kHead), static_cast<cuuint32_t>(box), 1u});
 }
 
-inline bool fits_whole(const CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  return whole_enough(cuda, args.shape, images) && !args.drop.rng && !args.bias && !args.mask &&
+// Whether these kernels know what is asked for, of as many tokens as they have room for.
+inline bool whole_heads(const CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  return many_heads(cuda, args.shape, images) && !args.drop.rng && !args.bias && !args.mask &&
          args.out && images < INT32_MAX && built() && encoder();
+}
+inline bool fits_whole(const CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  return whole_enough(cuda, args.shape, images) && whole_heads(cuda, args, images);
 }
 
 }  // namespace vitrum::cuda
