@@ -440,7 +440,9 @@ TEST(Cuda, AttentionAddsUpColumns) {
                         {3, 197, 2, 64, false},
                         {23, 197, 12, 64, false},
                         {70, 130, 3, 64, false},
-                        {140, 96, 1, 64, false}}) {
+                        {140, 96, 1, 64, false},
+                        {12, 577, 12, 64, false},
+                        {27, 257, 5, 64, false}}) {
     Card card;
     Chain chain(card);
     const int64_t width = s.heads * s.size;

@@ -469,9 +469,10 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
 bool adds_columns(const CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
   const TensorView& qkv = io.in[1];
   const AttentionShape shape = shape_of(qkv, op.heads);
-  const bool whole = whole_enough(cuda, shape, qkv.shape[0]) && !operand(io.in, 5);
+  const int64_t images = qkv.shape[0];
+  const bool whole = whole_enough(cuda, shape, images) || long_enough(cuda, shape, images);
   return qkv.dtype == DType::kBF16 && shape.size % 8 == 0 && op.drop == 0 &&
-         (short_enough(shape) || whole);
+         (short_enough(shape) || (whole && !operand(io.in, 5)));
 }
 
 KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
@@ -494,6 +495,7 @@ KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
     if (KernelPtr kernel = tile_attention_bwd(cuda, args, images)) return kernel;
     if (KernelPtr kernel = short_attention(cuda, args, images, true)) return kernel;
     if (KernelPtr kernel = whole_attention_bwd(cuda, args, images)) return kernel;
+    if (KernelPtr kernel = long_attention_bwd(cuda, args, images)) return kernel;
     if (!args.bias) {
       if (KernelPtr kernel = warpgroup_attention_bwd(cuda, args, images)) return summed(kernel);
       if (KernelPtr kernel = launch(cuda, args, images, true)) return summed(kernel);

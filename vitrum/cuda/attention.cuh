@@ -20,7 +20,7 @@ struct AttentionArgs {
   const float *bias = nullptr, *mask = nullptr;
   int masks = 1;
   float* dbias = nullptr;
-  float* column_sums = nullptr;  // (3 C), += those of dqkv; short and whole attention only
+  float* column_sums = nullptr;  // (3 C), += those of dqkv; short, whole and long attention only
 };
 
 constexpr float kLog2E = 1.4426950408889634f;
@@ -115,11 +115,16 @@ inline bool many_heads(const CudaBackend& cuda, const AttentionShape& shape, int
 inline bool whole_enough(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
   return shape.tokens > 80 && shape.tokens <= 208 && many_heads(cuda, shape, images);
 }
+// Such that two of their four operands do: 209 to 600.
+inline bool long_enough(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
+  return shape.tokens > 208 && shape.tokens <= 600 && many_heads(cuda, shape, images);
+}
 // Where whole enough, without dropout and bias; null otherwise.
 KernelPtr whole_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 KernelPtr whole_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
-// 209 to 600 tokens of many heads, likewise.
+// Where long enough, likewise.
 KernelPtr long_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr long_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 
 // On sm_90, longer ones and few heads, as long as keys and values fit into shared memory; without
 // dropout; null otherwise.

@@ -175,10 +175,8 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
 }  // namespace
 
 KernelPtr long_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  const int tokens = args.shape.tokens;
-  if (tokens <= kMostWhole || tokens > 200 * kSlots || !whole_heads(cuda, args, images))
-    return nullptr;
-  const auto padded = [&](int n) { return divide_up(tokens, n) * n; };
+  if (!long_enough(cuda, args.shape, images) || !whole_heads(cuda, args, images)) return nullptr;
+  const auto padded = [&](int n) { return divide_up(args.shape.tokens, n) * n; };
   return padded(200) <= padded(144) ? launch<200>(cuda, args, images)
                                     : launch<144>(cuda, args, images);
 }
