@@ -220,61 +220,48 @@ __device__ __forceinline__ void key_step(float (&dk)[32], float (&dv)[32], const
   settle(dk), settle(dv);
 }
 
-// Where a block keeps things. Whole: all four operands of a head lie in shared memory, and tiles
-// are parts of them. Else two at a time, with tiles of their own for each warpgroup.
-template <bool kWhole>
+// Two operands of a head lie in shared memory as a whole, of the others a tile for each warpgroup.
 struct BackwardMemory {
-  std::byte *q, *k, *v, *dy;  // not whole: k and v make room for q and dy after the first pass
+  std::byte* whole[2];  // keys and values, then queries and dy
   std::byte* tiles;
   float *lse, *delta;
 
-  __device__ BackwardMemory(int rows, int tile_count, int groups) {
-    const int matrix = rows * kSwizzledRow;
-    k = aligned_memory(), v = k + matrix;
-    q = kWhole ? v + matrix : k, dy = q + matrix;
-    tiles = dy + matrix;
-    lse = reinterpret_cast<float*>(tiles + (kWhole ? 0 : 2 * groups * kTileBytes));
-    delta = lse + tile_count * kTile;
-  }
+  __device__ BackwardMemory(int rows, int tile_count, int groups)
+      : whole{aligned_memory(), aligned_memory() + rows * kSwizzledRow},
+        tiles(whole[1] + rows * kSwizzledRow),
+        lse(reinterpret_cast<float*>(tiles + 2 * groups * kTileBytes)),
+        delta(lse + tile_count * kTile) {}
 };
 
-template <bool kWhole>
 __device__ void backward(const AttentionArgs& args) {
   const AttentionShape shape = args.shape;
   const int rows = (shape.tokens + 15) / 16 * 16, tiles = (shape.tokens + kTile - 1) / kTile;
   const int groups = blockDim.x / kGroup, group = threadIdx.x / kGroup,
             thread = threadIdx.x % kGroup;
-  const BackwardMemory<kWhole> memory(rows, tiles, groups);
+  const BackwardMemory memory(rows, tiles, groups);
   const BackwardViews at =
       backward_views(args, blockIdx.x / shape.heads, static_cast<int>(blockIdx.x % shape.heads));
   const int start = blockIdx.y * groups + group, stride = gridDim.y * groups;
   const float scale = rsqrtf(static_cast<float>(kHead)), scale_log2 = scale * kLog2E;
   const int warp_row = thread / kWarp * 16 + thread % kWarp / 4;
-  const auto fill_two = [&](std::byte* to_a, Rows a, std::byte* to_b, Rows b) {
-    fill(to_a, a, 0, rows, shape.tokens, threadIdx.x, blockDim.x);
-    fill(to_b, b, 0, rows, shape.tokens, threadIdx.x, blockDim.x);
+  const auto fill_whole = [&](Rows a, Rows b) {
+    fill(memory.whole[0], a, 0, rows, shape.tokens, threadIdx.x, blockDim.x);
+    fill(memory.whole[1], b, 0, rows, shape.tokens, threadIdx.x, blockDim.x);
   };
-  // A warpgroup's rows of two operands; where they lie whole, they are there already.
-  std::byte* const own = memory.tiles + 2 * group * kTileBytes;
-  const auto first_tile = [&](std::byte* whole, int tile) {
-    return kWhole ? whole + tile * kTileBytes : own;
-  };
-  const auto second_tile = [&](std::byte* whole, int tile) {
-    return kWhole ? whole + tile * kTileBytes : own + kTileBytes;
-  };
+  std::byte* const own[2] = {memory.tiles + 2 * group * kTileBytes,
+                             memory.tiles + (2 * group + 1) * kTileBytes};
   const auto fill_tile = [&](Rows a, Rows b, int tile) {
-    if (kWhole || tile >= tiles) return;
-    fill(own, a, tile * kTile, kTile, shape.tokens, thread, kGroup);
-    fill(own + kTileBytes, b, tile * kTile, kTile, shape.tokens, thread, kGroup);
+    if (tile >= tiles) return;
+    fill(own[0], a, tile * kTile, kTile, shape.tokens, thread, kGroup);
+    fill(own[1], b, tile * kTile, kTile, shape.tokens, thread, kGroup);
   };
   const auto tile_ready = [&] {
-    if (kWhole) return;
     finish_fill();
     sync_warpgroup(group);
   };
+  const auto whole_at = [&](int i, int first) { return memory.whole[i] + first * kSwizzledRow; };
 
-  fill_two(memory.k, at.k, memory.v, at.v);
-  if (kWhole) fill_two(memory.q, at.q, memory.dy, at.dy);
+  fill_whole(at.k, at.v);
   fill_tile(at.q, at.dy, start);
   row_terms<8>(at, shape, args.lse + int64_t{blockIdx.x} * shape.tokens, tiles * kTile, memory.lse,
                memory.delta);
@@ -287,35 +274,31 @@ __device__ void backward(const AttentionArgs& args) {
     const float lse[2] = {memory.lse[row], memory.lse[row + 8]},
                 delta[2] = {memory.delta[row], memory.delta[row + 8]};
     in_chunks(rows, [&]<int N>(int first) {
-      query_step<N>(dq, first_tile(memory.q, tile), second_tile(memory.dy, tile),
-                    memory.k + first * kSwizzledRow, memory.v + first * kSwizzledRow, first,
-                    shape.tokens, scale_log2, lse, delta);
+      query_step<N>(dq, own[0], own[1], whole_at(0, first), whole_at(1, first), first, shape.tokens,
+                    scale_log2, lse, delta);
     });
     wait_for_products<0>();
     settle(dq);
-    if (!kWhole) sync_warpgroup(group);
+    sync_warpgroup(group);
     fill_tile(at.q, at.dy, tile + stride);
     store_rows(at.dqkv, shape.qkv_stride(), dq, scale, scale, row, shape.tokens);
     tile_ready();
   }
 
-  if (!kWhole) {
-    __syncthreads();
-    fill_two(memory.q, at.q, memory.dy, at.dy);
-    fill_tile(at.k, at.v, start);
-    finish_fill();
-    __syncthreads();
-  }
+  __syncthreads();
+  fill_whole(at.q, at.dy);
+  fill_tile(at.k, at.v, start);
+  finish_fill();
+  __syncthreads();
   for (int tile = start; tile < tiles; tile += stride) {
     float dk[32], dv[32];
     clear(dk), clear(dv);
     const int row = tile * kTile + warp_row;
     in_chunks(rows, [&]<int N>(int first) {
-      key_step<N>(dk, dv, first_tile(memory.k, tile), second_tile(memory.v, tile),
-                  memory.q + first * kSwizzledRow, memory.dy + first * kSwizzledRow, scale_log2,
+      key_step<N>(dk, dv, own[0], own[1], whole_at(0, first), whole_at(1, first), scale_log2,
                   memory.lse + first, memory.delta + first);
     });
-    if (!kWhole) sync_warpgroup(group);
+    sync_warpgroup(group);
     fill_tile(at.k, at.v, tile + stride);
     store_rows(at.dqkv + shape.y_stride(), shape.qkv_stride(), dk, scale, scale, row, shape.tokens);
     store_rows(at.dqkv + 2 * shape.y_stride(), shape.qkv_stride(), dv, 1, 1, row, shape.tokens);
@@ -333,10 +316,9 @@ __global__ void __launch_bounds__(3 * kGroup) forward_kernel([[maybe_unused]] At
 }
 
 // Two warpgroups a processor with the registers they want were as fast as three without.
-template <bool kWhole>
 __global__ void __launch_bounds__(2 * kGroup) backward_kernel([[maybe_unused]] AttentionArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  backward<kWhole>(args);
+  backward(args);
 #endif
 }
 
@@ -402,25 +384,14 @@ KernelPtr warpgroup_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, 
   const int64_t heads = images * args.shape.heads, tiles = divide_up(args.shape.tokens, kTile);
   const auto rows = static_cast<size_t>(divide_up(args.shape.tokens, 16) * 16);
   const size_t terms = 2 * sizeof(float) * static_cast<size_t>(tiles * kTile);
-  // The last tile of the last operand may reach beyond its rows.
-  const size_t beyond = (static_cast<size_t>(tiles * kTile) - rows) * kSwizzledRow;
-  const size_t whole = 4 * rows * kSwizzledRow + std::max(terms, beyond) + kSlack;
-  const auto launch_as = [&](auto kernel, const Spread& plan) {
-    allow_shared_memory(kernel, plan.bytes);
-    return launch_kernel(cuda, kernel, dim3(static_cast<unsigned>(heads), plan.blocks_a_head),
-                         dim3(static_cast<unsigned>(plan.groups * kGroup)), plan.bytes, args);
-  };
   Spread plan;
-  if (2 * whole <= cuda.shared_memory()) {
-    const bool few = heads < cuda.processors();
-    return launch_as(
-        backward_kernel<true>,
-        {.groups = 1, .blocks_a_head = few ? static_cast<unsigned>(tiles) : 1u, .bytes = whole});
-  }
   if (!spread(cuda, 2, heads, static_cast<int>(tiles), 2 * rows * kSwizzledRow + terms + kSlack,
               2 * kTileBytes, plan))
     return nullptr;
-  return launch_as(backward_kernel<false>, plan);
+  allow_shared_memory(backward_kernel, plan.bytes);
+  return launch_kernel(cuda, backward_kernel,
+                       dim3(static_cast<unsigned>(heads), plan.blocks_a_head),
+                       dim3(static_cast<unsigned>(plan.groups * kGroup)), plan.bytes, args);
 }
 
 }  // namespace vitrum::cuda
