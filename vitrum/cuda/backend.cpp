@@ -243,7 +243,8 @@ class CapturedSequence final : public Sequence {
     cudaEvent_t start = nullptr, stop = nullptr;
     check(cudaEventCreate(&start), "an event"), check(cudaEventCreate(&stop), "an event");
     check(cudaStreamSynchronize(stream_), "waiting for the card");
-    const ProfilerRange range(static_cast<const NamedKernel&>(*kernels_[i]).name());
+    const auto* named = dynamic_cast<const NamedKernel*>(kernels_[i].get());
+    const ProfilerRange range(named ? named->name() : "joined");
     check(cudaEventRecord(start, stream_), "an event");
     kernels_[i]->launch();
     check(cudaGetLastError(), "launching a kernel");
