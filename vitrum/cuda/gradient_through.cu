@@ -47,30 +47,26 @@ bool has_gradient_through(const CudaBackend& cuda, const LinearBwd& behind, cons
   if (before.act != Act::kGelu || before.drop != 0) return false;
   for (const TensorView& view : {dy, w, io.out[0], saved, before_io.in[2]})
     if (view.dtype != DType::kBF16) return false;
-  return w.shape[0] % 8 == 0 &&
-         (has_shallow_gradient(cuda, dy, w) || has_deep_gradient(cuda, dy, w));
+  return has_shallow_gradient(cuda, dy, w);
 }
 
 LinearParts gradient_through(CudaBackend& cuda, const Operands& behind, const Operands& before) {
   const TensorView dy = behind.in[0], w = behind.in[2], pre = before.in[3];
-  const bool shallow = has_shallow_gradient(cuda, dy, w);
-  const int64_t partials = shallow ? shallow_partials(cuda) : deep_partials(w, dy.shape.rows());
   const auto to_d = [=, &cuda, dbias = operand(before.out, 2).f32()](
                         const TensorView& d, int64_t first, std::byte* scratch) {
     const int64_t rows = d.shape[0];
     const GradientThrough work{.dy = rows_of(dy, first, rows),
-                               .w = w,
+                               .turned = {scratch, {w.shape[1], w.shape[0]}, w.dtype},
                                .pre = rows_of(pre, first, rows),
                                .d = d,
                                .dbias = dbias,
-                               .turned = {scratch, {w.shape[1], w.shape[0]}, w.dtype},
                                .partials = reinterpret_cast<float*>(scratch + turned_bytes(w))};
     std::shared_ptr<Kernel> turn = lower_transpose(cuda, w, work.turned);
-    std::shared_ptr<Kernel> multiply =
-        shallow ? lower_shallow_gradient(cuda, work) : lower_deep_gradient(cuda, work);
+    std::shared_ptr<Kernel> multiply = lower_shallow_gradient(cuda, work);
     return make_kernel([turn, multiply] { turn->launch(), multiply->launch(); });
   };
-  return {.to_d = to_d, .scratch = turned_bytes(w) + static_cast<size_t>(partials) * sizeof(float)};
+  return {.to_d = to_d,
+          .scratch = turned_bytes(w) + static_cast<size_t>(shallow_partials(cuda)) * sizeof(float)};
 }
 
 }  // namespace vitrum::cuda

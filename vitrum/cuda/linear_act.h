@@ -13,19 +13,15 @@ bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operand
 KernelPtr lower_linear_shallow(CudaBackend& cuda, const Operands& io);
 
 // Two linear layers with GELU between them, backward: d = dy w times the slope of GELU at pre, and
-// dbias += the column sums of d. `turned` gets w transposed.
+// dbias += the column sums of d.
 struct GradientThrough {
-  TensorView dy, w, pre, d;
-  float* dbias = nullptr;  // null: not wanted
-  TensorView turned = {};
-  float* partials = nullptr;  // of the sums
+  TensorView dy, turned, pre, d;  // turned: w transposed
+  float* dbias = nullptr;         // null: not wanted
+  float* partials = nullptr;      // of the sums
 };
-bool has_deep_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w);
-KernelPtr lower_deep_gradient(CudaBackend& cuda, const GradientThrough& work);
-int64_t deep_partials(const TensorView& w, int64_t rows);  // elements
-bool has_shallow_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w);
 KernelPtr lower_shallow_gradient(CudaBackend& cuda, const GradientThrough& work);
-int64_t shallow_partials(const CudaBackend& cuda);
+bool has_shallow_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w);
+int64_t shallow_partials(const CudaBackend& cuda);  // elements
 
 // `behind` is the later layer, `before` the one that ends in GELU. By type and shape: memory is not
 // needed yet.

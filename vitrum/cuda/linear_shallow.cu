@@ -273,8 +273,8 @@ bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operand
   if (!has_copy_engine(cuda) || op.act != Act::kGelu || op.drop != 0 || !y) return false;
   if (x.dtype != DType::kBF16 || w.dtype != DType::kBF16 || y.dtype != DType::kBF16) return false;
   return (w.shape[0] % 256 == 0 || w.shape[0] % 192 == 0) && w.shape[0] <= kMostColumns &&
-         w.shape[1] <= kMostSteps * kDepth && x.shape.rows() >= kFewestRows &&
-         x.shape.rows() < INT32_MAX / 2 &&
+         w.shape[1] <= kMostSteps * kDepth && w.shape[1] % 8 == 0 &&
+         x.shape.rows() >= kFewestRows && x.shape.rows() < INT32_MAX / 2 &&
          common_alignment({x, w, y, pre, operand(io.in, 2)}) == 16;
 }
 
@@ -297,7 +297,8 @@ using Back = Form<128, true>;
 bool has_shallow_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w) {
   const int64_t rows = dy.shape.rows();
   return has_copy_engine(cuda) && w.shape[1] % Back::kColumns == 0 && w.shape[1] <= kMostColumns &&
-         w.shape[0] <= kMostSteps * kDepth && rows >= kFewestRows && rows < INT32_MAX / 2;
+         w.shape[0] <= kMostSteps * kDepth && w.shape[0] % 8 == 0 && rows >= kFewestRows &&
+         rows < INT32_MAX / 2;
 }
 
 int64_t shallow_partials(const CudaBackend& cuda) {
@@ -305,14 +306,14 @@ int64_t shallow_partials(const CudaBackend& cuda) {
 }
 
 KernelPtr lower_shallow_gradient(CudaBackend& cuda, const GradientThrough& work) {
-  const int64_t rows = work.dy.shape.rows(), columns = work.w.shape[1];
+  const int64_t rows = work.dy.shape.rows(), columns = work.turned.shape[0];
   const Args args{.x = tiles_of(work.dy, kDepth, kTileRows),
                   .seen = static_cast<const bf16*>(work.pre.data),
                   .y = static_cast<bf16*>(work.d.data),
                   .partials = work.dbias ? work.partials : nullptr,
                   .rows = static_cast<int>(rows),
                   .columns = static_cast<int>(columns),
-                  .steps = static_cast<int>(divide_up(work.w.shape[0], kDepth)),
+                  .steps = static_cast<int>(divide_up(work.turned.shape[1], kDepth)),
                   .tiles = static_cast<int>(divide_up(rows, kTileRows))};
   std::shared_ptr<Kernel> kernel = launch<Back>(cuda, work.turned, args);
   return make_kernel(
