@@ -215,7 +215,8 @@ std::vector<Trial> trials() {
       {"attention_bias",
        [](Scope s, Value x) {  // windows of 1 x 5
          return attention(s, linear(s / "qkv", x, 3 * kWidth), 2, 0,
-                          relative_bias(s / "attn", 1, kTokens, 2), Value());
+                          relative_bias(s, relative_bias_table(s, 1, kTokens, 2), 1, kTokens),
+                          Value());
        }},
       {"attention_mask",
        [](Scope s, Value x) {
@@ -223,7 +224,8 @@ std::vector<Trial> trials() {
          for (size_t i = 0; i < data.size(); i += 4) data[i] = -100;
          Value mask = s.graph().constant("mask", {3, kTokens, kTokens}, data);
          return attention(s, linear(s / "qkv", x, 3 * kWidth), 3, 0.3f,
-                          relative_bias(s / "attn", kTokens, 1, 3), mask);
+                          relative_bias(s, relative_bias_table(s, kTokens, 1, 3), kTokens, 1),
+                          mask);
        }},
       {"gather_tokens",
        [](Scope s, Value x) {

@@ -7,6 +7,7 @@
 #include "tests/support/dialect_model.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/training_graph.h"
 #include "vitrum/infer/predictor.h"
 #include "vitrum/models/registry.h"
 #include "vitrum/runtime/summary.h"
@@ -78,6 +79,22 @@ TEST(Swin, WindowsAreFilledUpAndShifted) {
                                                    -1, 3, -1, 6,  //
                                                    -1, -1, 1, 2,  //
                                                    -1, -1, -1, 0}));
+}
+
+// Backends join nodes that follow each other: backward, a layer and the norm before it must.
+TEST(Swin, NormsFollowTheirLayersBackward) {
+  const test::TrainingGraph training(find_preset("swin_tiny_patch4_window7_224").config, 1);
+  const std::vector<Node>& nodes = training.g.nodes;
+  const auto is = [&](size_t i, auto op) {
+    return std::holds_alternative<decltype(op)>(nodes[i].op);
+  };
+  int layers = 0;
+  for (size_t i = 2; i < nodes.size(); ++i) {
+    if (!is(i, LayerNormBwd{})) continue;
+    const size_t before = is(i - 1, GatherTokens{}) ? i - 2 : i - 1;
+    layers += is(before, LinearBwd{}) && nodes[before].out[0] == nodes[before + 1].in[0];
+  }
+  EXPECT_EQ(layers, 2 * 12 + 3);  // qkv, fc1, and where patches are merged
 }
 
 TEST(Swin, MaskSeparatesWhatTheShiftBroughtTogether) {

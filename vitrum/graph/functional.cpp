@@ -60,14 +60,16 @@ Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value
   return g.emit(s.path(), op, in, {qkv.shape().with_last(qkv.dim(-1) / 3)});
 }
 
-Value relative_bias(Scope s, int64_t window_h, int64_t window_w, int64_t heads) {
+Value relative_bias_table(Scope s, int64_t window_h, int64_t window_w, int64_t heads) {
+  return s.param("relative_position_bias_table", {(2 * window_h - 1) * (2 * window_w - 1), heads},
+                 Init::normal(0.02f), /*decay=*/false);
+}
+
+Value relative_bias(Scope s, Value table, int64_t window_h, int64_t window_w) {
   Graph& g = s.graph();
   const int64_t tokens = window_h * window_w;
-  Value table =
-      s.param("relative_position_bias_table", {(2 * window_h - 1) * (2 * window_w - 1), heads},
-              Init::normal(0.02f), /*decay=*/false);
   Value bias = g.emit((s / "relative_position_bias").path(), RelativeBias{window_h, window_w},
-                      {table}, {{heads, tokens, tokens}});
+                      {table}, {{table.dim(1), tokens, tokens}});
   g.info(bias).exact = true;
   return bias;
 }

@@ -19,8 +19,10 @@ Value attention(Scope s, Value qkv, int64_t heads,
                 float drop = 0);  // drop: on the attention weights
 // With what is added to the scores: bias (H, T, T), and mask (W, T, T), which may be absent.
 Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value mask);
-// A learned bias by distance inside a window: (H, T, T), T = window_h * window_w.
-Value relative_bias(Scope s, int64_t window_h, int64_t window_w, int64_t heads);
+// A learned bias by distance inside a window: (H, T, T), T = window_h * window_w; and its
+// parameter.
+Value relative_bias(Scope s, Value table, int64_t window_h, int64_t window_w);
+Value relative_bias_table(Scope s, int64_t window_h, int64_t window_w, int64_t heads);
 // The tokens of each image in another order, see GatherTokens: x (.., C), `tokens` rows an image.
 Value gather_tokens(const std::string& name, Value x, int64_t tokens, std::vector<int32_t> from,
                     Shape shape);

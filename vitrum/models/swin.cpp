@@ -88,8 +88,10 @@ Value window_attention(Scope s, Value x, const SwinConfig& cfg, const Stage& sta
                        const SwinWindows& windows, Value mask) {
   const int64_t width = x.dim(2);
   x = to_windows(s, x, windows);
-  Value bias = relative_bias(s, windows.window_h, windows.window_w, stage.heads);
+  Value table = relative_bias_table(s, windows.window_h, windows.window_w, stage.heads);
   x = linear(s / "qkv", x, 3 * width, {.bias = cfg.qkv_bias});
+  // Here: backward, nothing then comes between qkv and the norm before it.
+  Value bias = relative_bias(s, table, windows.window_h, windows.window_w);
   x = attention(s / "core", x, stage.heads, cfg.drop_attn, bias, mask);
   x = dropout(s / "drop", linear(s / "proj", x, width), cfg.drop_proj);
   return from_windows(s, module_output(s, x), windows);
