@@ -58,44 +58,53 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaOp,
                                             ::testing::Values(DType::kF32, DType::kBF16)),
                          name_of_param);
 
-// Heads of every kernel, sequences that do not fit into shared memory, more heads than processors.
-TEST(Cuda, AttentionOfEverySize) {
+struct AttentionSize {
+  int64_t images, tokens, heads, size;
+  float drop = 0;
+};
+class CudaAttention : public ::testing::TestWithParam<AttentionSize> {};
+
+TEST_P(CudaAttention, AgreesWithTheReference) {
   SKIP_WITHOUT_CUDA();
   const auto backend = cuda(/*exact=*/true), reference = make_reference_backend();
-  struct Size {
-    int64_t images, tokens, heads, size;
-    float drop = 0;
-  };
-  for (const Size& s :
-       {Size{2, 40, 2, 24},    {2, 50, 3, 48},        {2, 33, 2, 96},         {1, 70, 2, 128},
-        {1, 20, 2, 192},       {1, 20, 1, 256},       {300, 33, 1, 32, 0.1f}, {90, 50, 3, 64},
-        {1, 577, 2, 64},       {1, 577, 1, 64, 0.2f}, {1, 1100, 1, 64},       {280, 17, 1, 8},
-        {300, 65, 4, 64},      {150, 64, 4, 64},      {150, 61, 4, 64},       {1, 65, 1, 64},
-        {20, 65, 2, 64, 0.1f}, {3, 17, 5, 64},        {700, 16, 3, 32},       {5, 80, 1, 40},
-        {70, 81, 2, 64},       {45, 97, 3, 64},       {140, 128, 1, 64},      {34, 144, 4, 64},
-        {45, 145, 3, 64},      {12, 197, 12, 64},     {5, 197, 3, 64},        {27, 200, 5, 64},
-        {34, 201, 4, 64},      {23, 208, 6, 64},      {45, 209, 3, 64},       {45, 257, 3, 64},
-        {44, 401, 3, 64}}) {
-    Maker m(DType::kBF16, kOps);
-    const int64_t width = s.heads * s.size;
-    const Shape y{s.images, s.tokens, width}, rows{s.images, s.heads, s.tokens};
-    const HostTensor qkv = m.normal({s.images, s.tokens, 3 * width}, m.compute),
-                     rng = m.rng_if(s.drop);
-    const OpCase forward = m.add(Attention{s.heads, s.drop, 11}, "", {qkv, rng},
-                                 {m.blank(y, m.compute), m.blank(rows, kF32)});
-    const RunResult expected = run_case(*reference, forward), got = run_case(*backend, forward);
-    EXPECT_EQ(got.fault, "");
-    EXPECT_EQ(difference(got.out, expected.out, 1.6e-2), "") << forward.name;
-    const OpCase backward =
-        m.add(AttentionBwd{.heads = s.heads, .drop = s.drop, .site = 11}, "",
-              {m.normal(y, m.compute), qkv, expected.out[0], expected.out[1], rng},
-              {m.blank(qkv.shape, m.compute)});
-    const RunResult back = run_case(*backend, backward);
-    EXPECT_EQ(back.fault, "");
-    // bf16 gradients of the scores cancel in a row of dq: rounding alone makes up to 2.1e-2.
-    EXPECT_EQ(difference(back.out, run_case(*reference, backward).out, 3e-2), "") << backward.name;
-  }
+  const AttentionSize& s = GetParam();
+  Maker m(DType::kBF16, kOps);
+  const int64_t width = s.heads * s.size;
+  const Shape y{s.images, s.tokens, width}, rows{s.images, s.heads, s.tokens};
+  const HostTensor qkv = m.normal({s.images, s.tokens, 3 * width}, m.compute),
+                   rng = m.rng_if(s.drop);
+  const OpCase forward = m.add(Attention{s.heads, s.drop, 11}, "", {qkv, rng},
+                               {m.blank(y, m.compute), m.blank(rows, kF32)});
+  const RunResult expected = run_case(*reference, forward), got = run_case(*backend, forward);
+  EXPECT_EQ(got.fault, "");
+  EXPECT_EQ(difference(got.out, expected.out, 1.6e-2), "") << forward.name;
+  const OpCase backward =
+      m.add(AttentionBwd{.heads = s.heads, .drop = s.drop, .site = 11}, "",
+            {m.normal(y, m.compute), qkv, expected.out[0], expected.out[1], rng},
+            {m.blank(qkv.shape, m.compute)});
+  const RunResult back = run_case(*backend, backward);
+  EXPECT_EQ(back.fault, "");
+  // bf16 gradients of the scores cancel in a row of dq: rounding alone makes up to 2.1e-2.
+  EXPECT_EQ(difference(back.out, run_case(*reference, backward).out, 3e-2), "") << backward.name;
 }
+
+// Heads of every kernel, sequences that do not fit into shared memory, more heads than processors.
+constexpr AttentionSize kAttentionSizes[] = {
+    {2, 40, 2, 24},        {2, 50, 3, 48},        {2, 33, 2, 96},         {1, 70, 2, 128},
+    {1, 20, 2, 192},       {1, 20, 1, 256},       {300, 33, 1, 32, 0.1f}, {90, 50, 3, 64},
+    {1, 577, 2, 64},       {1, 577, 1, 64, 0.2f}, {1, 1100, 1, 64},       {280, 17, 1, 8},
+    {300, 65, 4, 64},      {150, 64, 4, 64},      {150, 61, 4, 64},       {1, 65, 1, 64},
+    {20, 65, 2, 64, 0.1f}, {3, 17, 5, 64},        {700, 16, 3, 32},       {5, 80, 1, 40},
+    {70, 81, 2, 64},       {45, 97, 3, 64},       {140, 128, 1, 64},      {34, 144, 4, 64},
+    {45, 145, 3, 64},      {12, 197, 12, 64},     {5, 197, 3, 64},        {27, 200, 5, 64},
+    {34, 201, 4, 64},      {23, 208, 6, 64},      {45, 209, 3, 64},       {45, 257, 3, 64},
+    {44, 401, 3, 64},      {67, 577, 2, 64},      {66, 601, 2, 64}};
+INSTANTIATE_TEST_SUITE_P(Sizes, CudaAttention, ::testing::ValuesIn(kAttentionSizes),
+                         [](const auto& given) {
+                           const AttentionSize& s = given.param;
+                           return fmt::format("{}x{}x{}x{}{}", s.images, s.tokens, s.heads, s.size,
+                                              s.drop > 0 ? "_drop" : "");
+                         });
 
 // So many rows that the gradient behind the activation is worked off in two parts, not alike.
 TEST(Cuda, LinearBackwardInParts) {
