@@ -152,6 +152,30 @@ TEST(Cuda, LargeLinearWithGelu) {
   }
 }
 
+// So many rows, or so deep, that the product is our own where the card has it; in f32 it is
+// cuBLASLt's.
+TEST(Cuda, OwnProductsOfLinearLayers) {
+  SKIP_WITHOUT_CUDA();
+  const auto backend = cuda(/*exact=*/true);
+  Maker m(DType::kF32, kOps);
+  struct Size {
+    int64_t rows, columns, depth;
+  };
+  for (const auto& [rows, n, k] : {Size{22'500, 768, 2056}, {8'265, 768, 256}, {9'001, 288, 96}}) {
+    const HostTensor x = m.normal({rows, k}, DType::kBF16), bias = m.normal({n}, DType::kBF16),
+                     w = m.normal({n, k}, DType::kBF16, 0.05);
+    const auto result = [&](DType dtype) {
+      const auto as = [&](HostTensor t) { return t.dtype = dtype, t; };
+      const RunResult got =
+          run_case(*backend, m.add(Linear{}, "", {as(x), as(w), as(bias), m.none()},
+                                   {m.blank({rows, n}, dtype), m.none()}));
+      EXPECT_EQ(got.fault, "");
+      return got.out[0];
+    };
+    EXPECT_EQ(difference({result(DType::kBF16)}, {result(DType::kF32)}, 8e-3), "") << k;
+  }
+}
+
 TEST(Cuda, FusedEqualsPlain) {
   SKIP_WITHOUT_CUDA();
   const auto backend = cuda(/*exact=*/true);

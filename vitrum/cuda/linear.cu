@@ -174,8 +174,8 @@ class LinearBwdKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io) {
-  if (has_linear_shallow(cuda, op, io)) return lower_linear_shallow(cuda, io);
-  if (has_linear_act(cuda, op, io)) return lower_linear_act(cuda, io);
+  if (has_linear_shallow(cuda, op, io)) return lower_linear_shallow(cuda, op, io);
+  if (has_linear_act(cuda, op, io)) return lower_linear_act(cuda, op, io);
   return std::make_unique<LinearKernel>(cuda, op, io);
 }
 

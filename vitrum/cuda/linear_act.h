@@ -7,10 +7,10 @@ namespace vitrum::cuda {
 
 // Deep layers, which multiplying takes longest.
 bool has_linear_act(const CudaBackend& cuda, const Linear& op, const Operands& io);
-KernelPtr lower_linear_act(CudaBackend& cuda, const Operands& io);
+KernelPtr lower_linear_act(CudaBackend& cuda, const Linear& op, const Operands& io);
 // Shallow ones, which writing takes longest.
 bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operands& io);
-KernelPtr lower_linear_shallow(CudaBackend& cuda, const Operands& io);
+KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operands& io);
 
 // Two linear layers with GELU between them, backward: d = dy w times the slope of GELU at pre, and
 // dbias += the column sums of d.

@@ -1,6 +1,6 @@
-// A linear layer of little depth with bias and GELU, and the gradient behind GELU with the bias'
-// gradient, each in one pass (sm_90). Such products are bound by memory: the weights stay where
-// they are needed, and nothing is written that is read again.
+// A linear layer of little depth with bias and, where it has it, GELU, and the gradient behind GELU
+// with the bias' gradient, each in one pass (sm_90). Such products are bound by memory: the weights
+// stay where they are needed, and nothing is written that is read again.
 //
 // A block has some columns of the result for good: their weights, at most 256 deep, are in shared
 // memory. One thread starts the copies of x, 64 rows at a time; two or three warpgroups take them
@@ -25,9 +25,10 @@ constexpr int64_t kMostColumns = 2048;  // with more, few blocks lie below each 
 
 // N columns a block, forward or backward: how many warpgroups work, with how many registers. One
 // more copies.
-template <int N, bool kBack>
+template <int N, Act kActivation, bool kBack = false>
 struct Form {
   static constexpr int kColumns = N, kParts = N / 32;
+  static constexpr Act kAct = kActivation;
   static constexpr bool kBackward = kBack;
   static constexpr int kGroups = kBack ? 3 : 2, kThreads = (kGroups + 1) * kGroup;
   static constexpr int kRegisters = kBack ? 160 : 232, kOthers = kBack ? 24 : 40;
@@ -144,14 +145,17 @@ struct Consumer {
         Eight v;
 #pragma unroll
         for (int i = 0; i < 8; ++i) v.v[i] = d[at(part, half, i)] + b.v[i];
-        const Raw8<bf16> raw = pack<bf16>(v);
+        Raw8<bf16> raw = pack<bf16>(v);
         const int64_t to = where(row + 8 * half, part);
         const bool inside = row + 8 * half < g.rows;
-        store_if(inside && g.pre, g.pre + to, raw);
-        v = unpack(raw);
+        if constexpr (F::kAct != Act::kNone) {
+          store_if(inside && g.pre, g.pre + to, raw);
+          v = unpack(raw);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) v.v[i] = activate<Act::kGelu, bf16>(v.v[i]);
-        store_if(inside, g.y + to, pack<bf16>(v));
+          for (int i = 0; i < 8; ++i) v.v[i] = activate<F::kAct, bf16>(v.v[i]);
+          raw = pack<bf16>(v);
+        }
+        store_if(inside, g.y + to, raw);
       }
     }
   }
@@ -168,7 +172,7 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < 8; ++i)
           v.v[i] = __fmul_rn(rounded<bf16>(d[at(part, half, i)]),
-                             activation_slope<Act::kGelu, bf16>(x.v[i]));
+                             activation_slope<F::kAct, bf16>(x.v[i]));
         const Raw8<bf16> raw = pack<bf16>(v);
         const bool inside = row + 8 * half < g.rows;
         store_if(inside, g.y + where(row + 8 * half, part), raw);
@@ -270,15 +274,16 @@ KernelPtr launch(CudaBackend& cuda, const TensorView& w, Args args) {
 
 bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operands& io) {
   const TensorView &x = io.in[0], &w = io.in[1], &y = io.out[0], pre = operand(io.out, 1);
-  if (!has_copy_engine(cuda) || op.act != Act::kGelu || op.drop != 0 || !y) return false;
+  if (!has_copy_engine(cuda) || op.drop != 0 || !y) return false;
+  if (op.act != Act::kGelu && (op.act != Act::kNone || pre)) return false;
   if (x.dtype != DType::kBF16 || w.dtype != DType::kBF16 || y.dtype != DType::kBF16) return false;
-  return (w.shape[0] % 256 == 0 || w.shape[0] % 192 == 0) && w.shape[0] <= kMostColumns &&
-         w.shape[1] <= kMostSteps * kDepth && w.shape[1] % 8 == 0 &&
-         x.shape.rows() >= kFewestRows && x.shape.rows() < INT32_MAX / 2 &&
+  return (w.shape[0] % 256 == 0 || w.shape[0] % 96 == 0) && w.shape[0] <= kMostColumns &&
+         w.shape[1] <= kMostSteps * kDepth && x.shape.rows() >= kFewestRows &&
+         x.shape.rows() < INT32_MAX / 2 &&
          common_alignment({x, w, y, pre, operand(io.in, 2)}) == 16;
 }
 
-KernelPtr lower_linear_shallow(CudaBackend& cuda, const Operands& io) {
+KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operands& io) {
   const TensorView &x = io.in[0], &w = io.in[1];
   const Args args{.x = tiles_of(x, kDepth, kTileRows),
                   .bias = static_cast<const bf16*>(operand(io.in, 2).data),
@@ -288,11 +293,16 @@ KernelPtr lower_linear_shallow(CudaBackend& cuda, const Operands& io) {
                   .columns = static_cast<int>(w.shape[0]),
                   .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
                   .tiles = static_cast<int>(divide_up(x.shape.rows(), kTileRows))};
-  return w.shape[0] % 256 == 0 ? launch<Form<256, false>>(cuda, w, args)
-                               : launch<Form<192, false>>(cuda, w, args);
+  const auto with_act = [&]<Act kAct>(std::integral_constant<Act, kAct>) {
+    if (args.columns % 256 == 0) return launch<Form<256, kAct>>(cuda, w, args);
+    if (args.columns % 192 == 0) return launch<Form<192, kAct>>(cuda, w, args);
+    return launch<Form<96, kAct>>(cuda, w, args);
+  };
+  if (op.act == Act::kNone) return with_act(std::integral_constant<Act, Act::kNone>{});
+  return with_act(std::integral_constant<Act, Act::kGelu>{});
 }
 
-using Back = Form<128, true>;
+using Back = Form<128, Act::kGelu, /*kBack=*/true>;
 
 bool has_shallow_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w) {
   const int64_t rows = dy.shape.rows();
