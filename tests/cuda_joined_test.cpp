@@ -391,18 +391,15 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaLinearNormBwd,
                                             ::testing::Values(72, 288, 1024),
                                             ::testing::Values(0, 1, 2, 4, 8, 12, 15)));
 
-// Backward through an MLP, deep and shallow: the last rows fill no tile, the depth no stage.
+// Backward through an MLP: the last rows fill no tile, the depth no stage.
 TEST(Cuda, GradientThroughGelu) {
   SKIP_WITHOUT_CUDA();
   struct Size {
     int64_t rows, wide, narrow;
     bool biased;
   };
-  for (const Size& s : {Size{11'201, 1536, 392, true},
-                        {11'201, 1536, 392, false},
-                        {8'265, 1024, 256, true},
-                        {8'265, 1024, 256, false},
-                        {9'001, 384, 96, true}}) {
+  for (const Size& s :
+       {Size{8'265, 1024, 256, true}, {8'265, 1024, 256, false}, {9'001, 384, 96, true}}) {
     Card card;
     Chain chain(card);
     const auto given = [&](const Shape& s) { return chain.value(card.noise(s, DType::kBF16)); };

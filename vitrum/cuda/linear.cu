@@ -175,7 +175,7 @@ class LinearBwdKernel final : public Kernel {
 
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io) {
   if (has_linear_shallow(cuda, op, io)) return lower_linear_shallow(cuda, op, io);
-  if (has_linear_act(cuda, op, io)) return lower_linear_act(cuda, op, io);
+  if (has_linear_act(cuda, op, io)) return lower_linear_act(cuda, io);
   return std::make_unique<LinearKernel>(cuda, op, io);
 }
 

@@ -1,5 +1,5 @@
-// A linear layer with bias and GELU, or very deep, in one pass (sm_90): what the product leaves in
-// registers is activated there, instead of being written, read and written again.
+// A linear layer with bias and GELU in one pass (sm_90): what the product leaves in registers is
+// activated there, instead of being written, read and written again.
 //
 // A block works on tiles of 128 rows and 256 columns. One thread starts the copies of x and of the
 // weights, 64 columns deep each; two warpgroups multiply 64 rows each. Two blocks, a cluster, work
@@ -66,7 +66,6 @@ __device__ void produce(const Args& g, Shared& s) {
 }
 
 // A thread's part of a tile: columns own to own + 7 of every 32, in rows `row` and `row` + 8.
-template <Act kAct>
 struct Consumer {
   static constexpr int kParts = kTileColumns / 32;
   using Sums = float[kTileColumns / 2];
@@ -126,15 +125,12 @@ struct Consumer {
         Eight v;
 #pragma unroll
         for (int i = 0; i < 8; ++i) v.v[i] = d[at(part, half, i)] + b.v[i];
-        Raw8<bf16> raw = pack<bf16>(v);
-        if constexpr (kAct != Act::kNone) {
-          store_if(inside[half] && g.pre, pre[half] + 32 * part, raw);
-          v = unpack(raw);
+        const Raw8<bf16> raw = pack<bf16>(v);
+        store_if(inside[half] && g.pre, pre[half] + 32 * part, raw);
+        v = unpack(raw);
 #pragma unroll
-          for (int i = 0; i < 8; ++i) v.v[i] = activate<kAct, bf16>(v.v[i]);
-          raw = pack<bf16>(v);
-        }
-        store_if(inside[half], y[half] + 32 * part, raw);
+        for (int i = 0; i < 8; ++i) v.v[i] = activate<Act::kGelu, bf16>(v.v[i]);
+        store_if(inside[half], y[half] + 32 * part, pack<bf16>(v));
       }
     }
   }
@@ -153,7 +149,6 @@ struct Consumer {
 };
 #endif
 
-template <Act kAct>
 __global__ void __launch_bounds__(kThreads, 1)
     linear_act_kernel([[maybe_unused]] const __grid_constant__ Args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -169,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group < kGroups) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
-    Consumer<kAct>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
+    Consumer{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
     if (threadIdx.x == kGroups * kGroup) produce(g, s);
@@ -194,19 +189,16 @@ bool fills(const CudaBackend& cuda, int64_t tiles) {
 }  // namespace
 
 bool has_linear_act(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  // With less, memory is what takes the time; without GELU, writing the result takes longer than
-  // cuBLASLt's.
-  const int64_t least_depth = op.act == Act::kNone ? 2048 : 384;
+  constexpr int64_t kLeastDepth = 384;  // with less, memory is what takes the time
   const TensorView &x = io.in[0], &w = io.in[1], &y = io.out[0], pre = operand(io.out, 1);
-  if (!has_copy_engine(cuda) || op.drop != 0 || !y) return false;
-  if (op.act != Act::kGelu && (op.act != Act::kNone || pre)) return false;
+  if (!has_copy_engine(cuda) || op.act != Act::kGelu || op.drop != 0 || !y) return false;
   if (x.dtype != DType::kBF16 || w.dtype != DType::kBF16 || y.dtype != DType::kBF16) return false;
-  return w.shape[0] % kTileColumns == 0 && w.shape[1] >= least_depth &&
+  return w.shape[0] % kTileColumns == 0 && w.shape[1] >= kLeastDepth &&
          fills(cuda, tiles_in(x, w)) && x.shape.rows() < INT32_MAX / 2 &&
          common_alignment({x, w, y, pre, operand(io.in, 2)}) == 16;
 }
 
-KernelPtr lower_linear_act(CudaBackend& cuda, const Linear& op, const Operands& io) {
+KernelPtr lower_linear_act(CudaBackend& cuda, const Operands& io) {
   const TensorView &x = io.in[0], &w = io.in[1];
   const Args args{.x = tiles_of(x, kDepth, kTileRows),
                   .w = shuffled_rows(w, kDepth, kShare),
@@ -217,9 +209,7 @@ KernelPtr lower_linear_act(CudaBackend& cuda, const Linear& op, const Operands& 
                   .columns = static_cast<int>(w.shape[0]),
                   .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
                   .tiles = static_cast<int>(tiles_in(x, w))};
-  const auto kernel =
-      op.act == Act::kNone ? linear_act_kernel<Act::kNone> : linear_act_kernel<Act::kGelu>;
-  allow_shared_memory(kernel, sizeof(Shared));
+  allow_shared_memory(linear_act_kernel, sizeof(Shared));
   const int clusters = std::min(args.tiles, cuda.processors() / kCluster);
   return make_kernel([=, stream = cuda.stream()] {
     cudaLaunchAttribute pairs{.id = cudaLaunchAttributeClusterDimension};
@@ -230,7 +220,7 @@ KernelPtr lower_linear_act(CudaBackend& cuda, const Linear& op, const Operands& 
                                     .stream = stream,
                                     .attrs = &pairs,
                                     .numAttrs = 1};
-    check(cudaLaunchKernelEx(&config, kernel, args), "launching a kernel");
+    check(cudaLaunchKernelEx(&config, linear_act_kernel, args), "launching a kernel");
   });
 }
 

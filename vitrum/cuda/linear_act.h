@@ -7,7 +7,7 @@ namespace vitrum::cuda {
 
 // Deep layers, which multiplying takes longest.
 bool has_linear_act(const CudaBackend& cuda, const Linear& op, const Operands& io);
-KernelPtr lower_linear_act(CudaBackend& cuda, const Linear& op, const Operands& io);
+KernelPtr lower_linear_act(CudaBackend& cuda, const Operands& io);
 // Shallow ones, which writing takes longest.
 bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operands& io);

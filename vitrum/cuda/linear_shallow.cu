@@ -32,7 +32,9 @@ struct Form {
   static constexpr bool kBackward = kBack;
   static constexpr int kGroups = kBack ? 3 : 2, kThreads = (kGroups + 1) * kGroup;
   static constexpr int kRegisters = kBack ? 160 : 232, kOthers = kBack ? 24 : 40;
-  static constexpr int kStages = kBack ? 4 : 3;
+  // Each belongs to one warpgroup, which therefore sees all its phases: who missed one could take
+  // the one before for the one awaited.
+  static constexpr int kStages = N > 192 || kBack ? kGroups : 2 * kGroups;
   static constexpr int kBytesX = kTileRows * kSwizzledRow, kBytesW = N * kSwizzledRow;  // a step's
   struct Shared {
     std::byte w[kMostSteps][kBytesW], x[kStages][kMostSteps][kBytesX];
@@ -270,6 +272,11 @@ KernelPtr launch(CudaBackend& cuda, const TensorView& w, Args args) {
                        sizeof(typename F::Shared), args);
 }
 
+bool suits(int64_t depth, int64_t rows) {
+  return depth >= kDepth && depth <= kMostSteps * kDepth && rows >= kFewestRows &&
+         rows < INT32_MAX / 2;
+}
+
 }  // namespace
 
 bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operands& io) {
@@ -277,9 +284,8 @@ bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operand
   if (!has_copy_engine(cuda) || op.drop != 0 || !y) return false;
   if (op.act != Act::kGelu && (op.act != Act::kNone || pre)) return false;
   if (x.dtype != DType::kBF16 || w.dtype != DType::kBF16 || y.dtype != DType::kBF16) return false;
-  return (w.shape[0] % 256 == 0 || w.shape[0] % 96 == 0) && w.shape[0] <= kMostColumns &&
-         w.shape[1] <= kMostSteps * kDepth && x.shape.rows() >= kFewestRows &&
-         x.shape.rows() < INT32_MAX / 2 &&
+  const bool wide = w.shape[0] % 256 == 0 || (op.act == Act::kGelu && w.shape[0] % 192 == 0);
+  return wide && w.shape[0] <= kMostColumns && suits(w.shape[1], x.shape.rows()) &&
          common_alignment({x, w, y, pre, operand(io.in, 2)}) == 16;
 }
 
@@ -293,22 +299,16 @@ KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operan
                   .columns = static_cast<int>(w.shape[0]),
                   .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
                   .tiles = static_cast<int>(divide_up(x.shape.rows(), kTileRows))};
-  const auto with_act = [&]<Act kAct>(std::integral_constant<Act, kAct>) {
-    if (args.columns % 256 == 0) return launch<Form<256, kAct>>(cuda, w, args);
-    if (args.columns % 192 == 0) return launch<Form<192, kAct>>(cuda, w, args);
-    return launch<Form<96, kAct>>(cuda, w, args);
-  };
-  if (op.act == Act::kNone) return with_act(std::integral_constant<Act, Act::kNone>{});
-  return with_act(std::integral_constant<Act, Act::kGelu>{});
+  if (op.act == Act::kNone) return launch<Form<256, Act::kNone>>(cuda, w, args);
+  if (args.columns % 256 != 0) return launch<Form<192, Act::kGelu>>(cuda, w, args);
+  return launch<Form<256, Act::kGelu>>(cuda, w, args);
 }
 
 using Back = Form<128, Act::kGelu, /*kBack=*/true>;
 
 bool has_shallow_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w) {
-  const int64_t rows = dy.shape.rows();
   return has_copy_engine(cuda) && w.shape[1] % Back::kColumns == 0 && w.shape[1] <= kMostColumns &&
-         w.shape[0] <= kMostSteps * kDepth && w.shape[0] % 8 == 0 && rows >= kFewestRows &&
-         rows < INT32_MAX / 2;
+         w.shape[0] % 8 == 0 && suits(w.shape[0], dy.shape.rows());
 }
 
 int64_t shallow_partials(const CudaBackend& cuda) {
