@@ -76,10 +76,6 @@ struct Consumer {
   int own = thread % 4 * 8;
   Ring<kStages> ring = {};
 
-  static __device__ constexpr int at(int part, int half, int i) {
-    return 16 * part + 4 * (i / 2) + 2 * half + i % 2;
-  }
-
   // Both blocks write into the stage of both.
   __device__ __forceinline__ void release(int stage) {
     if (thread < kCluster) arrive_at(&s.empty[stage], thread);
@@ -124,7 +120,7 @@ struct Consumer {
       for (int half = 0; half < 2; ++half) {
         Eight v;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) v.v[i] = d[at(part, half, i)] + b.v[i];
+        for (int i = 0; i < 8; ++i) v.v[i] = d[shuffled_sum(part, half, i)] + b.v[i];
         const Raw8<bf16> raw = pack<bf16>(v);
         store_if(inside[half] && g.pre, pre[half] + 32 * part, raw);
         v = unpack(raw);
@@ -163,10 +159,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   sync_cluster();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group < kGroups) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    take_registers<232>();
     Consumer{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+    give_registers<40>();
     if (threadIdx.x == kGroups * kGroup) produce(g, s);
   }
   // The other block may still write here.

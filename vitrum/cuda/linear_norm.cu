@@ -73,10 +73,6 @@ struct Consumer {
   int own = thread % 4 * 8;
   Ring<Shared<N>::kStages> ring = {};
 
-  static __device__ constexpr int at(int part, int half, int i) {
-    return 16 * part + 4 * (i / 2) + 2 * half + i % 2;
-  }
-
   // Asked for a tile ahead. Rows beyond the last one take its values, and are not stored.
   __device__ __forceinline__ void read_skip(Skip& skip, int row) const {
 #pragma unroll
@@ -139,14 +135,14 @@ struct Consumer {
       for (int half = 0; half < 2; ++half) {
         Eight v;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) v.v[i] = d[at(part, half, i)] + bias.v[i];
+        for (int i = 0; i < 8; ++i) v.v[i] = d[shuffled_sum(part, half, i)] + bias.v[i];
         const Raw8<bf16> raw =
             add(skip[half][part], through_branch(pack<bf16>(v), column, kept[half]));
         if (g.sum && row + 8 * half < g.rows)
           store_raw(g.sum + int64_t{row + 8 * half} * N + column, raw);
         v = unpack(raw);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) d[at(part, half, i)] = v.v[i], sum[half] += v.v[i];
+        for (int i = 0; i < 8; ++i) d[shuffled_sum(part, half, i)] = v.v[i], sum[half] += v.v[i];
       }
     }
   }
@@ -182,7 +178,7 @@ struct Consumer {
         Eight v;
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-          v.v[i] = fmaf(d[at(part, half, i)] * rstd[half], scale.v[i], shift.v[i]);
+          v.v[i] = fmaf(d[shuffled_sum(part, half, i)] * rstd[half], scale.v[i], shift.v[i]);
         if (row + 8 * half < g.rows) store8(y[half] + 32 * part, v);
       }
     }
@@ -233,10 +229,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group < kGroups) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
+    take_registers<240>();
     Consumer<N, kBranch>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n");
+    give_registers<24>();
     if (threadIdx.x == kGroups * kGroup) produce(g, s);
   }
 #endif

@@ -315,9 +315,9 @@ struct Norm {
 template <int kBefore, int kCount>
 __device__ __forceinline__ void claim_registers() {
   if constexpr (kCount > kBefore)
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kCount));
+    take_registers<kCount>();
   else if constexpr (kCount < kBefore)
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCount));
+    give_registers<kCount>();
 }
 
 template <int N>

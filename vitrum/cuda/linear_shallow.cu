@@ -108,9 +108,6 @@ struct Consumer {
   Raw8<bf16> bias[kParts] = {};
   float columns[kParts] = {};
 
-  static __device__ constexpr int at(int part, int half, int i) {
-    return 16 * part + 4 * (i / 2) + 2 * half + i % 2;
-  }
   __device__ __forceinline__ int64_t where(int row, int part) const {
     return int64_t{row} * g.columns + place.column + own + 32 * part;
   }
@@ -146,7 +143,7 @@ struct Consumer {
       for (int half = 0; half < 2; ++half) {
         Eight v;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) v.v[i] = d[at(part, half, i)] + b.v[i];
+        for (int i = 0; i < 8; ++i) v.v[i] = d[shuffled_sum(part, half, i)] + b.v[i];
         Raw8<bf16> raw = pack<bf16>(v);
         const int64_t to = where(row + 8 * half, part);
         const bool inside = row + 8 * half < g.rows;
@@ -173,7 +170,7 @@ struct Consumer {
         Eight v;
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-          v.v[i] = __fmul_rn(rounded<bf16>(d[at(part, half, i)]),
+          v.v[i] = __fmul_rn(rounded<bf16>(d[shuffled_sum(part, half, i)]),
                              activation_slope<F::kAct, bf16>(x.v[i]));
         const Raw8<bf16> raw = pack<bf16>(v);
         const bool inside = row + 8 * half < g.rows;

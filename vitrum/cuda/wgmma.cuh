@@ -64,6 +64,12 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kCount));
 }
 
+// Which of its sums a thread has for row 8 half of its warp's rows and column 32 part + 8 t + i, t
+// being its place in a quad, where the second operand's rows are shuffled (tensor_map.h).
+__device__ constexpr int shuffled_sum(int part, int half, int i) {
+  return 16 * part + 4 * (i / 2) + 2 * half + i % 2;
+}
+
 // ---- the products themselves: each writes its sums' names and the sums out ----
 
 #define VITRUM_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
