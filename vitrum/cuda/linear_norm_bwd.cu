@@ -267,19 +267,16 @@ struct Norm {
   __device__ __forceinline__ void leave_sums() const {
     constexpr int kParts = kWarps * kTeams;
     auto* const parts = reinterpret_cast<float*>(s.dx);
-    sync_norms();
+    sync_threads<kWarps * kWarp>();
 #pragma unroll
     for (int i = 0; i < kSums; ++i)
       if (works) store8(parts + ((warp * kTeams + team) * kSums + i) * N + column, sums[i]);
-    sync_norms();
+    sync_threads<kWarps * kWarp>();
     for (int i = thread; i < kSums * N; i += kWarps * kWarp) {
       float total = 0;
       for (int part = 0; part < kParts; ++part) total += parts[part * kSums * N + i];
       g.partials[static_cast<int64_t>(blockIdx.x) * kSums * N + i] = total;
     }
-  }
-  static __device__ __forceinline__ void sync_norms() {
-    asm volatile("bar.sync 1, %0;\n" ::"n"(kWarps * kWarp) : "memory");
   }
 
   __device__ void run() {

@@ -53,6 +53,12 @@ __device__ __forceinline__ void sync_warpgroup(int which) {
   if (which == 2) asm volatile("bar.sync 3, 128;\n" ::: "memory");
 }
 
+// So many threads of a block meet, whole warps.
+template <int kThreads>
+__device__ __forceinline__ void sync_threads() {
+  asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+}
+
 // A warpgroup has so many registers from here on: fewer than before, or more, once others have
 // given them. Of 65,536 for the processor's threads.
 template <int kCount>

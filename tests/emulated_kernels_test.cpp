@@ -1,0 +1,147 @@
+// Kernels of the card, run without one: see support/emulated_card.h.
+#include <gtest/gtest.h>
+
+#include "tests/support/emulated_card.h"
+// Written in what is above, for another compiler.
+#include "vitrum/cuda/linear_shallow.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+using namespace shallow;
+
+struct Size {
+  int rows, columns, depth, processors;
+};
+
+// Deviations of about one, rounded.
+std::vector<bf16> noise(int64_t count, float scale, uint32_t stream) {
+  PhiloxStream draw(7, stream, 0);
+  std::vector<bf16> values(static_cast<size_t>(count));
+  for (bf16& v : values) v = {to_bf16(scale * static_cast<float>(draw.normal()))};
+  return values;
+}
+double value(bf16 x) { return from_bf16(x.bits); }
+double cdf(double x) { return std::erfc(-x / M_SQRT2) / 2; }
+double slope(double x) { return cdf(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI); }
+
+// Whether it is what bf16 leaves of `expected`.
+void expect_rounded(bf16 got, double expected, const char* what, int64_t at) {
+  ASSERT_NEAR(value(got), expected, 0.008 * (1 + std::abs(expected))) << what << " " << at;
+}
+
+template <class F>
+class Layer {
+ public:
+  explicit Layer(const Size& s)
+      : size_(s),
+        x_(noise(int64_t{s.rows} * s.depth, 1, 1)),
+        w_(noise(int64_t{s.columns} * s.depth, 0.1f, 2)),
+        bias_(noise(s.columns, 1, 3)),
+        seen_(noise(int64_t{s.rows} * s.columns, 2, 4)),
+        pre_(seen_.size(), bf16{0xffff}),
+        y_(pre_) {}
+
+  void run(uint32_t most_late) {
+    const int wide = size_.columns / F::kColumns, tiles = (size_.rows + kTileRows - 1) / kTileRows;
+    high_ = std::min(tiles, size_.processors / wide);
+    partials_.assign(static_cast<size_t>(high_ * size_.columns), NAN);
+    Args args = arguments();
+    args.tiles = tiles;
+    card.most_late = most_late, card.blocks = wide * high_;
+    card.body = [&] { work<F>(args, *reinterpret_cast<typename F::Shared*>(card.memory)); };
+    static_assert(sizeof(typename F::Shared) <= emulated::kSharedBytes);
+    for (card.block = 0; card.block < wide * high_; ++card.block) card.run(F::kThreads);
+  }
+
+  void check() const {
+    std::vector<double> sums(static_cast<size_t>(size_.columns), 0.0);
+    for (int r = 0; r < size_.rows; ++r)
+      for (int c = 0; c < size_.columns; ++c) {
+        const size_t at =
+            static_cast<size_t>(r) * static_cast<size_t>(size_.columns) + static_cast<size_t>(c);
+        check_one(at, product(r, c), static_cast<size_t>(c));
+        sums[static_cast<size_t>(c)] += value(y_[at]);
+      }
+    if (!F::kBackward) return;
+    for (size_t c = 0; c < sums.size(); ++c) {
+      double sum = 0;
+      for (int h = 0; h < high_; ++h) sum += partials_[static_cast<size_t>(h) * sums.size() + c];
+      ASSERT_NEAR(sum, sums[c], 1e-4 * (1 + std::abs(sums[c]))) << c;
+    }
+  }
+
+ private:
+  Args arguments() {
+    Args args{.x = {bits(x_), {size_.depth, size_.rows}, {1, size_.depth}, {kDepth, kTileRows}},
+              .w = shuffled(),
+              .y = y_.data(),
+              .rows = size_.rows,
+              .columns = size_.columns,
+              .steps = (size_.depth + kDepth - 1) / kDepth};
+    if (F::kBackward) {
+      args.seen = seen_.data(), args.partials = partials_.data();
+    } else {
+      args.bias = bias_.data(), args.pre = F::kAct == Act::kNone ? nullptr : pre_.data();
+    }
+    return args;
+  }
+  static const uint16_t* bits(const std::vector<bf16>& values) { return &values[0].bits; }
+  // As shuffled_rows of tensor_map.h.
+  CUtensorMap shuffled() const {
+    const int64_t row = size_.depth;
+    return {bits(w_),
+            {row, 2, 4, 4, size_.columns / 32},
+            {1, row, 8 * row, 2 * row, 32 * row},
+            {kDepth, 2, 4, 4, F::kColumns / 32}};
+  }
+  double product(int r, int c) const {
+    double sum = 0;
+    for (int k = 0; k < size_.depth; ++k)
+      sum += value(x_[static_cast<size_t>(r * size_.depth + k)]) *
+             value(w_[static_cast<size_t>(c * size_.depth + k)]);
+    return sum;
+  }
+  void check_one(size_t at, double sum, size_t column) const {
+    const auto place = static_cast<int64_t>(at);
+    if (F::kBackward) return expect_rounded(y_[at], sum * slope(value(seen_[at])), "d", place);
+    sum += value(bias_[column]);
+    if (F::kAct == Act::kNone) return expect_rounded(y_[at], sum, "y", place);
+    expect_rounded(pre_[at], sum, "pre", place);
+    expect_rounded(y_[at], sum * cdf(sum), "y", place);
+  }
+
+  Size size_;
+  std::vector<bf16> x_, w_, bias_, seen_, pre_, y_;
+  std::vector<float> partials_;
+  int high_ = 0;
+};
+
+// Copies that arrive at once, and some that take as long as many tiles.
+template <class F>
+void expect_right(const Size& size) {
+  for (const uint32_t most_late : {0u, 30u, 400u}) {
+    SCOPED_TRACE(most_late);
+    Layer<F> layer(size);
+    ASSERT_NO_THROW(layer.run(most_late));
+    layer.check();
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(EmulatedKernels, ShallowLinearLayersWithGelu) {
+  expect_right<Form<256, Act::kGelu>>({600, 256, 128, 1});
+  expect_right<Form<192, Act::kGelu>>({700, 384, 96, 2});
+}
+
+TEST(EmulatedKernels, ShallowLinearLayersWithoutGelu) {
+  expect_right<Form<256, Act::kNone>>({600, 256, 72, 1});
+}
+
+TEST(EmulatedKernels, ShallowGradientsThroughGelu) {
+  expect_right<Form<128, Act::kGelu, /*kBack=*/true>>({900, 256, 64, 4});
+  expect_right<Form<128, Act::kGelu, /*kBack=*/true>>({700, 128, 136, 1});
+}
+
+}  // namespace
+}  // namespace vitrum::cuda
