@@ -200,12 +200,12 @@ struct HeadGradients {
     }
   }
 
-  // A source has
-  //   uint32_t own(int i)               where this tile of the i-th operand of the scores is
-  //   uint32_t other(int i, int first)  where rows from `first` on of what it is multiplied with
-  //   are void wait(int first)              until they are void scored(bool last)            called
-  //   by all warps when scores have been computed void release(int first)           called by each
-  //   warp when it has done with those rows
+  // Where a tile finds its operands. A source has
+  // - own(i): where this tile of the i-th operand of the scores is,
+  // - other(i, first): where rows from `first` on of what it is multiplied with are,
+  // - wait(first): until those rows are there,
+  // - scored(last), called by all warps when scores have been computed,
+  // - release(first), called by each warp when it has done with those rows.
   template <class Source>
   __device__ __forceinline__ void key_tile(const Source& from, int row, int rows,
                                            const Terms& terms, bf16* to) {
@@ -249,15 +249,14 @@ struct HeadGradients {
 // needs any more.
 __device__ __forceinline__ void write_sums(const HeadGradients& from, std::byte* memory, int head,
                                            int part) {
-  const auto sync = [] { asm volatile("bar.sync 1, %0;\n" ::"n"(kGroups * kGroup) : "memory"); };
   const float sums[6] = {from.sums_of_qk.v[0], from.sums_of_qk.v[2], from.sums_of_qk.v[1],
                          from.sums_of_qk.v[3], from.sums_of_v.v[0],  from.sums_of_v.v[2]};
   auto* const of_warps = reinterpret_cast<float*>(memory);  // (kWarps, 3, kHead)
   const int i = threadIdx.x, warp = i / kWarp, column = from.lane % 4 * 16 + from.lane / 4;
-  sync();
+  sync_threads<kGroups * kGroup>();
 #pragma unroll
   for (int k = 0; k < 6; ++k) of_warps[(warp * 3 + k / 2) * kHead + column + k % 2 * 8] = sums[k];
-  sync();
+  sync_threads<kGroups * kGroup>();
   if (i >= 3 * kHead) return;
   float sum = 0;
 #pragma unroll
