@@ -184,14 +184,19 @@ bool fills(const CudaBackend& cuda, int64_t tiles) {
 
 }  // namespace
 
+bool for_own_product(const CudaBackend& cuda, const Linear& op, const Operands& io) {
+  const TensorView &x = io.in[0], &w = io.in[1], &y = io.out[0], pre = operand(io.out, 1);
+  if (!has_copy_engine(cuda) || op.drop != 0 || !y) return false;
+  if (x.dtype != DType::kBF16 || w.dtype != DType::kBF16 || y.dtype != DType::kBF16) return false;
+  return x.shape.rows() < INT32_MAX / 2 &&
+         common_alignment({x, w, y, pre, operand(io.in, 2)}) == 16;
+}
+
 bool has_linear_act(const CudaBackend& cuda, const Linear& op, const Operands& io) {
   constexpr int64_t kLeastDepth = 384;  // with less, memory is what takes the time
-  const TensorView &x = io.in[0], &w = io.in[1], &y = io.out[0], pre = operand(io.out, 1);
-  if (!has_copy_engine(cuda) || op.act != Act::kGelu || op.drop != 0 || !y) return false;
-  if (x.dtype != DType::kBF16 || w.dtype != DType::kBF16 || y.dtype != DType::kBF16) return false;
-  return w.shape[0] % kTileColumns == 0 && w.shape[1] >= kLeastDepth &&
-         fills(cuda, tiles_in(x, w)) && x.shape.rows() < INT32_MAX / 2 &&
-         common_alignment({x, w, y, pre, operand(io.in, 2)}) == 16;
+  const TensorView &x = io.in[0], &w = io.in[1];
+  return op.act == Act::kGelu && w.shape[0] % kTileColumns == 0 && w.shape[1] >= kLeastDepth &&
+         fills(cuda, tiles_in(x, w)) && for_own_product(cuda, op, io);
 }
 
 KernelPtr lower_linear_act(CudaBackend& cuda, const Operands& io) {

@@ -5,6 +5,8 @@
 
 namespace vitrum::cuda {
 
+// What either asks for: Hopper, bf16, nothing dropped, addresses that suit.
+bool for_own_product(const CudaBackend& cuda, const Linear& op, const Operands& io);
 // Deep layers, which multiplying takes longest.
 bool has_linear_act(const CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower_linear_act(CudaBackend& cuda, const Operands& io);
@@ -12,17 +14,8 @@ KernelPtr lower_linear_act(CudaBackend& cuda, const Operands& io);
 bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operands& io);
 
-// Two linear layers with GELU between them, backward: d = dy w times the slope of GELU at pre, and
-// dbias += the column sums of d.
-struct GradientThrough {
-  TensorView dy, turned, pre, d;  // turned: w transposed
-  float* dbias = nullptr;         // null: not wanted
-  float* partials = nullptr;      // of the sums
-};
-KernelPtr lower_shallow_gradient(CudaBackend& cuda, const GradientThrough& work);
-bool has_shallow_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w);
-int64_t shallow_partials(const CudaBackend& cuda);  // elements
-
+// Backward through two linear layers with GELU between them, the later one shallow: the gradient of
+// what lies between is never stored.
 // `behind` is the later layer, `before` the one that ends in GELU. By type and shape: memory is not
 // needed yet.
 bool has_gradient_through(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,

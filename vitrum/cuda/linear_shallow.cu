@@ -45,16 +45,76 @@ bool suits(int64_t depth, int64_t rows) {
          rows < INT32_MAX / 2;
 }
 
+// ---- backward ----
+
+using Back = Form<128, Act::kGelu, /*kBack=*/true>;
+
+// to (columns, rows) = from (rows, columns)^T
+constexpr int kPatch = 32;
+__global__ void __launch_bounds__(kPatch * 8)
+    transpose(const bf16* from, bf16* to, int rows, int columns) {
+  __shared__ bf16 patch[kPatch][kPatch + 2];
+  const int top = blockIdx.y * kPatch, left = blockIdx.x * kPatch, x = threadIdx.x;
+  for (int y = threadIdx.y; y < kPatch && top + y < rows; y += 8)
+    if (left + x < columns) patch[y][x] = from[int64_t{top + y} * columns + left + x];
+  __syncthreads();
+  for (int y = threadIdx.y; y < kPatch && left + y < columns; y += 8)
+    if (top + x < rows) to[int64_t{left + y} * rows + top + x] = patch[x][y];
+}
+
+KernelPtr lower_transpose(CudaBackend& cuda, const TensorView& from, const TensorView& to) {
+  const auto rows = static_cast<int>(from.shape[0]), columns = static_cast<int>(from.shape[1]);
+  return launch_kernel(cuda, transpose, dim3(blocks_for(columns, kPatch), blocks_for(rows, kPatch)),
+                       dim3(kPatch, 8), 0, static_cast<const bf16*>(from.data),
+                       static_cast<bf16*>(to.data), rows, columns);
+}
+
+TensorView rows_of(const TensorView& view, int64_t first, int64_t count) {
+  const int64_t columns = view.shape[-1];
+  auto* const data = static_cast<std::byte*>(view.data);
+  return {data + static_cast<size_t>(first * columns) * size_of(view.dtype),
+          {count, columns},
+          view.dtype};
+}
+
+// d = dy w times the slope of GELU at pre, and dbias += the column sums of d. `scratch` has w
+// transposed, then partial sums.
+struct Gradient {
+  TensorView dy, w, pre, d;
+  float* dbias;  // null: not wanted
+  std::byte* scratch;
+};
+size_t turned_bytes(const TensorView& w) { return (w.bytes() + 255) / 256 * 256; }
+
+KernelPtr lower_gradient(CudaBackend& cuda, const Gradient& of) {
+  const int64_t rows = of.dy.shape.rows(), depth = of.w.shape[0], columns = of.w.shape[1];
+  const TensorView turned{of.scratch, {columns, depth}, of.w.dtype};
+  auto* const partials = reinterpret_cast<float*>(of.scratch + turned_bytes(of.w));
+  const Args args{.x = tiles_of(of.dy, kDepth, kTileRows),
+                  .seen = static_cast<const bf16*>(of.pre.data),
+                  .y = static_cast<bf16*>(of.d.data),
+                  .partials = of.dbias ? partials : nullptr,
+                  .rows = static_cast<int>(rows),
+                  .columns = static_cast<int>(columns),
+                  .steps = static_cast<int>(divide_up(depth, kDepth)),
+                  .tiles = static_cast<int>(divide_up(rows, kTileRows))};
+  std::shared_ptr<Kernel> turn = lower_transpose(cuda, of.w, turned),
+                          multiply = launch<Back>(cuda, turned, args);
+  const int high = blocks_high<Back>(cuda, args);
+  return make_kernel([=, to = of.dbias, stream = cuda.stream()] {
+    turn->launch(), multiply->launch();
+    if (args.partials) launch_finish(args.partials, high, columns, AddToColumns{to}, stream);
+  });
+}
+
 }  // namespace
 
 bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  const TensorView &x = io.in[0], &w = io.in[1], &y = io.out[0], pre = operand(io.out, 1);
-  if (!has_copy_engine(cuda) || op.drop != 0 || !y) return false;
+  const TensorView &x = io.in[0], &w = io.in[1], pre = operand(io.out, 1);
   if (op.act != Act::kGelu && (op.act != Act::kNone || pre)) return false;
-  if (x.dtype != DType::kBF16 || w.dtype != DType::kBF16 || y.dtype != DType::kBF16) return false;
   const bool wide = w.shape[0] % 256 == 0 || (op.act == Act::kGelu && w.shape[0] % 192 == 0);
   return wide && w.shape[0] <= kMostColumns && suits(w.shape[1], x.shape.rows()) &&
-         common_alignment({x, w, y, pre, operand(io.in, 2)}) == 16;
+         for_own_product(cuda, op, io);
 }
 
 KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operands& io) {
@@ -72,33 +132,27 @@ KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operan
   return launch<Form<256, Act::kGelu>>(cuda, w, args);
 }
 
-using Back = Form<128, Act::kGelu, /*kBack=*/true>;
-
-bool has_shallow_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w) {
-  return has_copy_engine(cuda) && w.shape[1] % Back::kColumns == 0 && w.shape[1] <= kMostColumns &&
-         w.shape[0] % 8 == 0 && suits(w.shape[0], dy.shape.rows());
+bool has_gradient_through(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,
+                          const LinearBwd& before, const Operands& before_io) {
+  const TensorView &dy = io.in[0], &w = io.in[2], saved = operand(before_io.in, 3);
+  if (!has_copy_engine(cuda) || behind.act != Act::kNone || behind.drop != 0) return false;
+  if (before.act != Act::kGelu || before.drop != 0) return false;
+  for (const TensorView& view : {dy, w, io.out[0], saved, before_io.in[2]})
+    if (view.dtype != DType::kBF16) return false;
+  return w.shape[1] % Back::kColumns == 0 && w.shape[1] <= kMostColumns && w.shape[0] % 8 == 0 &&
+         suits(w.shape[0], dy.shape.rows());
 }
 
-int64_t shallow_partials(const CudaBackend& cuda) {
-  return int64_t{cuda.processors()} * Back::kColumns;
-}
-
-KernelPtr lower_shallow_gradient(CudaBackend& cuda, const GradientThrough& work) {
-  const int64_t rows = work.dy.shape.rows(), columns = work.turned.shape[0];
-  const Args args{.x = tiles_of(work.dy, kDepth, kTileRows),
-                  .seen = static_cast<const bf16*>(work.pre.data),
-                  .y = static_cast<bf16*>(work.d.data),
-                  .partials = work.dbias ? work.partials : nullptr,
-                  .rows = static_cast<int>(rows),
-                  .columns = static_cast<int>(columns),
-                  .steps = static_cast<int>(divide_up(work.turned.shape[1], kDepth)),
-                  .tiles = static_cast<int>(divide_up(rows, kTileRows))};
-  std::shared_ptr<Kernel> kernel = launch<Back>(cuda, work.turned, args);
-  return make_kernel(
-      [=, high = blocks_high<Back>(cuda, args), to = work.dbias, stream = cuda.stream()] {
-        kernel->launch();
-        if (args.partials) launch_finish(args.partials, high, columns, AddToColumns{to}, stream);
-      });
+LinearParts gradient_through(CudaBackend& cuda, const Operands& behind, const Operands& before) {
+  const TensorView dy = behind.in[0], w = behind.in[2], pre = before.in[3];
+  const auto to_d = [=, &cuda, dbias = operand(before.out, 2).f32()](
+                        const TensorView& d, int64_t first, std::byte* scratch) {
+    const int64_t rows = d.shape[0];
+    return lower_gradient(
+        cuda, {rows_of(dy, first, rows), w, rows_of(pre, first, rows), d, dbias, scratch});
+  };
+  const auto partials = static_cast<size_t>(cuda.processors() * Back::kColumns);
+  return {.to_d = to_d, .scratch = turned_bytes(w) + partials * sizeof(float)};
 }
 
 }  // namespace vitrum::cuda
