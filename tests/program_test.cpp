@@ -189,19 +189,22 @@ TEST(Program, SameBitsWhateverTheBatch) {
   for (size_t i = 0; i < 7; ++i) EXPECT_EQ(runs[i], runs[i + 7]) << "image " << i;
 }
 
+// One for each layout: programs of two precisions may read the same parameter.
 TEST(PackedParams, OneCopyOfWhatMayBeCopied) {
+  using enum PackedParams::Layout;
   PackedParams packed;
   const float param = 1, other = 2;
   packed.allow(&param);
   int made = 0;
-  const auto make = [&](std::byte* memory) { *memory = std::byte{7}, ++made; };
-  const std::byte* copy = packed.copy(&param, 64, make);
+  const auto make = [&](std::byte* memory) { *memory = std::byte(++made); };
+  const std::byte* copy = packed.copy(&param, kPanels, 64, make);
   ASSERT_NE(copy, nullptr);
-  EXPECT_EQ(*copy, std::byte{7});
+  EXPECT_EQ(*copy, std::byte{1});
   packed.allow(&param);  // another program
-  EXPECT_EQ(packed.copy(&param, 64, make), copy);
+  EXPECT_EQ(packed.copy(&param, kPanels, 64, make), copy);
   EXPECT_EQ(made, 1);
-  EXPECT_EQ(packed.copy(&other, 64, make), nullptr);
+  EXPECT_EQ(packed.copy(&other, kPanels, 64, make), nullptr);
+  EXPECT_EQ(*packed.copy(&param, kTiles, 32, make), std::byte{2});
 }
 
 // A narrow layer of few rows: packed weights are kept where the store says that they stay.

@@ -60,8 +60,8 @@ class LinearKernel final : public LinearForward {
   const float* kept(const Operands& io) {
     constexpr int64_t kWeights = 192 * 1024;
     if (!io.packed || x_.shape.rows() > kFewRows || w_.shape.numel() > kWeights) return nullptr;
-    return reinterpret_cast<const float*>(
-        io.packed->copy(w_.data, packed_.bytes(), [&](std::byte* memory) {
+    return reinterpret_cast<const float*>(io.packed->copy(
+        w_.data, PackedParams::Layout::kPanels, packed_.bytes(), [&](std::byte* memory) {
           pack(cpu_, packed_, w_, /*transposed=*/true, reinterpret_cast<float*>(memory));
         }));
   }

@@ -69,7 +69,7 @@ class TiledLinear final : public LinearForward {
     if (!io.packed) return nullptr;
     const size_t bytes = static_cast<size_t>(packed_words(n_, k_)) * sizeof(uint32_t);
     return reinterpret_cast<const uint32_t*>(io.packed->copy(
-        w_.data, bytes,
+        w_.data, PackedParams::Layout::kTiles, bytes,
         [&](std::byte* memory) { pack_rows(cpu_, w_, TileSide::kRight, words(memory)); }));
   }
   // A task packs its rows for all the columns it has; where there are few rows it has fewer.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,30 +17,33 @@
 
 namespace vitrum {
 
-// Copies of parameters that do not change, in the layout in which a kernel reads them best. Each is
+// Copies of parameters that do not change, in the layouts in which kernels read them best. Each is
 // made once and shared by all programs of a store.
 class PackedParams {
  public:
-  void allow(const void* param) { copies_.try_emplace(param); }
-  bool allows(const void* param) const { return copies_.contains(param); }
+  enum class Layout { kPanels, kTiles };  // of f32, of bf16
+
+  void allow(const void* param) { allowed_.insert(param); }
+  bool allows(const void* param) const { return allowed_.contains(param); }
   // Called with each parameter after it was copied; programs that take the copy do not read it.
   std::function<void(const void*)> on_copy;
   // make(memory) fills the copy where there is none yet. Null: this is no parameter, or it may
   // change.
   template <class Make>
-  const std::byte* copy(const void* param, size_t bytes, const Make& make) {
-    const auto found = copies_.find(param);
-    if (found == copies_.end()) return nullptr;
-    if (!found->second.data()) {
-      found->second = allocate_host(bytes);
-      make(found->second.data());
+  const std::byte* copy(const void* param, Layout layout, size_t bytes, const Make& make) {
+    if (!allows(param)) return nullptr;
+    Buffer& copy = copies_[{param, layout}];
+    if (!copy.data()) {
+      copy = allocate_host(bytes);
+      make(copy.data());
       if (on_copy) on_copy(param);
     }
-    return found->second.data();
+    return copy.data();
   }
 
  private:
-  std::map<const void*, Buffer> copies_;
+  std::set<const void*> allowed_;
+  std::map<std::pair<const void*, Layout>, Buffer> copies_;
 };
 
 // A node's views, in the order op.h lists them; absent ones are null.
