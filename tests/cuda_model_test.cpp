@@ -27,7 +27,8 @@ ModelSpec small_model() {
                            .drop_pos = 0.1f,
                            .drop_attn = 0.1f,
                            .drop_act = 0.1f,
-                           .drop_path = 0.2f};
+                           .drop_path = 0.2f,
+                           .patch_drop = 0.3f};
   model.preprocess.mean = model.preprocess.std = {0.5f, 0.5f, 0.5f};
   return model;
 }

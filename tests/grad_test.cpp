@@ -238,6 +238,8 @@ std::vector<Trial> trials() {
        [](Scope s, Value x) { return dropout(s, linear(s / "op", x, kWidth), 0.4f); }},
       {"drop_path",
        [](Scope s, Value x) { return x + drop_path(s, linear(s / "op", x, kWidth), 0.5f); }},
+      {"keep_tokens",
+       [](Scope s, Value x) { return keep_tokens(s, linear(s / "op", x, kWidth), 1, 0.5f); }},
       {"tokens_positions",
        [](Scope s, Value x) {
          return add_tokens(x, {}, s.param("pos", {1, kTokens, kWidth}, Init::zeros(), false));
@@ -444,11 +446,12 @@ struct ModelTrial {
 };
 std::vector<ModelTrial> model_trials() {
   ViTConfig pre = small_vit(), post = small_vit(), mean = small_vit();
-  pre.drop_path = 0.3f, pre.layer_scale = 0.5f, pre.act = Act::kGeluTanh;
+  pre.drop_path = 0.3f, pre.patch_drop = 0.5f, pre.layer_scale = 0.5f, pre.act = Act::kGeluTanh;
   pre.drop_pos = pre.drop_attn = pre.drop_proj = pre.drop_act = pre.drop_mlp = 0.1f;
   post.pre_norm = false, post.act = Act::kRelu, post.patch_order = PatchOrder::kChannelLast;
   post.drop_attn = post.drop_proj = post.drop_act = post.drop_mlp = 0.1f;
-  mean.class_token = false, mean.mean_pool = true, mean.sincos_positions = true;
+  mean.patch_drop = 0.4f, mean.class_token = false, mean.mean_pool = true,
+  mean.sincos_positions = true;
   mean.qkv_bias = mean.proj_bias = mean.mlp_bias = mean.norm_bias = false;
   SwinConfig dropping = small_swin();
   dropping.drop_path = 0.1f, dropping.qkv_bias = false, dropping.pad_first = true;

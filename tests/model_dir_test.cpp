@@ -80,7 +80,7 @@ TEST(ModelConfig, EverySwitchComesBack) {
   c.pre_norm = c.qkv_bias = c.proj_bias = c.mlp_bias = c.norm_bias = c.head_bias = false;
   c.mean_pool = c.sincos_positions = true, c.class_token = false, c.layer_scale = 1e-5f;
   c.drop_pos = 0.1f, c.drop_attn = 0.2f, c.drop_proj = 0.3f, c.drop_act = 0.4f, c.drop_mlp = 0.5f,
-  c.drop_path = 0.6f;
+  c.drop_path = 0.6f, c.patch_drop = 0.7f;
   spec.preprocess.interpolation = "bilinear", spec.preprocess.crop_pct = 0.9,
   spec.preprocess.crop_mode = "squash";
   EXPECT_EQ(parse_model_config(model_config_text(spec), "config.json"), spec);
@@ -91,6 +91,7 @@ TEST(ModelConfig, TimmKeysSayTheSameWhereTimmHasTheModel) {
   vit_of(layered).layer_scale = 1e-5f, vit_of(layered).mean_pool = true,
   vit_of(layered).qkv_bias = false;
   vit_of(layered).mlp_width = 37;  // no exact ratio to the width
+  vit_of(layered).patch_drop = 0.5f;
   vit_of(layered).drop_proj = vit_of(layered).drop_act = vit_of(layered).drop_mlp = 0.25f;
   std::vector<ModelSpec> specs = {tiny_spec(), layered};
   for (const char* name :

@@ -60,6 +60,25 @@ TEST(Models, OneBlockOfTheNotes) {
   FAIL() << "no blocks.0";
 }
 
+TEST(Models, PatchDropLeavesFewerTokensInTrainingOnly) {
+  const auto tokens = [](float drop, const char* name, Mode mode) {
+    ViTConfig c = config(name);
+    c.patch_drop = drop;
+    Graph g(mode);
+    record(g, c);
+    for (const Node& node : g.nodes)
+      if (std::holds_alternative<Attention>(node.op)) return Value(&g, node.in[0]).dim(1);
+    return int64_t{0};
+  };
+  const char* const vit = "vit_tiny_patch16_224";
+  EXPECT_EQ(tokens(0.5f, vit, Mode::kInference), 197);
+  EXPECT_EQ(tokens(0, vit, Mode::kTraining), 197);
+  EXPECT_EQ(tokens(0.5f, vit, Mode::kTraining), 1 + 98);
+  EXPECT_EQ(tokens(0.5f, "deit_tiny_distilled_patch16_224", Mode::kTraining), 2 + 98);
+  EXPECT_EQ(tokens(0.9f, vit, Mode::kTraining), 1 + 19);   // int(196 * (1 - 0.9)), as timm
+  EXPECT_EQ(tokens(0.999f, vit, Mode::kTraining), 1 + 1);  // at least one
+}
+
 TEST(Models, AliasesNameTheSamePreset) {
   EXPECT_EQ(&find_preset("vit_b_16"), &find_preset("google/vit-base-patch16-224"));
   EXPECT_EQ(find_preset("vit_h_14").name, "vit_huge_patch14_224");

@@ -51,7 +51,8 @@ ViTConfig small_vit() {  // every kind of op, odd sizes, head size above the sid
           .drop_proj = 0.1f,
           .drop_act = 0.2f,
           .drop_mlp = 0.1f,
-          .drop_path = 0.2f};
+          .drop_path = 0.2f,
+          .patch_drop = 0.4f};
 }
 ViTConfig small_postnorm() {
   return {.image_h = 14,

@@ -45,6 +45,7 @@ Recipe everything() {
     pos_resample = "bilinear"
     dropout = 0.1
     drop_path = 0.2
+    patch_drop = 0.5
     epochs = 15
     max_steps = 1000
     batch_size = 64
@@ -119,7 +120,7 @@ TEST(Recipe, ReadsEveryKey) {
   EXPECT_EQ(r.freeze, (std::vector<std::string>{"blocks.*", "pos_embed"}));
   EXPECT_EQ(r.lr_scale, (std::vector<LrScale>{{"*.bias", 0.5}, {"head.*", 100}}));
   EXPECT_EQ(r.lr_scan, (std::vector<double>{0.001, 0.003}));
-  EXPECT_EQ(changed_keys(Recipe(), r).size(), 60u)
+  EXPECT_EQ(changed_keys(Recipe(), r).size(), 61u)
       << "a key is missing from everything(), or one is not read";
 }
 
@@ -190,6 +191,8 @@ TEST(Recipe, MistakesNameFileLineKeyAndNearest) {
   EXPECT_THAT(file_error("epochs = 1.5"), HasSubstr("whole number"));
   EXPECT_THAT(file_error("epochs = 0"), HasSubstr("at least 1"));
   EXPECT_THAT(file_error("dropout = 1.0"), HasSubstr("dropout"));
+  EXPECT_THAT(file_error("patch_drop = 1"), HasSubstr("patch_drop"));
+  EXPECT_THAT(set_error("patch_drop=-0.1"), HasSubstr("patch_drop"));
   EXPECT_THAT(file_error("lr = nan"), HasSubstr("lr"));
   EXPECT_THAT(file_error("lr = -1"), HasSubstr("lr = -1"));
   EXPECT_THAT(file_error("betas = \"x\""), HasSubstr("brackets"));

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "tests/support/op_cases.h"
@@ -154,6 +156,69 @@ TEST(Reference, DropoutFollowsTheDraws) {
     const bool sample = draw16(state, 6, 1, i / 100, 0) < keep_threshold(0.25f);
     EXPECT_EQ(path[static_cast<size_t>(i)], sample ? keep_scale(0.25f) : 0) << i;
   }
+}
+
+// Which tokens of 1, 2, 3, .. each image keeps.
+std::vector<std::vector<int>> kept_of(const RandomState& state, uint32_t site, int64_t images,
+                                      int64_t prefix, int64_t tokens, int64_t kept) {
+  HostTensor x = blank({images, tokens, 1});
+  for (int64_t i = 0; i < images * tokens; ++i) x.values.push_back(static_cast<double>(i % tokens));
+  const HostTensor rng = of({4},
+                            {double(state.seed_low), double(state.seed_high),
+                             double(state.step_low), double(state.step_high)},
+                            DType::kI32);
+  const HostTensor y = run(KeepTokens{prefix, site}, {x, rng}, {blank({images, kept, 1})})[0];
+  std::vector<std::vector<int>> rows(static_cast<size_t>(images));
+  for (int64_t i = 0; i < images * kept; ++i)
+    rows[static_cast<size_t>(i / kept)].push_back(
+        static_cast<int>(y.values[static_cast<size_t>(i)]));
+  return rows;
+}
+
+TEST(Reference, KeptTokensHaveTheSmallestDraws) {
+  const RandomState state{.seed_low = 1, .seed_high = 2, .step_low = 3, .step_high = 4};
+  const auto rows = kept_of(state, 6, 5, 2, 13, 7);
+  for (int64_t b = 0; b < 5; ++b) {
+    const std::vector<int>& row = rows[static_cast<size_t>(b)];
+    EXPECT_TRUE(std::ranges::is_sorted(row));
+    EXPECT_EQ(row[0], 0);
+    EXPECT_EQ(row[1], 1);
+    uint32_t most = 0, least = UINT32_MAX;  // of those kept, of the others
+    for (int t = 2; t < 13; ++t) {
+      const uint32_t draw = draw32(state, 6, 3, b, t - 2);
+      if (std::ranges::count(row, t) == 1)
+        most = std::max(most, draw);
+      else
+        least = std::min(least, draw);
+    }
+    EXPECT_LT(most, least);
+  }
+}
+
+// Over many steps each patch is kept equally often, and so is each pair of neighbours; images and
+// sites have nothing to do with each other.
+TEST(Reference, KeptTokensAreFair) {
+  constexpr int kSteps = 4000, kPatches = 16, kKept = 4;
+  std::array<int, kPatches> often{};
+  int pairs = 0, images = 0, sites = 0;
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    const RandomState state{.seed_low = 7, .step_low = step};
+    const auto rows = kept_of(state, 1, 2, 1, 1 + kPatches, 1 + kKept);
+    for (size_t i = 1; i <= kKept; ++i) ++often[static_cast<size_t>(rows[0][i] - 1)];
+    for (size_t i = 2; i <= kKept; ++i) pairs += rows[0][i] == rows[0][i - 1] + 1;
+    const auto common = [&](const std::vector<int>& other) {
+      return static_cast<int>(std::ranges::count_if(
+          rows[0], [&](int t) { return t > 0 && std::ranges::count(other, t) > 0; }));
+    };
+    images += common(rows[1]);
+    sites += common(kept_of(state, 2, 1, 1, 1 + kPatches, 1 + kKept)[0]);
+  }
+  // A quarter of 4000 is 1000, its deviation 27.
+  for (int patch = 0; patch < kPatches; ++patch)
+    EXPECT_NEAR(often[static_cast<size_t>(patch)], 1000, 120) << patch;
+  EXPECT_NEAR(pairs, kSteps * 15 * 4 * 3 / (16. * 15), 150);
+  EXPECT_NEAR(images, kSteps, 150);  // of four, a quarter
+  EXPECT_NEAR(sites, kSteps, 150);
 }
 
 }  // namespace

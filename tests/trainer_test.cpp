@@ -287,6 +287,8 @@ TEST(Trainer, RefusesWhatCannotWork) {
                 r.mean = {0.5, 0.5}, r.std = {0.5, 0.5};
               }),
               HasSubstr("channels"));
+  EXPECT_THAT(usage([](Recipe& r) { r.model = "swin_tiny_cifar", r.patch_drop = 0.5; }),
+              AllOf(HasSubstr("patch_drop"), HasSubstr("leave the key out")));
   EXPECT_FALSE(std::filesystem::exists(tiny / "bad"))
       << "a run that cannot start leaves nothing behind";
 }

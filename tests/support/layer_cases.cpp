@@ -288,6 +288,31 @@ void make(Maker& m, const DropPath&) {
     m.add(DropPath{0.4f, 5}, "", {m.normal(s, m.compute), m.rng()}, {m.blank(s, m.compute)});
 }
 
+// Nothing but one patch, everything, odd widths, more patches than threads of a block, and more
+// than its usual share of memory.
+namespace {
+struct Kept {
+  int64_t images, prefix, tokens, kept, width;
+  Shape whole() const { return {images, tokens, width}; }
+  Shape part() const { return {images, kept, width}; }
+};
+}  // namespace
+static const std::vector<Kept> kKept = {
+    {1, 0, 1, 1, 1},   {3, 1, 8, 2, 5},     {5, 2, 67, 66, 16},   {4, 1, 65, 33, 192},
+    {3, 0, 49, 49, 8}, {2, 1, 301, 76, 24}, {7, 1, 197, 50, 100}, {1, 1, 7000, 10, 4}};
+
+void make(Maker& m, const KeepTokens&) {
+  for (const Kept& k : kKept)
+    m.add(KeepTokens{.prefix = k.prefix, .site = 4}, "", {m.normal(k.whole(), m.compute), m.rng()},
+          {m.blank(k.part(), m.compute)});
+}
+
+void make(Maker& m, const KeepTokensBwd&) {
+  for (const Kept& k : kKept)
+    m.add(KeepTokensBwd{.prefix = k.prefix, .site = 4}, "",
+          {m.normal(k.part(), m.compute), m.rng()}, {m.blank(k.whole(), m.compute)});
+}
+
 // ---- normalisation ----
 static const std::vector<Shape> kNormShapes = {{1, 3},        {7, 3, 8},   {2, 3, 17},
                                                {1, 33},       {3, 17, 64}, {5, 7, 65},

@@ -75,6 +75,13 @@ struct RandomState {
   uint32_t seed_low = 0, seed_high = 0, step_low = 0, step_high = 0;
 };
 
+// The random bits at place `counter` of random site `site`.
+constexpr PhiloxBlock draw_block(RandomState rng, uint32_t site, uint64_t counter) {
+  return philox((uint64_t{rng.seed_high} << 32) | rng.seed_low,
+                {static_cast<uint32_t>(counter),
+                 static_cast<uint32_t>(counter >> 32) ^ (rng.step_high << 16), rng.step_low, site});
+}
+
 // The 16 random bits that decide element `u` of `row` at random site `site`. A row of n elements
 // uses `per_row = ceil(n / 8)` counters; neighbours in a row use neighbouring counters, so that a
 // vector of counters yields a vector of neighbouring draws. Element-wise ops see their tensor as
@@ -84,11 +91,15 @@ constexpr int64_t draws_per_row(int64_t n) { return (n + 7) / 8; }
 constexpr uint16_t draw16(RandomState rng, uint32_t site, int64_t per_row, int64_t row, int64_t u) {
   const auto counter = static_cast<uint64_t>(row * per_row + u % per_row);
   const auto half = static_cast<size_t>(u / per_row);
-  const PhiloxBlock block =
-      philox((uint64_t{rng.seed_high} << 32) | rng.seed_low,
-             {static_cast<uint32_t>(counter),
-              static_cast<uint32_t>(counter >> 32) ^ (rng.step_high << 16), rng.step_low, site});
+  const PhiloxBlock block = draw_block(rng, site, counter);
   return static_cast<uint16_t>(block[half / 2] >> (16 * (half % 2)));
+}
+// The 32 that decide element `u` where draws are compared with each other: equal ones must be rare.
+// A row uses `per_row = ceil(n / 4)` counters.
+constexpr int64_t wide_draws_per_row(int64_t n) { return (n + 3) / 4; }
+constexpr uint32_t draw32(RandomState rng, uint32_t site, int64_t per_row, int64_t row, int64_t u) {
+  return draw_block(rng, site,
+                    static_cast<uint64_t>(row * per_row + u / 4))[static_cast<size_t>(u % 4)];
 }
 // An element is kept when its draw is below keep_threshold(p), and then divided by the same
 // probability.

@@ -212,11 +212,7 @@ __device__ __forceinline__ float drop_factor(const DropSite& d, int64_t i) {
 // Which halves of counter `counter` are kept, one bit each: one Philox block decides eight
 // elements.
 __device__ __forceinline__ uint32_t keep_bits(const DropSite& d, uint64_t counter) {
-  const RandomState rng = *d.rng;
-  const PhiloxBlock block =
-      philox((uint64_t{rng.seed_high} << 32) | rng.seed_low,
-             {static_cast<uint32_t>(counter),
-              static_cast<uint32_t>(counter >> 32) ^ (rng.step_high << 16), rng.step_low, d.site});
+  const PhiloxBlock block = draw_block(*d.rng, d.site, counter);
   uint32_t bits = 0;
 #pragma unroll
   for (int half = 0; half < 8; ++half) {

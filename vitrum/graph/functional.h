@@ -30,6 +30,9 @@ Value operator+(Value a, Value b);
 Value layer_scale(Scope s, Value x, float start);
 Value dropout(Scope s, Value x, float drop);    // the identity unless training
 Value drop_path(Scope s, Value x, float drop);  // likewise
+// The first `prefix` tokens of each image and a share of 1 - drop of the others, at least one, by
+// chance: (B, T, C) -> (B, T', C); likewise.
+Value keep_tokens(Scope s, Value x, int64_t prefix, float drop);
 
 // States that module `s` returns x, so that x can be tapped by the module's name.
 Value module_output(Scope s, Value x);

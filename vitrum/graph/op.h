@@ -118,6 +118,12 @@ struct DropPath {  // (x (B, ..), rng) -> whole samples kept (and divided by kee
   float drop = 0;
   uint32_t site = 0;
 };
+// (x (B, T, C), rng) -> (B, prefix + kept, C): of each image the first `prefix` tokens, and of the
+// others the `kept` with the smallest draws, in their order: patch dropout
+struct KeepTokens {
+  int64_t prefix = 0;
+  uint32_t site = 0;
+};
 struct Tokens {
 };  // (x (B, N, C), pos? (1, T, C), prefix tokens (1, 1, C) ...) -> [prefix; x] + pos, (B, T, C)
 struct Pool {                    // (x (B, T, C) or (B, H, W, C), T = H W) -> (B, C)
@@ -188,8 +194,12 @@ struct AttentionProbsGrad : Final {  // (dy, qkv) -> f32 (B, H, T, T): dy v^T, t
   int64_t heads = 1;
 };
 struct ChannelScaleBwd : Final {};  // (dy, x, gamma) -> dx, += dgamma
-struct TokensBwd : Final {};        // (dy) -> dx, += dpos, += dprefix ...
-struct PoolBwd : Final {            // (dy (B, C)) -> dx (B, T, C)
+struct KeepTokensBwd : Final {      // (dy, rng) -> dx: 0 where a token was not kept
+  int64_t prefix = 0;
+  uint32_t site = 0;
+};
+struct TokensBwd : Final {};  // (dy) -> dx, += dpos, += dprefix ...
+struct PoolBwd : Final {      // (dy (B, C)) -> dx (B, T, C)
   int64_t first = 0, count = 1;
 };
 struct Conv2dBwd : Final {  // (dy, x, w) -> dx, += dw
@@ -255,7 +265,8 @@ using Op =
                  CrossEntropy, Argmax, LogSoftmax, TrainMetrics, LinearBwd, ActivationBwd,
                  LayerNormBwd, AttentionBwd, RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd,
                  Conv2dBwd, MaxPoolBwd, BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep,
-                 Orthogonalize, Perturb, Copy, AttentionProbs, AttentionProbsGrad>;
+                 Orthogonalize, Perturb, Copy, AttentionProbs, AttentionProbsGrad, KeepTokens,
+                 KeepTokensBwd>;
 
 std::string_view name_of(const Op& op);
 

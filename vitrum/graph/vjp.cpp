@@ -248,6 +248,10 @@ class Differentiator {
   // same way.
   void vjp(const Dropout& op) { backward(op, {dy(), original(1)}, {here().in[0]}); }
   void vjp(const DropPath& op) { backward(op, {dy(), original(1)}, {here().in[0]}); }
+  void vjp(const KeepTokens& op) {
+    backward(KeepTokensBwd{.prefix = op.prefix, .site = op.site}, {dy(), original(1)},
+             {here().in[0]});
+  }
   void vjp(const Tokens&) { backward(TokensBwd{}, {dy()}, here().in); }
   void vjp(const Pool& op) {
     backward(PoolBwd{.first = op.first, .count = op.count}, {dy()}, {here().in[0]});

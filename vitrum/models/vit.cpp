@@ -104,7 +104,8 @@ Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B
   Value positions = cfg.sincos_positions ? sincos_positions(s.graph(), cfg)
                                          : s.param("pos_embed", {1, cfg.tokens(), cfg.width},
                                                    start.positions, /*decay=*/false);
-  return dropout(s / "pos_drop", add_tokens(x, prefix, positions), cfg.drop_pos);
+  x = dropout(s / "pos_drop", add_tokens(x, prefix, positions), cfg.drop_pos);
+  return keep_tokens(s / "patch_drop", x, cfg.prefix_tokens(), cfg.patch_drop);
 }
 
 }  // namespace
@@ -167,8 +168,8 @@ void validate(const ViTConfig& cfg) {
     fail_usage("a model without a class token needs mean pooling");
   if (cfg.distilled && (!cfg.class_token || cfg.mean_pool))
     fail_usage("a distillation token stands beside a class token, not beside mean pooling");
-  for (float p :
-       {cfg.drop_pos, cfg.drop_attn, cfg.drop_proj, cfg.drop_act, cfg.drop_mlp, cfg.drop_path})
+  for (float p : {cfg.drop_pos, cfg.drop_attn, cfg.drop_proj, cfg.drop_act, cfg.drop_mlp,
+                  cfg.drop_path, cfg.patch_drop})
     if (!(p >= 0 && p < 1)) fail_usage("a dropout probability must be in [0, 1), not {}", p);
 }
 

@@ -37,6 +37,8 @@ struct ViTConfig {
 
   // Dropout, by place. drop_path grows linearly from 0 at the first block to its value at the last.
   float drop_pos = 0, drop_attn = 0, drop_proj = 0, drop_act = 0, drop_mlp = 0, drop_path = 0;
+  // The share of patches that each image goes without, others every time.
+  float patch_drop = 0;
 
   int64_t patches() const { return (image_h / patch_h) * (image_w / patch_w); }
   int64_t prefix_tokens() const { return (class_token ? 1 : 0) + (distilled ? 1 : 0); }

@@ -42,6 +42,7 @@ void each_key(R& r, Visit&& visit) {
   visit("pos_resample", r.pos_resample, Range{});
   visit("dropout", r.dropout, kBelowOne);
   visit("drop_path", r.drop_path, kBelowOne);
+  visit("patch_drop", r.patch_drop, kBelowOne);
   visit("epochs", r.epochs, kCount);
   visit("max_steps", r.max_steps, Range{});
   visit("batch_size", r.batch_size, Range{1, 1 << 20});

@@ -47,7 +47,7 @@ struct Recipe {
   std::optional<bool> head_bias;
   HeadInit head_init{};        // kKeep
   PosResample pos_resample{};  // kAuto
-  std::optional<double> dropout, drop_path;
+  std::optional<double> dropout, drop_path, patch_drop;
 
   int64_t epochs = 10;
   int64_t max_steps = 0;  // optimiser steps; 0: as many as the epochs have

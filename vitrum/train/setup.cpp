@@ -41,6 +41,15 @@ void set_dropout(ModelSpec& model, double dropout) {
   for (float* place : places.all) *place = static_cast<float>(dropout);
 }
 
+void set_patch_drop(ModelSpec& model, double drop) {
+  auto* vit = model.config.as<ViTConfig>();
+  if (!vit)
+    fail_usage(
+        "patch_drop: {} needs all of its patches, only ViT and DeiT do not; leave the key out",
+        model.architecture);
+  vit->patch_drop = static_cast<float>(drop);
+}
+
 std::vector<float> per_channel(const std::vector<double>& values, int64_t channels,
                                std::string_view key) {
   const std::vector<float> narrow(values.begin(), values.end());
@@ -136,6 +145,7 @@ ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
   if (recipe.image_size) set_image_size(model, *recipe.image_size, *recipe.image_size);
   if (recipe.dropout) set_dropout(model, *recipe.dropout);
   if (recipe.drop_path) model.config.set_drop_path(static_cast<float>(*recipe.drop_path));
+  if (recipe.patch_drop) set_patch_drop(model, *recipe.patch_drop);
   set_preprocessing(model, recipe);
   set_head(model, recipe, data);
   model.lora = lora_of(recipe);

@@ -60,13 +60,13 @@ void read_own(const JsonKeys& keys, ModelSpec& spec) {
 // ---- timm's keys ----
 
 // Arguments of timm's VisionTransformer that do not change what a trained model computes.
-const std::vector<std::string> kTrainingArgs = {"drop_rate", "patch_drop_rate",  "weight_init",
-                                                "fix_init",  "dynamic_img_size", "dynamic_img_pad"};
+const std::vector<std::string> kTrainingArgs = {"drop_rate", "weight_init", "fix_init",
+                                                "dynamic_img_size", "dynamic_img_pad"};
 const std::vector<std::string> kModelArgs = {
-    "img_size",       "patch_size",     "in_chans",      "num_classes", "global_pool",
-    "embed_dim",      "depth",          "num_heads",     "mlp_ratio",   "qkv_bias",
-    "proj_bias",      "init_values",    "class_token",   "act_layer",   "pos_drop_rate",
-    "proj_drop_rate", "attn_drop_rate", "drop_path_rate"};
+    "img_size",       "patch_size",     "in_chans",       "num_classes",    "global_pool",
+    "embed_dim",      "depth",          "num_heads",      "mlp_ratio",      "qkv_bias",
+    "proj_bias",      "init_values",    "class_token",    "act_layer",      "pos_drop_rate",
+    "proj_drop_rate", "attn_drop_rate", "drop_path_rate", "patch_drop_rate"};
 
 // Those with a single value that we have, as JSON.
 const std::vector<JsonKeys::Fixed> kOnlyArgs = {
@@ -95,7 +95,7 @@ void read_model_args(const JsonKeys& args, ViTConfig& c) {
   c.act = static_cast<Act>(args.choice("act_layer", static_cast<size_t>(c.act), kActNames));
   const auto rate = [&](const char* key) { return static_cast<float>(args.number(key, 0, 0, 1)); };
   c.drop_pos = rate("pos_drop_rate"), c.drop_attn = rate("attn_drop_rate"),
-  c.drop_path = rate("drop_path_rate");
+  c.drop_path = rate("drop_path_rate"), c.patch_drop = rate("patch_drop_rate");
   c.drop_proj = c.drop_act = c.drop_mlp = rate("proj_drop_rate");
 }
 

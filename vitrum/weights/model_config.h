@@ -74,7 +74,8 @@ void visit_fields(Config& c, const Visit& visit) {
   visit("layer_scale", c.layer_scale, 0), visit("drop_pos", c.drop_pos, 0);
   visit("drop_attn", c.drop_attn, 0), visit("drop_proj", c.drop_proj, 0),
       visit("drop_act", c.drop_act, 0);
-  visit("drop_mlp", c.drop_mlp, 0), visit("drop_path", c.drop_path, 0);
+  visit("drop_mlp", c.drop_mlp, 0), visit("drop_path", c.drop_path, 0),
+      visit("patch_drop", c.patch_drop, 0);
 }
 
 template <class Config, class Visit>

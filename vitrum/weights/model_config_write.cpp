@@ -69,6 +69,7 @@ Json model_args(const ViTConfig& c) {
   if (c.drop_pos > 0) args["pos_drop_rate"] = tidy(c.drop_pos);
   if (c.drop_attn > 0) args["attn_drop_rate"] = tidy(c.drop_attn);
   if (c.drop_path > 0) args["drop_path_rate"] = tidy(c.drop_path);
+  if (c.patch_drop > 0) args["patch_drop_rate"] = tidy(c.patch_drop);
   if (c.drop_proj > 0 && c.drop_proj == c.drop_act && c.drop_act == c.drop_mlp)
     args["proj_drop_rate"] = tidy(c.drop_proj);
   return args;
