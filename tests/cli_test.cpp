@@ -81,7 +81,7 @@ void write_digits(const std::string& dir) {
   write("train", 4), write("t10k", 3);
 }
 
-void write_model(const std::string& dir) {
+void write_model(const std::string& dir, float patch_drop = 0) {
   ModelSpec spec{
       .architecture = "vit_small28", .config = ViTConfig{}, .preprocess = {}, .labels = {}};
   spec.config = ViTConfig{.patch_h = 2,
@@ -91,7 +91,8 @@ void write_model(const std::string& dir) {
                           .depth = 1,
                           .heads = 2,
                           .mlp_width = 8,
-                          .classes = 10};
+                          .classes = 10,
+                          .patch_drop = patch_drop};
   set_image_size(spec, 4, 6);
   Graph g;
   model(Scope(g), g.input("x", {1, 1, 4, 6}), spec.config);
@@ -336,6 +337,18 @@ TEST(Cli, Bench) {
     expect_keys(all["trace"][0], {"kernel", "times", "milliseconds", "macs", "bytes"});
     EXPECT_GT(all["peak_bytes"], 1 << 20);
   }
+}
+
+TEST(Cli, BenchCountsWhatIsComputed) {
+  const TempDir dir;
+  write_model(dir / "whole"), write_model(dir / "dropping", 0.5f);
+  const auto macs = [&](const std::string& mode, const std::string& model) -> int64_t {
+    return json_of("bench --json --batch 2 --steps 1 --mode " + mode + " --model " +
+                   (dir / model))["macs"];
+  };
+  EXPECT_EQ(macs("infer", "dropping"), macs("infer", "whole"));
+  EXPECT_EQ(macs("train", "whole"), macs("infer", "whole"));
+  EXPECT_LT(macs("train", "dropping"), macs("train", "whole"));
 }
 
 TEST(Cli, OutputThatCannotBeWritten) {

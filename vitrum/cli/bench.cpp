@@ -198,9 +198,9 @@ struct Result {
   int64_t peak_bytes = 0, macs = 0;
 };
 
-int64_t forward_macs(const ModelSpec& spec, int64_t batch) {
-  Graph g;
-  trace(g, spec, batch);
+int64_t forward_macs(const ModelSpec& spec, const Options& o) {
+  Graph g(o.mode == "train" ? Mode::kTraining : Mode::kInference);  // patches may be dropped
+  trace(g, spec, o.batch);
   return multiply_adds(g);
 }
 
@@ -215,8 +215,7 @@ Result measure(Workload& work, const ModelSpec& spec, const Options& o, DType co
   };
   for (int64_t i = 0; i < o.warmup; ++i) steps();
   const int64_t on_device = backend.peak_bytes();
-  Result r{.peak_bytes = on_device > 0 ? on_device : peak_memory(),
-           .macs = forward_macs(spec, o.batch)};
+  Result r{.peak_bytes = on_device > 0 ? on_device : peak_memory(), .macs = forward_macs(spec, o)};
   GemmProbe probe(compute, backend);
   const Clock now = o.clock == "processor" ? processor_clock : wall_clock;
   probe.flops_per_second(now);
