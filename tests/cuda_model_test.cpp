@@ -133,7 +133,7 @@ TEST(CudaModel, ResumedRunIsTheUninterruptedRun) {
   const TinyRun tiny;
   Recipe recipe = tiny.recipe();
   recipe.accumulate = 2, recipe.batch_size = 8, recipe.ema = 0.9, recipe.checkpoint_every = 1;
-  recipe.precision = Precision::kBF16;
+  recipe.precision = Precision::kBF16, recipe.patch_drop = 0.5, recipe.augment_off = 0.34;
   const auto options = [&](const std::string& out, bool resume) {
     RunOptions o = tiny.options(out);
     o.device.device = "cuda", o.resume = resume;

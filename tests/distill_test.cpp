@@ -217,9 +217,10 @@ TEST_F(Distill, StoppedAndResumedIsTheSameRun) {
   Recipe r = recipe();
   r.batch_size = 8, r.accumulate = 2, r.ema = 0.9, r.augment = "crop-flip";
   r.distillation = Distillation::kSoft, r.checkpoint_every = 1;
+  r.patch_drop = 0.5, r.augment_off = 0.34;
   run(r, "whole");
   const auto expected = outcome(tiny_ / "whole");
-  for (const int64_t stop : {1, 4, 6}) {
+  for (const int64_t stop : {1, 4, 6, 10, 12}) {
     const std::string out = "cut" + std::to_string(stop);
     const TrainHooks hooks{.epoch = {}, .step = [stop](int64_t step, double) {
                              if (step == stop) raise(SIGINT);

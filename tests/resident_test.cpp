@@ -110,6 +110,7 @@ class ResidentRun : public Resident {
   Recipe recipe() const {
     Recipe recipe = tiny_.recipe();
     recipe.augment = "crop-flip", recipe.erase = 0.5, recipe.repeat = 2, recipe.augment_off = 0.34;
+    recipe.patch_drop = 0.5;
     recipe.mixup = 0.8, recipe.cutmix = 1, recipe.mix_prob = 0.7;
     recipe.ema = 0.9, recipe.clip_norm = 0.5;
     return recipe;

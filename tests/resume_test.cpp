@@ -25,6 +25,7 @@ Recipe full_recipe(const TinyRun& tiny) {
   recipe.schedule = ScheduleKind::kCosine, recipe.warmup_epochs = 1,
   recipe.augment = "crop-flip+trivial-m0.5";
   recipe.erase = 0.3, recipe.repeat = 2, recipe.augment_off = 0.34;
+  recipe.patch_drop = 0.5;  // but for the last epoch
   recipe.mixup = 0.8, recipe.cutmix = 1, recipe.mix_prob = 0.7;
   recipe.checkpoint_every = 1;
   return recipe;

@@ -272,6 +272,37 @@ TEST(Trainer, InterruptSavesAndSaysSo) {
   }
 }
 
+// Where augment_off ends augmentation, patches are dropped no more, and the run is one that never
+// dropped any from there on.
+TEST(Trainer, PatchesAreDroppedUntilImagesArePlain) {
+  const TinyRun tiny;
+  struct Run {
+    std::vector<EpochMetrics> rows;
+    int64_t bytes;
+    std::vector<float> weights;
+  };
+  const auto run = [&](double drop, double off, const std::string& out) {
+    Recipe recipe = tiny.recipe();
+    recipe.patch_drop = drop, recipe.augment_off = off;
+    Trainer trainer(recipe, tiny.options(out));
+    Run run{.rows = {}, .bytes = trainer.activation_bytes(), .weights = {}};
+    trainer.run({.epoch = [&](const EpochMetrics& row, bool) { run.rows.push_back(row); }});
+    run.weights = weights(trainer);
+    return run;
+  };
+  const Run whole = run(0, 0, "whole"), plain = run(0.5, 1, "plain"), fewer = run(0.5, 0, "fewer"),
+            both = run(0.5, 0.34, "both");
+  EXPECT_EQ(plain.weights, whole.weights);
+  EXPECT_NE(fewer.weights, whole.weights);
+  for (const size_t epoch : {0, 1}) {
+    EXPECT_EQ(both.rows[epoch].train_loss, fewer.rows[epoch].train_loss);
+    EXPECT_EQ(both.rows[epoch].test_loss, fewer.rows[epoch].test_loss);
+  }
+  EXPECT_NE(both.rows[2].train_loss, fewer.rows[2].train_loss);
+  EXPECT_LT(fewer.bytes, whole.bytes);
+  EXPECT_EQ(both.bytes, whole.bytes) << "the most that a run will need";
+}
+
 TEST(Trainer, RefusesWhatCannotWork) {
   const TinyRun tiny;
   const auto usage = [&](const std::function<void(Recipe&)>& change) {

@@ -105,7 +105,8 @@ struct Recipe {
   int64_t repeat = 1;                             // augmentations of an image next to each other
   double mixup = 0, cutmix = 0;                   // alphas; 0: not done
   double mix_prob = 1, mix_switch_prob = 0.5;     // that a batch is mixed; that it is CutMix
-  double augment_off = 0;  // last part of the epochs, with no more than crop and flip
+  // Last part of the epochs, with no more than crop and flip, and without patch_drop.
+  double augment_off = 0;
   std::optional<std::vector<double>> mean, std;  // of pixels in [0, 1]; empty: pixels as they are
   std::optional<ResizeMode> resize;
   std::optional<double> crop_pct;

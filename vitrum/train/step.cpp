@@ -37,35 +37,40 @@ void require_finite_weights(ParamStore& store, const std::string& path) {
       fail_input("weights '{}': {} holds NaN or infinite numbers", path, store.specs()[i].name);
 }
 
+// Below a head that learns alone, the model is what it is in use: nothing drops.
+Mode mode_of(const Recipe& recipe) { return recipe.head_only ? Mode::kInference : Mode::kTraining; }
+
 }  // namespace
 
 TrainStep::TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
                      From from)
-    : seed_(static_cast<uint64_t>(recipe.seed)),
-      // Below a head that learns alone, the model is what it is in use: nothing drops.
-      forward_graph_(recipe.head_only ? Mode::kInference : Mode::kTraining),
-      values_(record(model, recipe, from)),
-      store_(filled(model, recipe, backend)),
-      backward_(compile_backward(recipe, compute)),
-      update_(recipe, segments_of(store_, recipe), compute, store_, forward_graph_),
+    : model_(model),
+      recipe_(recipe),
+      compute_(compute),
+      from_(from),
+      seed_(static_cast<uint64_t>(recipe.seed)),
+      forward_graph_(std::in_place, mode_of(recipe)),
+      values_(record()),
+      store_(filled(backend)),
+      backward_(compile_backward()),
+      update_(recipe, segments_of(store_, recipe), compute, store_, *forward_graph_),
       weights_(static_cast<size_t>(recipe.batch_size)) {}
 
-TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe& recipe,
-                                           From from) {
-  Graph& g = forward_graph_;
-  const int64_t batch = recipe.batch_size;
-  const bool mixed = mix_for(recipe).any();
+TrainStep::ForwardValues TrainStep::record() {
+  Graph& g = *forward_graph_;
+  const int64_t batch = recipe_.batch_size;
+  const bool mixed = mix_for(recipe_).any();
   const Value weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
   g.sample_weight = weight;
-  const TracedModel student = trace(g, model, batch, from, mixed);
-  freeze_params(g.params, model.config, recipe);
-  freeze_all_but_adapters(g.params, model);
+  const TracedModel student = trace(g, model_, batch, from_, mixed);
+  freeze_params(g.params, model_.config, recipe_);
+  freeze_all_but_adapters(g.params, model_);
   const Shape shape = student.logits.shape();
   const Value target = mixed ? g.input("target", shape, DType::kF32, /*exact=*/true)
                              : g.input("target", {batch}, DType::kI32);
   Value teacher;
-  if (recipe.teacher) teacher = g.input("teacher", shape, DType::kF32, /*exact=*/true);
-  const Value loss = training_loss(recipe, student, {target, weight, teacher});
+  if (recipe_.teacher) teacher = g.input("teacher", shape, DType::kF32, /*exact=*/true);
+  const Value loss = training_loss(recipe_, student, {target, weight, teacher});
   const Value totals = g.state("metrics", {3}, DType::kF64);
   train_metrics(loss, student.logits, target, weight, totals);
   return {student.image, student.logits, target,  weight,     teacher,
@@ -73,27 +78,48 @@ TrainStep::ForwardValues TrainStep::record(const ModelSpec& model, const Recipe&
 }
 
 // Before anything is derived from the weights: a bf16 copy, an average.
-ParamStore TrainStep::filled(const ModelSpec& model, const Recipe& recipe, Backend& backend) {
-  ParamStore store(forward_graph_, backend);
-  if (recipe.weights.empty())
+ParamStore TrainStep::filled(Backend& backend) {
+  ParamStore store(*forward_graph_, backend);
+  if (recipe_.weights.empty())
     store.initialize(seed_);
   else
     loaded_ = load_weights(
-        recipe.weights, model, store,
-        {.pos_resample = recipe.pos_resample, .head = recipe.head_init, .seed = seed_});
-  if (!recipe.weights.empty()) require_finite_weights(store, recipe.weights);
-  if (recipe.weights.empty() && recipe.head_init != HeadInit::kKeep)
+        recipe_.weights, model_, store,
+        {.pos_resample = recipe_.pos_resample, .head = recipe_.head_init, .seed = seed_});
+  if (!recipe_.weights.empty()) require_finite_weights(store, recipe_.weights);
+  if (recipe_.weights.empty() && recipe_.head_init != HeadInit::kKeep)
     for (size_t i = 0; i < store.specs().size(); ++i)
-      if (in_head(model.config, store.specs()[i].name))
-        store.write(i, new_head(store.specs()[i], recipe.head_init, seed_));
+      if (in_head(model_.config, store.specs()[i].name))
+        store.write(i, new_head(store.specs()[i], recipe_.head_init, seed_));
   return store;
 }
 
-Program TrainStep::compile_backward(const Recipe& recipe, DType compute) {
-  fuse(forward_graph_);
-  differentiate(forward_graph_, values_.loss, recipe.recompute);
+Program TrainStep::compile_backward() {
+  fuse(*forward_graph_);
+  differentiate(*forward_graph_, values_.loss, recipe_.recompute);
   const std::array outputs = {values_.loss, values_.logits};
-  return Program(forward_graph_, outputs, store_, {.compute = compute});
+  CompileOptions options{.compute = compute_};
+  const std::array given = {values_.image, values_.teacher, values_.mix};
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!given[i]) continue;
+    const ValueInfo& info = forward_graph_->info(given[i]);
+    TensorView memory{inputs_[i].data(), info.shape, info.dtype};
+    if (!memory) inputs_[i] = store_.backend().allocate(memory.bytes());
+    memory.data = inputs_[i].data();
+    options.shared.push_back({given[i], memory});
+  }
+  return Program(*forward_graph_, outputs, store_, options);
+}
+
+void TrainStep::set_patch_drop(float drop) {
+  auto* vit = model_.config.as<ViTConfig>();
+  if (!vit || vit->patch_drop == drop) return;
+  vit->patch_drop = drop;
+  store_.backend().wait();
+  whole_.reset(), backward_.reset();  // first: there may not be room for both
+  forward_graph_.emplace(mode_of(recipe_));
+  values_ = record();
+  backward_.emplace(compile_backward());
 }
 
 void TrainStep::upload(const Batch& batch, int64_t images, int64_t micro_step) {
@@ -104,12 +130,12 @@ void TrainStep::upload(const Batch& batch, int64_t images, int64_t micro_step) {
   if (images_)
     images_->upload(batch);
   else
-    backward_.upload(values_.image, batch.pixels().data());
+    backward_->upload(values_.image, batch.pixels().data());
   upload_targets(batch);
-  backward_.upload(values_.weight, weights_.data());
+  backward_->upload(values_.weight, weights_.data());
   const RandomState random{static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32),
                            static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32)};
-  backward_.upload(values_.rng, &random);
+  backward_->upload(values_.rng, &random);
   if (teacher_) teacher_->upload(batch);
 }
 
@@ -117,12 +143,12 @@ std::vector<Program*> TrainStep::parts() {
   std::vector<Program*> parts;
   if (images_) parts.push_back(&images_->program());
   if (teacher_ && teacher_->program()) parts.push_back(teacher_->program());
-  parts.push_back(&backward_);
+  parts.push_back(&*backward_);
   return parts;
 }
 
 void TrainStep::read_loss() {
-  backward_.download_later(&reading_.emplace_back(), values_.loss);
+  backward_->download_later(&reading_.emplace_back(), values_.loss);
   ++shares_.back();
 }
 
@@ -158,13 +184,13 @@ void TrainStep::perturb() {
 
 // Labels, or with mixed images the shares of two labels each.
 void TrainStep::upload_targets(const Batch& batch) {
-  if (!values_.mix) return backward_.upload(values_.target, batch.labels.data());
+  if (!values_.mix) return backward_->upload(values_.target, batch.labels.data());
   const Shape image = values_.image.shape();
   targets_.resize(static_cast<size_t>(values_.target.shape().numel()));
   mix_targets(batch.labels, batch.mix, static_cast<int>(image[2]), static_cast<int>(image[3]),
               values_.logits.dim(1), targets_);
-  backward_.upload(values_.mix, batch.mix.data());
-  backward_.upload(values_.target, targets_.data());
+  backward_->upload(values_.mix, batch.mix.data());
+  backward_->upload(values_.target, targets_.data());
 }
 
 void TrainStep::update(double lr, int64_t step) {
@@ -188,13 +214,13 @@ std::vector<StepResult> TrainStep::results() {
 
 TrainTotals TrainStep::totals() {
   std::array<double, 3> sums{};
-  backward_.download(sums.data(), values_.totals);
+  backward_->download(sums.data(), values_.totals);
   return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2])};
 }
 
 void TrainStep::clear_totals() {
   const std::array<double, 3> zeros{};
-  backward_.upload(values_.totals, zeros.data());
+  backward_->upload(values_.totals, zeros.data());
 }
 
 }  // namespace vitrum

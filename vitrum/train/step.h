@@ -1,9 +1,11 @@
 // One optimiser step: a backward program that adds into the gradients, and an update program that
 // uses them up.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "vitrum/data/loader.h"
@@ -49,6 +51,10 @@ class TrainStep {
   // such.
   void run(const Batch& batch, double lr, int64_t step);
 
+  // From now on with this share of the patches left out: the backward program is made again, over
+  // the same parameters and inputs. Others' views of them stay valid.
+  void set_patch_drop(float drop);
+
   // Of every step since the last call, in order. Waits for the device: the fewer calls, the less it
   // idles.
   std::vector<StepResult> results();
@@ -57,7 +63,7 @@ class TrainStep {
   void set_trace(Program::Trace trace) { trace_ = std::move(trace); }
   // One backward and one update, kernel by kernel, on whatever was given last.
   void run_traced(const Program::Trace& after) {
-    backward_.run_traced(after);
+    backward_->run_traced(after);
     update_.program().run_traced(after);
   }
 
@@ -66,39 +72,45 @@ class TrainStep {
 
   // Before the first batch, where the recipe has a teacher: it is asked for each batch.
   TeacherViews teacher_views() const {
-    return {backward_[values_.image], backward_[values_.teacher],
-            values_.mix ? backward_[values_.mix] : TensorView{}};
+    return {view(values_.image), view(values_.teacher),
+            values_.mix ? view(values_.mix) : TensorView{}};
   }
   void set_teacher(std::unique_ptr<Teacher> teacher) { teacher_ = std::move(teacher); }
   const Teacher* teacher() const { return teacher_.get(); }
 
   // Before the first batch, where batches have rows in place of pixels: who makes pixels of them.
-  TensorView pixels() const { return backward_[values_.image]; }
+  TensorView pixels() const { return view(values_.image); }
   void set_images(std::unique_ptr<ResidentImages> images) { images_ = std::move(images); }
 
   ParamStore& store() { return store_; }
   const LoadReport& loaded() const { return loaded_; }  // empty where the model starts from scratch
-  const Plan& plan() const { return backward_.plan(); }
+  const Plan& plan() const { return backward_->plan(); }
 
  private:
   struct ForwardValues {
     Value image, logits, target, weight, teacher, loss, totals, rng, mix;
   };
-  ForwardValues record(const ModelSpec& model, const Recipe& recipe, From from);
-  ParamStore filled(const ModelSpec& model, const Recipe& recipe, Backend& backend);
-  Program compile_backward(const Recipe& recipe, DType compute);
+  ForwardValues record();
+  ParamStore filled(Backend& backend);
+  Program compile_backward();
+  TensorView view(Value v) const { return (*backward_)[v]; }
   void upload(const Batch& batch, int64_t images, int64_t micro_step);
   void upload_targets(const Batch& batch);
   std::vector<Program*> parts();  // of backward(), in order
   void read_loss();
   void read_norm();
 
+  ModelSpec model_;
+  const Recipe recipe_;
+  const DType compute_;
+  const From from_;
   uint64_t seed_;
-  Graph forward_graph_;
+  std::optional<Graph> forward_graph_;
   LoadReport loaded_;
   ForwardValues values_;
   ParamStore store_;
-  Program backward_;
+  std::array<Buffer, 3> inputs_;  // those that others write: they outlive a backward program
+  std::optional<Program> backward_;
   Update update_;
   std::unique_ptr<ResidentImages> images_;
   std::unique_ptr<Teacher> teacher_;

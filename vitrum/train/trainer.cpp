@@ -105,7 +105,8 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
                           recipe_),
               data_.test())),
       schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.accumulate))),
-      step_(model_, recipe_, compute(), *backend_, source()),
+      // Whole images take the most memory: what cannot end does not begin.
+      step_(last_model(), recipe_, compute(), *backend_, source()),
       evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
                  compute(), ema() ? Arena::kEma : Arena::kMaster, source()) {
   set_images();
@@ -119,6 +120,17 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
   write_file_atomic(run_ + "/env.json", environment_json(*backend_, options.device.threads));
   saver_ = std::make_unique<Saver>(run_, model_, ema() ? Arena::kEma : Arena::kMaster,
                                    data_.test().classes(), at_);
+}
+
+float Trainer::patch_drop(int64_t epoch) const {
+  const auto* vit = model_.config.as<ViTConfig>();
+  return vit && epoch < train_loader_.config().strong_epochs ? vit->patch_drop : 0;
+}
+
+ModelSpec Trainer::last_model() const {
+  ModelSpec model = model_;
+  if (auto* vit = model.config.as<ViTConfig>()) vit->patch_drop = patch_drop(total_epochs() - 1);
+  return model;
 }
 
 void Trainer::set_teacher() {
@@ -255,6 +267,7 @@ void Trainer::report(const std::vector<ClosedEpoch>& epochs, const TrainHooks& h
 bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks) {
   const int64_t first = at_.epochs * steps_per_epoch(), end = epoch_end();
   if (at_.step >= end) return true;
+  step_.set_patch_drop(patch_drop(at_.epochs));
   Progress progress(fmt::format("epoch {}/{}", at_.epochs + 1, total_epochs()), end - first,
                     options_.quiet, at_.step - first);
   train_loader_.start(at_.epochs, (at_.step - first) * recipe_.accumulate);

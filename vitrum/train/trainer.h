@@ -86,6 +86,9 @@ class Trainer {
   bool on_device(const LoaderConfig& config, const Dataset& images) const;
   void set_images();
   DType compute() const { return features_ ? DType::kF32 : compute_for(recipe_); }
+  // What the model leaves out in an epoch: where images are no longer augmented, they are whole.
+  float patch_drop(int64_t epoch) const;
+  ModelSpec last_model() const;  // as it is trained in the last epoch
   From source() const { return features_ ? From::kFeatures : From::kPixels; }
   void fill_features(const InterruptGuard& interrupt);
   // Both return false where a signal stopped them.
