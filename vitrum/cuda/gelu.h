@@ -35,14 +35,14 @@ VITRUM_EVERYWHERE float gelu_of(float x, float t, const Exp2& exp2) {
 template <class Exp2>
 VITRUM_EVERYWHERE float gelu_slope_of(float x, float t, const Exp2& exp2) {
   constexpr float kRoot = 0.849321800f;  // of log2(e) / 2
-  float p = -2.12259e-03f;
-  p = fmaf(p, t, 2.142537e-02f);
-  p = fmaf(p, t, -9.137118e-02f);
-  p = fmaf(p, t, 2.2808705e-01f);
-  p = fmaf(p, t, -7.9309317e-01f);
-  p = fmaf(p, t, 4.9979413e-01f);
-  const float root = t * kRoot, low = p * exp2(-root * root);
-  return x < 0 ? low : 1.0f - low;
+  float p = 2.12259e-03f;
+  p = fmaf(p, t, -2.142537e-02f);
+  p = fmaf(p, t, 9.137118e-02f);
+  p = fmaf(p, t, -2.2808705e-01f);
+  p = fmaf(p, t, 7.9309317e-01f);
+  p = fmaf(p, t, -4.9979413e-01f);
+  const float root = t * kRoot, above_half = fmaf(p, exp2(-root * root), 0.5f);  // at t
+  return 0.5f + copysignf(above_half, x);
 }
 
 }  // namespace vitrum::cuda
