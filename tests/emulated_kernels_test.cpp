@@ -48,8 +48,8 @@ class Layer {
     partials_.assign(static_cast<size_t>(high_ * size_.columns), NAN);
     Args args = arguments();
     args.tiles = tiles;
-    card.most_late = most_late, card.blocks = wide * high_;
-    card.body = [&] { work<F>(args, *reinterpret_cast<typename F::Shared*>(card.memory)); };
+    card.most_late = most_late, card.blocks = wide * high_, card.cluster = 1;
+    card.body = [&] { work<F>(args, *reinterpret_cast<typename F::Shared*>(card.shared())); };
     static_assert(sizeof(typename F::Shared) <= emulated::kSharedBytes);
     for (card.block = 0; card.block < wide * high_; ++card.block) card.run(F::kThreads);
   }

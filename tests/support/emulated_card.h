@@ -1,8 +1,9 @@
-// A card for tests where there is none: a block of threads takes turns on one host thread, with
-// barriers, the copy engine and warpgroup products as vitrum/cuda's tma.cuh and wgmma.cuh have
-// them. Copies arrive late, by chance and in any order, and shared memory begins as NaN: a kernel
-// that reads too soon, writes too soon or loses count of a barrier's phases gives a wrong result or
-// stops. What it cannot show: how fast, and whether the hardware agrees.
+// A card for tests where there is none: the threads of a block, or of the two blocks of a cluster,
+// take turns on one host thread, with barriers, the copy engine and warpgroup products as
+// vitrum/cuda's tma.cuh and wgmma.cuh have them. Copies arrive late, by chance and in any order,
+// and shared memory begins as NaN: a kernel that reads too soon, writes too soon or loses count of
+// a barrier's phases gives a wrong result or stops. What it cannot show: how fast, and whether the
+// hardware agrees.
 //
 // For one source file: it names things as the headers of the card do.
 #pragma once
@@ -29,7 +30,8 @@
 
 namespace vitrum::emulated {
 
-constexpr size_t kSharedBytes = 232'448;
+constexpr size_t kSharedBytes = 232'448;  // of a block
+constexpr int kMostBlocks = 2;            // of a cluster
 
 // A barrier in shared memory: `pending` arrivals and `bytes` are missing in this phase.
 struct Barrier {
@@ -47,6 +49,7 @@ struct Thread {
   ucontext_t context;
   std::vector<char> stack;
   bool done = false;
+  int stores = 0;  // under way
 };
 struct Copy {
   int64_t due;
@@ -54,13 +57,14 @@ struct Copy {
 };
 
 struct Card {
-  alignas(1024) std::byte memory[kSharedBytes];
+  alignas(1024) std::byte memory[kMostBlocks * kSharedBytes];
   std::vector<Thread> threads;
-  int current = 0, block = 0, blocks = 1;
+  int current = 0, block = 0, blocks = 1;  // block: the first of the cluster
+  int cluster = 1, block_threads = 0;
   ucontext_t scheduler;
   std::map<const void*, Barrier> barriers;
-  std::map<int, Meeting> meetings;  // of warps, of the block (kAll) and of some threads (kSome)
-  static constexpr int kAll = -1, kSome = -2;
+  std::map<int, Meeting> meetings;  // of warps, of a block, of some threads of it, of the cluster
+  static constexpr int kCluster = -1, kAll = -2, kSome = -4;  // less the block's rank
   std::vector<uint64_t> exchanged = std::vector<uint64_t>(1024);
   std::vector<Copy> copies;
   int64_t now = 0;
@@ -85,6 +89,8 @@ struct Card {
     }
   }
   void meet_warp() { meet(current / 32, 32); }
+  int rank() const { return current / block_threads; }
+  std::byte* shared() { return memory + static_cast<size_t>(rank()) * kSharedBytes; }
   void run(int threads_in_block);
 
  private:
@@ -119,18 +125,20 @@ inline void Card::deliver() {
     copy.arrive();
   }
 }
-// One block, from its first to its last instruction.
+// One block, or the blocks of a cluster, from the first to the last instruction.
 inline void Card::run(int threads_in_block) {
   constexpr int kMostRounds = 200'000;
-  std::memset(static_cast<void*>(memory), 0xff, kSharedBytes);
+  const int all = cluster * threads_in_block;
+  block_threads = threads_in_block;
+  std::memset(static_cast<void*>(memory), 0xff, sizeof memory);
   barriers.clear(), meetings.clear(), copies.clear(), fault = nullptr;
-  threads = std::vector<Thread>(static_cast<size_t>(threads_in_block));
+  threads = std::vector<Thread>(static_cast<size_t>(all));
   for (Thread& thread : threads) start(thread);
-  for (int round = 0, left = threads_in_block; left > 0; ++round) {
+  for (int round = 0, left = all; left > 0; ++round) {
     if (round > kMostRounds) throw std::runtime_error("the kernel hangs");
     deliver();
     left = 0;
-    for (current = 0; current < threads_in_block; ++current) {
+    for (current = 0; current < all; ++current) {
       Thread& thread = threads[static_cast<size_t>(current)];
       if (thread.done) continue;
       swapcontext(&scheduler, &thread.context);
@@ -142,19 +150,22 @@ inline void Card::run(int threads_in_block) {
 
 struct Index {
   struct Number {
-    const int* value;
-    operator unsigned() const { return static_cast<unsigned>(*value); }
+    int (*value)();
+    operator unsigned() const { return static_cast<unsigned>(value()); }
   } x;
 };
 
 }  // namespace vitrum::emulated
 
-static inline const vitrum::emulated::Index threadIdx{{&vitrum::emulated::card.current}},
-    blockIdx{{&vitrum::emulated::card.block}}, gridDim{{&vitrum::emulated::card.blocks}};
+static inline const vitrum::emulated::Index threadIdx{
+    {[] { return vitrum::emulated::card.current % vitrum::emulated::card.block_threads; }}},
+    blockIdx{{[] { return vitrum::emulated::card.block + vitrum::emulated::card.rank(); }}},
+    gridDim{{[] { return vitrum::emulated::card.blocks; }}};
 static inline void __syncthreads() {
   using vitrum::emulated::card;
-  card.meet(card.kAll, static_cast<int>(card.threads.size()));
+  card.meet(card.kAll - card.rank(), card.block_threads);
 }
+static inline void __syncwarp() { vitrum::emulated::card.meet_warp(); }
 static inline float __shfl_xor_sync(uint32_t, float x, int other) {
   using vitrum::emulated::card;
   const auto mine = static_cast<size_t>(card.current), there = mine ^ static_cast<size_t>(other);
@@ -165,6 +176,11 @@ static inline float __shfl_xor_sync(uint32_t, float x, int other) {
   return x;
 }
 static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __uint_as_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
 static inline int min(int a, int b) { return std::min(a, b); }
 
 // How the copy engine sees a tensor: strides in elements.
@@ -211,6 +227,9 @@ Raw8<bf16> pack(const Eight& x) {
   for (int i = 0; i < 8; ++i) raw.part[i] = {to_bf16(x.v[i])};
   return raw;
 }
+static inline uint32_t pack2(float low, float high) {
+  return to_bf16(low) | static_cast<uint32_t>(to_bf16(high)) << 16;
+}
 template <Act, class T>
 float activate(float x) {
   return gelu_of(x, std::min(std::abs(x), kGeluEnd), [](float e) { return std::exp2(e); });
@@ -221,6 +240,31 @@ float activation_slope(float x) {
 }
 static inline void let_next_begin() {}
 
+// ---- mma.cuh ----
+// Where a lane's two numbers of a transposed 8 x 8 matrix are, the lanes having given its rows.
+static inline void for_transposed(const void* p, const auto& body) {
+  const auto mine = static_cast<size_t>(card.current), lane = mine % kWarp, first = mine - lane;
+  std::memcpy(&card.exchanged[mine], &p, sizeof p);
+  card.meet_warp();
+  for (size_t matrix = 0; matrix < 4; ++matrix)
+    for (size_t i = 0; i < 2; ++i) {
+      std::byte* row;
+      std::memcpy(&row, &card.exchanged[first + 8 * matrix + 2 * (lane % 4) + i], sizeof row);
+      body(matrix, i, row + lane / 4 * 2);
+    }
+  card.meet_warp();
+}
+static inline void load_four_transposed(uint32_t (&r)[4], const void* p) {
+  for_transposed(p, [&](size_t matrix, size_t i, const std::byte* at) {
+    std::memcpy(reinterpret_cast<std::byte*>(&r[matrix]) + 2 * i, at, 2);
+  });
+}
+static inline void store_four_transposed(void* p, const uint32_t (&r)[4]) {
+  for_transposed(p, [&](size_t matrix, size_t i, std::byte* at) {
+    std::memcpy(at, reinterpret_cast<const std::byte*>(&r[matrix]) + 2 * i, 2);
+  });
+}
+
 // ---- wgmma.cuh ----
 constexpr int kSwizzledRow = 128;
 template <int>
@@ -229,7 +273,7 @@ template <int>
 void take_registers() {}
 template <int kThreads>
 void sync_threads() {
-  card.meet(card.kSome, kThreads);
+  card.meet(card.kSome - card.rank(), kThreads);
 }
 static inline void begin_products() {}
 static inline void commit_products() {}
@@ -246,9 +290,13 @@ static inline size_t place_of(const void* p) {
 }
 static inline std::byte* swizzled_place(size_t at) {
   at ^= (at >> 7 & 7) << 4;
-  if (at + 2 > emulated::kSharedBytes) card.fail("outside of shared memory");
+  if (at + 2 > sizeof card.memory) card.fail("outside of shared memory");
   return card.memory + at;
 }
+static inline std::byte* swizzled(std::byte* matrix, int row, int piece) {
+  return matrix + row * kSwizzledRow + ((piece ^ (row & 7)) << 4);
+}
+static inline void publish_shared() {}
 static inline uint64_t describe(const std::byte* matrix) { return place_of(matrix); }
 static inline float element(uint64_t matrix, int row, int k) {
   uint16_t bits;
@@ -265,6 +313,20 @@ void multiply_shared(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
       sum += element(a, row + 8 * (i / 2 % 2), k) * element(b, column, k);
     d[i] = sum;
   }
+}
+// The first operand's rows lie across.
+static inline void multiply_turned(float (&d)[128], uint64_t a, uint64_t b, bool add) {
+  const int lane = card.current % kWarp, row = card.current / kWarp % 4 * 16 + lane / 4;
+  float left[2][16];
+  for (int k = 0; k < 16; ++k)
+    for (int half = 0; half < 2; ++half) left[half][k] = element(a, k, row + 8 * half);
+  if (!add) std::fill_n(d, 128, 0.0f);
+  for (int i = 0; i < 128; i += 4)
+    for (int side = 0; side < 2; ++side)
+      for (int k = 0; k < 16; ++k) {
+        const float right = element(b, 2 * i + 2 * (lane % 4) + side, k);
+        for (int half = 0; half < 2; ++half) d[i + 2 * half + side] += left[half][k] * right;
+      }
 }
 
 // ---- tma.cuh ----
@@ -291,27 +353,43 @@ struct Ring {
     if (++at == kSize) at = 0, parity ^= 1;
   }
 };
+// body(element of the tensor or null, where it is in shared memory) for every element of a box.
+static inline void for_box(const CUtensorMap& map, size_t begin, const std::vector<int64_t>& from,
+                           const auto& body) {
+  int64_t count = 1;
+  for (int64_t n : map.box) count *= n;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t rest = i, offset = 0;
+    bool inside = true;
+    for (size_t k = 0; k < map.box.size(); rest /= map.box[k++]) {
+      const int64_t at = from[k] + rest % map.box[k];
+      inside &= at < map.sizes[k], offset += at * map.strides[k];
+    }
+    body(inside ? map.data + offset : nullptr, swizzled_place(begin + 2 * static_cast<size_t>(i)));
+  }
+}
+static inline int64_t due() {
+  return card.now + 1 + (card.most_late > 0 ? card.chance.below(card.most_late) : 0);
+}
+// What lies at p here, in block `rank` of the cluster.
+template <class T>
+T* in_block(T* p, int rank) {
+  const auto apart = static_cast<ptrdiff_t>(emulated::kSharedBytes) * (rank - card.rank());
+  return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(p) + apart);
+}
 static inline void load(const CUtensorMap& map, void* to, uint64_t* barrier,
                         const std::vector<int64_t>& from) {
   const auto copy = [=, &map, begin = place_of(to)] {
-    int64_t count = 1;
-    for (int64_t n : map.box) count *= n;
-    for (int64_t i = 0; i < count; ++i) {
-      int64_t rest = i, offset = 0;
-      bool inside = true;
-      for (size_t k = 0; k < map.box.size(); rest /= map.box[k++]) {
-        const int64_t at = from[k] + rest % map.box[k];
-        inside &= at < map.sizes[k], offset += at * map.strides[k];
-      }
-      const uint16_t bits = inside ? map.data[offset] : 0;
-      std::memcpy(swizzled_place(begin + 2 * static_cast<size_t>(i)), &bits, 2);
-    }
+    int64_t bytes = 0;
+    for_box(map, begin, from, [&](const uint16_t* x, std::byte* at) {
+      const uint16_t bits = x ? *x : 0;
+      std::memcpy(at, &bits, 2), bytes += 2;
+    });
     emulated::Barrier& b = card.barriers.at(barrier);
-    b.bytes -= 2 * count;
+    b.bytes -= bytes;
     b.settle();
   };
-  const int64_t late = card.most_late > 0 ? card.chance.below(card.most_late) : 0;
-  card.copies.push_back({card.now + 1 + late, copy});
+  card.copies.push_back({due(), copy});
 }
 static inline void load_tile(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
                              int row) {
@@ -321,5 +399,30 @@ static inline void load_groups(const CUtensorMap& map, void* to, uint64_t* barri
                                int group) {
   load(map, to, barrier, {column, 0, 0, 0, group});
 }
+
+static inline void load_tile(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
+                             int row, uint16_t blocks) {
+  for (int rank = 0; rank < card.cluster; ++rank)
+    if (blocks >> rank & 1) load(map, in_block(to, rank), in_block(barrier, rank), {column, row});
+}
+static inline void store_tile(const CUtensorMap& map, const void* from, int column, int row) {
+  emulated::Thread& thread = card.threads[static_cast<size_t>(card.current)];
+  const auto copy = [=, &map, &thread, begin = place_of(from)] {
+    for_box(map, begin, {column, row}, [](const uint16_t* x, const std::byte* at) {
+      if (x) std::memcpy(const_cast<uint16_t*>(x), at, 2);
+    });
+    --thread.stores;
+  };
+  ++thread.stores;
+  card.copies.push_back({due(), copy});
+}
+static inline void wait_for_boxes() {
+  while (card.threads[static_cast<size_t>(card.current)].stores > 0) card.yield();
+}
+static inline int cluster_rank() { return card.rank(); }
+static inline void sync_cluster() {
+  card.meet(card.kCluster, static_cast<int>(card.threads.size()));
+}
+static inline void arrive_at(uint64_t* barrier, int rank) { arrive(in_block(barrier, rank)); }
 
 }  // namespace vitrum::cuda
