@@ -267,13 +267,14 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaJoined,
                                             ::testing::Values(0, 1, 2, 4, 6, 8, 5, 13, 12, 15)));
 
 // A product added up in another order may be rounded the other way here and there.
-void expect_alike(const std::vector<float>& got, const std::vector<float>& expected) {
+void expect_alike(const std::vector<float>& got, const std::vector<float>& expected,
+                  double most = 1e-3) {
   double squares = 0, errors = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
     const double e = expected[i], off = got[i] - e;
     squares += e * e, errors += off * off;
   }
-  EXPECT_LT(std::sqrt(errors), 1e-3 * std::sqrt(squares));
+  EXPECT_LT(std::sqrt(errors), most * std::sqrt(squares));
   const double rms = std::sqrt(squares / static_cast<double>(expected.size()));
   for (size_t i = 0; i < expected.size(); ++i)
     ASSERT_NEAR(got[i], expected[i], 0.05 * (rms + std::abs(static_cast<double>(expected[i]))))
@@ -391,15 +392,20 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaLinearNormBwd,
                                             ::testing::Values(72, 288, 1024),
                                             ::testing::Values(0, 1, 2, 4, 8, 12, 15)));
 
-// Backward through an MLP: the last rows fill no tile, the depth no stage.
+// Backward through an MLP: the last rows fill no tile, the depth no stage. The deep kernel does not
+// round the gradient in front of GELU's slope.
 TEST(Cuda, GradientThroughGelu) {
   SKIP_WITHOUT_CUDA();
   struct Size {
     int64_t rows, wide, narrow;
     bool biased;
   };
-  for (const Size& s :
-       {Size{8'265, 1024, 256, true}, {8'265, 1024, 256, false}, {9'001, 384, 96, true}}) {
+  for (const Size& s : {Size{8'265, 1024, 256, true},
+                        {8'265, 1024, 256, false},
+                        {9'001, 384, 96, true},
+                        {11'143, 1536, 392, true},
+                        {33'700, 512, 768, false}}) {
+    const double most = s.narrow > 256 ? 3e-3 : 1e-3;
     Card card;
     Chain chain(card);
     const auto given = [&](const Shape& s) { return chain.value(card.noise(s, DType::kBF16)); };
@@ -414,8 +420,8 @@ TEST(Cuda, GradientThroughGelu) {
               {inner, given(narrow), given({s.wide, s.narrow}), given(wide), none}, {dx, dw1, db1});
     if (!chain.joins()) GTEST_SKIP() << "only a Hopper card has the kernel";
     chain.run_apart(), chain.run_joined();
-    for (size_t id : {dx, dw2, db2, dw1}) expect_alike(chain.joined(id), chain.apart(id));
-    if (s.biased) expect_alike(chain.joined(db1), chain.apart(db1));
+    for (size_t id : {dx, dw2, db2, dw1}) expect_alike(chain.joined(id), chain.apart(id), most);
+    if (s.biased) expect_alike(chain.joined(db1), chain.apart(db1), most);
   }
 }
 

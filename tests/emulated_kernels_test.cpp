@@ -3,6 +3,7 @@
 
 #include "tests/support/emulated_card.h"
 // Written in what is above, for another compiler.
+#include "vitrum/cuda/linear_act_bwd.cuh"
 #include "vitrum/cuda/linear_shallow.cuh"
 
 namespace vitrum::cuda {
@@ -141,6 +142,84 @@ TEST(EmulatedKernels, ShallowLinearLayersWithoutGelu) {
 TEST(EmulatedKernels, ShallowGradientsThroughGelu) {
   expect_right<Form<128, Act::kGelu, /*kBack=*/true>>({900, 256, 64, 4});
   expect_right<Form<128, Act::kGelu, /*kBack=*/true>>({700, 128, 136, 1});
+}
+
+// processors: two to a cluster.
+class DeepGradient {
+ public:
+  explicit DeepGradient(const Size& s)
+      : size_(s),
+        dy_(noise(int64_t{s.rows} * s.depth, 1, 1)),
+        w_(noise(int64_t{s.columns} * s.depth, 0.1f, 2)),
+        seen_(noise(int64_t{s.rows} * s.columns, 2, 4)),
+        d_(seen_.size(), bf16{0xffff}) {}
+
+  void run(uint32_t most_late) {
+    high_ = (size_.rows + deep::kTileRows - 1) / deep::kTileRows;
+    partials_.assign(static_cast<size_t>(high_ * size_.columns), NAN);
+    const deep::Args args{
+        .dy = rows_of(dy_, size_.rows, size_.depth, deep::kDepth, deep::kShare),
+        .w = rows_of(w_, size_.depth, size_.columns, deep::kColumns, deep::kDepth),
+        .pre = rows_of(seen_, size_.rows, size_.columns, deep::kColumns, deep::kRowsCome),
+        .d = rows_of(d_, size_.rows, size_.columns, deep::kColumns, deep::kRowsGo),
+        .partials = partials_.data(),
+        .columns = size_.columns,
+        .steps = (size_.depth + deep::kDepth - 1) / deep::kDepth,
+        .tiles = high_ * (size_.columns / deep::Walk::kAcross)};
+    card.most_late = most_late, card.blocks = size_.processors, card.cluster = deep::kCluster;
+    card.body = [&] { deep::work(args, *reinterpret_cast<deep::Shared*>(card.shared())); };
+    static_assert(sizeof(deep::Shared) <= emulated::kSharedBytes);
+    for (card.block = 0; card.block < card.blocks; card.block += card.cluster)
+      card.run(deep::kThreads);
+  }
+
+  void check() const {
+    for (int c = 0; c < size_.columns; ++c) {
+      double sum = 0, partials = 0;
+      for (int r = 0; r < size_.rows; ++r) {
+        const size_t at = place(r, c, size_.columns);
+        const double expected = product(r, c) * slope(value(seen_[at]));
+        expect_rounded(d_[at], expected, "d", static_cast<int64_t>(at));
+        if (::testing::Test::HasFatalFailure()) return;
+        sum += expected;
+      }
+      for (int h = 0; h < high_; ++h)
+        partials += static_cast<double>(partials_[place(h, c, size_.columns)]);
+      ASSERT_NEAR(partials, sum, 0.01 * (1 + std::abs(sum))) << c;
+    }
+  }
+
+ private:
+  static size_t place(int row, int column, int columns) {
+    return static_cast<size_t>(row) * static_cast<size_t>(columns) + static_cast<size_t>(column);
+  }
+  static CUtensorMap rows_of(const std::vector<bf16>& x, int64_t rows, int64_t columns,
+                             int64_t wide, int64_t high) {
+    return {&x[0].bits, {columns, rows}, {1, columns}, {wide, high}};
+  }
+  double product(int r, int c) const {
+    double sum = 0;
+    for (int k = 0; k < size_.depth; ++k)
+      sum += value(dy_[place(r, k, size_.depth)]) * value(w_[place(k, c, size_.columns)]);
+    return sum;
+  }
+
+  Size size_;
+  std::vector<bf16> dy_, w_, seen_, d_;
+  std::vector<float> partials_;
+  int high_ = 0;
+};
+
+// The last rows fill no tile, the depth no stage.
+TEST(EmulatedKernels, DeepGradientsThroughGelu) {
+  for (const uint32_t most_late : {0u, 30u, 400u})
+    for (const Size& size : {Size{600, 512, 200, 2}, {300, 768, 256, 4}}) {
+      SCOPED_TRACE(most_late);
+      DeepGradient gradient(size);
+      ASSERT_NO_THROW(gradient.run(most_late));
+      gradient.check();
+      if (HasFatalFailure()) return;
+    }
 }
 
 }  // namespace

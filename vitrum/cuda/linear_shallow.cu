@@ -69,43 +69,7 @@ KernelPtr lower_transpose(CudaBackend& cuda, const TensorView& from, const Tenso
                        static_cast<bf16*>(to.data), rows, columns);
 }
 
-TensorView rows_of(const TensorView& view, int64_t first, int64_t count) {
-  const int64_t columns = view.shape[-1];
-  auto* const data = static_cast<std::byte*>(view.data);
-  return {data + static_cast<size_t>(first * columns) * size_of(view.dtype),
-          {count, columns},
-          view.dtype};
-}
-
-// d = dy w times the slope of GELU at pre, and dbias += the column sums of d. `scratch` has w
-// transposed, then partial sums.
-struct Gradient {
-  TensorView dy, w, pre, d;
-  float* dbias;  // null: not wanted
-  std::byte* scratch;
-};
 size_t turned_bytes(const TensorView& w) { return (w.bytes() + 255) / 256 * 256; }
-
-KernelPtr lower_gradient(CudaBackend& cuda, const Gradient& of) {
-  const int64_t rows = of.dy.shape.rows(), depth = of.w.shape[0], columns = of.w.shape[1];
-  const TensorView turned{of.scratch, {columns, depth}, of.w.dtype};
-  auto* const partials = reinterpret_cast<float*>(of.scratch + turned_bytes(of.w));
-  const Args args{.x = tiles_of(of.dy, kDepth, kTileRows),
-                  .seen = static_cast<const bf16*>(of.pre.data),
-                  .y = static_cast<bf16*>(of.d.data),
-                  .partials = of.dbias ? partials : nullptr,
-                  .rows = static_cast<int>(rows),
-                  .columns = static_cast<int>(columns),
-                  .steps = static_cast<int>(divide_up(depth, kDepth)),
-                  .tiles = static_cast<int>(divide_up(rows, kTileRows))};
-  std::shared_ptr<Kernel> turn = lower_transpose(cuda, of.w, turned),
-                          multiply = launch<Back>(cuda, turned, args);
-  const int high = blocks_high<Back>(cuda, args);
-  return make_kernel([=, to = of.dbias, stream = cuda.stream()] {
-    turn->launch(), multiply->launch();
-    if (args.partials) launch_finish(args.partials, high, columns, AddToColumns{to}, stream);
-  });
-}
 
 }  // namespace
 
@@ -132,27 +96,35 @@ KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operan
   return launch<Form<256, Act::kGelu>>(cuda, w, args);
 }
 
-bool has_gradient_through(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,
-                          const LinearBwd& before, const Operands& before_io) {
-  const TensorView &dy = io.in[0], &w = io.in[2], saved = operand(before_io.in, 3);
-  if (!has_copy_engine(cuda) || behind.act != Act::kNone || behind.drop != 0) return false;
-  if (before.act != Act::kGelu || before.drop != 0) return false;
-  for (const TensorView& view : {dy, w, io.out[0], saved, before_io.in[2]})
-    if (view.dtype != DType::kBF16) return false;
-  return w.shape[1] % Back::kColumns == 0 && w.shape[1] <= kMostColumns && w.shape[0] % 8 == 0 &&
+bool has_shallow_gradient(const TensorView& dy, const TensorView& w) {
+  return w.shape[1] % Back::kColumns == 0 && w.shape[1] <= kMostColumns &&
          suits(w.shape[0], dy.shape.rows());
 }
 
-LinearParts gradient_through(CudaBackend& cuda, const Operands& behind, const Operands& before) {
-  const TensorView dy = behind.in[0], w = behind.in[2], pre = before.in[3];
-  const auto to_d = [=, &cuda, dbias = operand(before.out, 2).f32()](
-                        const TensorView& d, int64_t first, std::byte* scratch) {
-    const int64_t rows = d.shape[0];
-    return lower_gradient(
-        cuda, {rows_of(dy, first, rows), w, rows_of(pre, first, rows), d, dbias, scratch});
-  };
-  const auto partials = static_cast<size_t>(cuda.processors() * Back::kColumns);
-  return {.to_d = to_d, .scratch = turned_bytes(w) + partials * sizeof(float)};
+size_t shallow_gradient_scratch(const CudaBackend& cuda, const TensorView& w) {
+  return turned_bytes(w) + static_cast<size_t>(cuda.processors() * Back::kColumns) * sizeof(float);
+}
+
+// `scratch` has w transposed, then partial sums.
+KernelPtr lower_shallow_gradient(CudaBackend& cuda, const GeluGradient& of) {
+  const int64_t rows = of.dy.shape.rows(), depth = of.w.shape[0], columns = of.w.shape[1];
+  const TensorView turned{of.scratch, {columns, depth}, of.w.dtype};
+  auto* const partials = reinterpret_cast<float*>(of.scratch + turned_bytes(of.w));
+  const Args args{.x = tiles_of(of.dy, kDepth, kTileRows),
+                  .seen = static_cast<const bf16*>(of.pre.data),
+                  .y = static_cast<bf16*>(of.d.data),
+                  .partials = of.dbias ? partials : nullptr,
+                  .rows = static_cast<int>(rows),
+                  .columns = static_cast<int>(columns),
+                  .steps = static_cast<int>(divide_up(depth, kDepth)),
+                  .tiles = static_cast<int>(divide_up(rows, kTileRows))};
+  std::shared_ptr<Kernel> turn = lower_transpose(cuda, of.w, turned),
+                          multiply = launch<Back>(cuda, turned, args);
+  const int high = blocks_high<Back>(cuda, args);
+  return make_kernel([=, to = of.dbias, stream = cuda.stream()] {
+    turn->launch(), multiply->launch();
+    if (args.partials) launch_finish(args.partials, high, columns, AddToColumns{to}, stream);
+  });
 }
 
 }  // namespace vitrum::cuda

@@ -74,6 +74,14 @@ __device__ __forceinline__ void load_box(const CUtensorMap& map, void* to, uint6
       : "memory");
 }
 // The way back; what lies outside is left out.
+__device__ __forceinline__ void store_tile(const CUtensorMap& map, const void* from, int column,
+                                           int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\n"
+      "cp.async.bulk.commit_group;\n" ::"l"(&map),
+      "r"(shared_address(from)), "r"(column), "r"(row)
+      : "memory");
+}
 __device__ __forceinline__ void store_box(const CUtensorMap& map, const void* from, int column,
                                           int row, int image) {
   asm volatile(
@@ -106,7 +114,15 @@ __device__ __forceinline__ void arrive_at(uint64_t* barrier, int rank) {
       "r"(rank)
       : "memory");
 }
-// The same, to the same place and the same barrier of every block in `blocks`.
+// As above, to the same place and the same barrier of every block in `blocks`.
+__device__ __forceinline__ void load_tile(const CUtensorMap& map, void* to, uint64_t* barrier,
+                                          int column, int row, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;\n" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(blocks)
+      : "memory");
+}
 __device__ __forceinline__ void load_groups(const CUtensorMap& map, void* to, uint64_t* barrier,
                                             int column, int group, uint16_t blocks) {
   asm volatile(
