@@ -16,10 +16,12 @@ class Card {
   Card() : backend_(cuda(/*exact=*/true)) {}
   Backend& backend() { return *backend_; }
 
-  TensorView noise(const Shape& shape, DType dtype) {
+  TensorView noise(const Shape& shape, DType dtype, float mean = 0) {
     const auto count = static_cast<size_t>(shape.numel());
+    constexpr size_t kPeriod = 1'000'003;  // large tensors repeat themselves, in no row alike
     std::vector<float> wide(count);
-    for (float& x : wide) x = static_cast<float>(random_.normal());
+    for (size_t i = 0; i < count; ++i)
+      wide[i] = i < kPeriod ? mean + static_cast<float>(random_.normal()) : wide[i - kPeriod];
     if (dtype == DType::kF32) return keep(shape, dtype, wide.data());
     std::vector<uint16_t> narrow(count);
     for (size_t i = 0; i < count; ++i) narrow[i] = to_bf16(wide[i]);
@@ -86,6 +88,8 @@ class Chain {
     nodes_.push_back({std::move(op), std::move(in), std::move(out), operand, result, only});
   }
   size_t size() const { return nodes_.size(); }
+  // No parameter will change.
+  void freeze() { packed_ = std::make_unique<PackedParams>(); }
 
   void run_apart() {
     Kernels kernels;
@@ -121,6 +125,7 @@ class Chain {
           .op = &node.op, .result = node.result, .operand = node.operand, .only = node.only};
       for (size_t id : node.in) one.io.in.push_back(views[id]);
       for (size_t id : node.out) one.io.out.push_back(views[id]);
+      one.io.packed = packed_.get();
       all.push_back(std::move(one));
     }
     return all;
@@ -128,6 +133,7 @@ class Chain {
   Card& card_;
   std::vector<TensorView> apart_, joined_;
   std::vector<Recorded> nodes_;
+  std::unique_ptr<PackedParams> packed_;
 };
 
 GatherTokens another_order(int64_t tokens, int64_t width) {
@@ -331,6 +337,78 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaLinearNorm,
                          ::testing::Combine(::testing::Values(192, 256),
                                             ::testing::Values(72, 256, 1024),
                                             ::testing::Values(0, 1, 3, 5, 7, 8, 15)));
+
+// A layer's residual sum through a norm into the next layer. A norm far from the plain one, rows
+// with a mean as large as their deviation and of different sizes, tiles that rows and depth do not
+// fill.
+struct ThroughNorm {
+  int64_t rows, depth, width, columns;
+  Act act = Act::kNone;
+  bool biased = true;
+
+  Chain chain(Card& card, bool statistics = false, bool only = true) const {
+    Chain chain(card);
+    const auto given = [&](const Shape& s, DType d, float mean = 0) {
+      return chain.value(card.noise(s, d, mean));
+    };
+    const auto narrow = [&](const Shape& s, float mean = 0) {
+      return given(s, DType::kBF16, mean);
+    };
+    const Shape inner{rows, width}, channels{width};
+    const size_t none = chain.value({}), x = narrow({rows, depth}), skip = narrow(inner, 20),
+                 branch = chain.result(inner, DType::kBF16, /*inside=*/true),
+                 sum = chain.result(inner, DType::kBF16, false),
+                 normed = chain.result(inner, DType::kBF16, /*inside=*/true),
+                 y = chain.result({rows, columns}, DType::kBF16, false),
+                 mean = statistics ? chain.result({rows}, DType::kF32, false) : none;
+    chain.add(Linear{}, {x, narrow({width, depth}), biased ? narrow(channels, 3) : none, none},
+              {branch, none});
+    chain.add(AddLayerNorm{1e-5f},
+              {skip, branch, given(channels, DType::kF32, 1),
+               biased ? given(channels, DType::kF32, 1) : none},
+              {sum, normed, mean, none}, /*operand=*/1);
+    chain.add(Linear{.act = act},
+              {normed, narrow({columns, width}, 0.1f), biased ? narrow({columns}) : none, none},
+              {y, none}, 0, /*result=*/1, only);
+    return chain;
+  }
+  static constexpr size_t kSum = 4, kY = 6;
+};
+
+TEST(CudaThroughNorm, GivesTheSame) {
+  SKIP_WITHOUT_CUDA();
+  for (const ThroughNorm& t : {ThroughNorm{22'491, 200, 768, 2304},
+                               {22'491, 768, 768, 3072, Act::kGelu},
+                               {22'401, 64, 768, 768, Act::kNone, false},
+                               {16'895, 136, 1024, 4096, Act::kGelu},
+                               {33'700, 72, 512, 512}}) {
+    SCOPED_TRACE(std::to_string(t.width) + " to " + std::to_string(t.columns));
+    Card card;
+    Chain chain = t.chain(card);
+    chain.freeze();
+    if (!chain.joins()) GTEST_SKIP() << "only a Hopper card has the kernel";
+    chain.run_apart(), chain.run_joined();
+    expect_alike(chain.joined(t.kSum), chain.apart(t.kSum));
+    // The one rounds the normed rows, the other the weights.
+    expect_alike(chain.joined(t.kY), chain.apart(t.kY), 4e-3);
+  }
+}
+
+// Where somebody else wants the norm, where weights may change and where rows are few, it is as it
+// was.
+TEST(CudaThroughNorm, IsForManyRowsOfInferenceOnly) {
+  SKIP_WITHOUT_CUDA();
+  const ThroughNorm many{22'491, 64, 768, 768}, few{197, 64, 768, 768};
+  Card card;
+  EXPECT_FALSE(many.chain(card).joins());
+  const auto joins_frozen = [](Chain chain) {
+    chain.freeze();
+    return chain.joins();
+  };
+  EXPECT_FALSE(joins_frozen(many.chain(card, /*statistics=*/true)));
+  EXPECT_FALSE(joins_frozen(many.chain(card, false, /*only=*/false)));
+  EXPECT_FALSE(joins_frozen(few.chain(card)));
+}
 
 // The gradient of a linear layer's input goes to the norm before it. Width, depth and what there
 // is.

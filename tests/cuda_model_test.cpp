@@ -2,11 +2,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cmath>
+
 #include "tests/support/cuda.h"
 #include "tests/support/tiny_run.h"
 #include "tests/support/training_graph.h"
 #include "tests/support/vit_of.h"
 #include "vitrum/core/philox.h"
+#include "vitrum/infer/model_program.h"
 #include "vitrum/train/step.h"
 
 namespace vitrum::test {
@@ -126,6 +129,41 @@ TEST(CudaModel, CapturedAndRecomputedAreTheSameBits) {
   EXPECT_TRUE(gradients(*card, Recompute::kCheap, true) == plain);
   EXPECT_TRUE(gradients(*card, Recompute::kBlock, true) == plain);
   EXPECT_TRUE(gradients(*cuda(false), Recompute::kNone, true) == plain);
+}
+
+// Many rows of a wide model: weights that never change may have the norms before them in them.
+TEST(CudaModel, FrozenGivesTheSameLogits) {
+  SKIP_WITHOUT_CUDA();
+  constexpr int64_t kImages = 346;
+  ModelSpec model = small_model();
+  ViTConfig& config = vit_of(model);
+  config.width = 768, config.heads = 12, config.mlp_width = 3072;
+  config.layer_scale = config.drop_path = 0;
+  const auto card = cuda(/*exact=*/false);
+  Graph g(Mode::kInference);
+  trace(g, model, 1);
+  ParamStore store(g, *card);
+  store.initialize(5);
+  PhiloxStream random(6, 1, 0);
+  for (size_t i = 0; i < store.specs().size(); ++i) {
+    std::vector<float> values = store.read(i);
+    for (float& x : values) x += 0.02f * static_cast<float>(random.normal());
+    store.write(i, values);
+  }
+  const Batch batch = noise_batch(model.config, kImages);
+  const auto logits = [&] {
+    ModelProgram program(model, store, kImages, {.compute = DType::kBF16});
+    std::vector<float> all(kImages * 10);
+    program.run(batch.pixels().data()), program.read_logits(all.data());
+    return all;
+  };
+  const std::vector<float> expected = logits();
+  store.freeze();
+  const std::vector<float> got = logits();
+  double squares = 0, errors = 0;
+  for (size_t i = 0; i < got.size(); ++i)
+    squares += std::pow(expected[i], 2), errors += std::pow(got[i] - expected[i], 2);
+  EXPECT_LT(std::sqrt(errors), 0.03 * std::sqrt(squares));
 }
 
 TEST(CudaModel, ResumedRunIsTheUninterruptedRun) {

@@ -1,6 +1,6 @@
-// Nodes that one kernel computes: a LayerNorm with the residual branch before it, the linear layer
-// before that, the norm's gradient with that of the branch and of the layer behind the norm, and
-// the gradient of an MLP. Each alone would pass over a whole tensor.
+// Nodes that one kernel computes: a LayerNorm with the residual branch before it, the linear layers
+// before and behind that, the norm's gradient with that of the branch and of the layer behind the
+// norm, and the gradient of an MLP. Each alone would pass over a whole tensor.
 #include <algorithm>
 #include <optional>
 
@@ -81,6 +81,14 @@ std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const 
   found.after = take<GatherTokens>(chain, i, /*result=*/1);
   found.count = i;
   return suits(chain, found) ? std::optional(found) : std::nullopt;
+}
+
+// Two linear layers with a residual sum and its norm between them.
+bool is_through_norm(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+  const auto *before = op_at<Linear>(chain, 0), *behind = op_at<Linear>(chain, 2);
+  return before && op_at<AddLayerNorm>(chain, 1) && behind && chain[1].operand == 1 &&
+         chain[1].only && chain[2].result == 1 && chain[2].operand == 0 && chain[2].only &&
+         has_linear_through(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io);
 }
 
 // Backward through two linear layers with GELU between them.
@@ -216,12 +224,16 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
 }  // namespace
 
 size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
+  if (is_through_norm(*this, chain)) return 3;
   if (const auto found = forward_chain(*this, chain)) return found->count;
   if (const auto found = backward_chain(*this, chain)) return found->count;
   return is_mlp(*this, chain) ? 2 : 1;
 }
 
 KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
+  if (is_through_norm(*this, joined))
+    return lower_linear_through(*this, joined[0].io, std::get<AddLayerNorm>(*joined[1].op),
+                                joined[1].io, std::get<Linear>(*joined[2].op), joined[2].io);
   if (const auto found = forward_chain(*this, joined)) {
     if (const auto* norm = op_at<LayerNorm>(joined, 0))
       return lower_chain(*this, joined, *found, *norm);

@@ -12,6 +12,14 @@ bool has_linear_norm(const CudaBackend& cuda, const Linear& op, const Operands& 
 KernelPtr lower_linear_norm(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                             const Operands& norm, const Branch& branch);
 
+// Two linear layers with the residual sum and its LayerNorm between them, many rows, 512 to 1024
+// wide, where no backward pass wants to know of the norm: `first` and `second` are the layers'
+// operands. By type and shape too.
+bool has_linear_through(const CudaBackend& cuda, const Linear& before, const Operands& first,
+                        const Operands& norm, const Linear& behind, const Operands& second);
+KernelPtr lower_linear_through(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
+                               const Operands& norm, const Linear& behind, const Operands& second);
+
 bool has_linear_norm_bwd(const CudaBackend& cuda, const Operands& linear);
 // `branch` is what the norm's gradient goes through, `result` where it then goes; its `from` gives
 // the norm's row of a row of dx. norm.column_sums are those of the last result.

@@ -42,12 +42,13 @@ std::vector<int> readers(const Graph& g, std::span<const Value> outputs) {
 
 // Nodes from `first` on, each reading a result of the one before it, as the backend judges them.
 constexpr size_t kMostJoined = 7;
-std::vector<ChainNode> chain_from(const Graph& g, size_t first,
-                                  const std::vector<int>& readers_of) {
+std::vector<ChainNode> chain_from(const Graph& g, size_t first, const std::vector<int>& readers_of,
+                                  PackedParams* packed) {
   std::vector<ChainNode> chain;
   for (size_t i = first; i < g.nodes.size() && chain.size() < kMostJoined; ++i) {
     const Node& node = g.nodes[i];
     ChainNode next{.op = &node.op, .io = operands(node, shape_only(g))};
+    next.io.packed = packed;
     if (i > first) {
       const auto& results = g.nodes[i - 1].out;
       const auto read =
@@ -75,13 +76,14 @@ struct Joints {
   std::vector<bool> with_next, biased;  // of nodes; biased: another kernel has its bias' gradient
 };
 
-Joints find_joints(const Graph& g, std::span<const Value> outputs, const Backend& backend) {
+Joints find_joints(const Graph& g, std::span<const Value> outputs, const Backend& backend,
+                   PackedParams* packed) {
   const std::vector<int> readers_of = readers(g, outputs);
   Joints joints{
       {}, std::vector<bool>(g.nodes.size(), false), std::vector<bool>(g.nodes.size(), false)};
   std::vector<int> producer(g.values.size(), -1);  // whose last node has it as its first result
   for (size_t i = 0; i < g.nodes.size(); i += joints.all.back().nodes.size()) {
-    std::vector<ChainNode> chain = chain_from(g, i, readers_of);
+    std::vector<ChainNode> chain = chain_from(g, i, readers_of, packed);
     chain.resize(backend.joins(chain));
     for (size_t k = i; k + 1 < i + chain.size(); ++k) joints.with_next[k] = true;
     const Node& last = g.nodes[i + chain.size() - 1];
@@ -123,7 +125,7 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
   std::vector<Value> read(outputs.begin(), outputs.end());
   read.insert(read.end(), options.taps.begin(), options.taps.end());
   drop_dead(g, read);
-  Joints joints = find_joints(g, read, store.backend());
+  Joints joints = find_joints(g, read, store.backend(), store.packed());
   plan_ = plan_memory(g, read, options.share_memory, joints.with_next);
   arena_ = store.backend().allocate(static_cast<size_t>(plan_.bytes));
   for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id)

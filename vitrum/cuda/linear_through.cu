@@ -1,0 +1,118 @@
+// Two linear layers with a norm between them (linear_through.cuh): where, and with what weights.
+#include "vitrum/cuda/activate.cuh"
+#include "vitrum/cuda/linear_norm.h"
+#include "vitrum/cuda/linear_tile_launch.cuh"
+// Written in what is above.
+#include "vitrum/cuda/linear_through.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+using namespace through;
+
+// ---- the weights behind the norm ----
+
+struct Fold {
+  const bf16 *w, *bias;         // (columns, depth); bias may be null
+  const float *scale, *offset;  // of the norm; offset may be null
+  bf16* scaled;
+  float *sums, *shift;
+  int columns, depth;
+};
+
+constexpr int kFoldWarps = 8;
+
+// A warp a row.
+__global__ void __launch_bounds__(kFoldWarps* kWarp) fold_norm(Fold g) {
+  const int row = static_cast<int>(blockIdx.x * kFoldWarps + threadIdx.x / kWarp),
+            lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (row >= g.columns) return;
+  float sum = 0, shift = 0;
+  for (int i = lane * 8; i < g.depth; i += kSpan) {
+    const int64_t at = int64_t{row} * g.depth + i;
+    const Eight w = load8(g.w + at), scale = load8(g.scale + i),
+                offset = g.offset ? load8(g.offset + i) : Eight{};
+    Eight scaled;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      scaled.v[k] = rounded<bf16>(w.v[k] * scale.v[k]);
+      sum += scaled.v[k], shift = fmaf(w.v[k], offset.v[k], shift);
+    }
+    store8(g.scaled + at, scaled);
+  }
+  sum = warp_sum(sum), shift = warp_sum(shift);
+  if (lane > 0) return;
+  g.sums[row] = sum, g.shift[row] = shift + (g.bias ? to_float(g.bias[row]) : 0);
+}
+
+}  // namespace
+
+bool has_linear_through(const CudaBackend& cuda, const Linear& before, const Operands& first,
+                        const Operands& norm, const Linear& behind, const Operands& second) {
+  const TensorView &x = first.in[0], &w = first.in[1], &next = second.in[1];
+  const int64_t rows = x.shape.rows(), width = w.shape[0];
+  const auto narrow = [](const TensorView& view) { return view.dtype == DType::kBF16; };
+  const auto absent = [](const TensorView& view) { return view.shape.rank() == 0; };
+  const auto suits = [&](const Linear& op, const Operands& io) {
+    const TensorView bias = operand(io.in, 2);
+    return op.drop == 0 && narrow(io.in[0]) && narrow(io.in[1]) && narrow(io.out[0]) &&
+           (absent(bias) || narrow(bias)) && absent(operand(io.out, 1)) &&
+           io.in[1].shape[0] % kColumns == 0 && fills(cuda, rows, io.in[1].shape[0]);
+  };
+  const bool weights_stay = second.packed;
+  return weights_stay && has_copy_engine(cuda) && rows < INT32_MAX / 2 && x.shape[-1] % 8 == 0 &&
+         width > kColumns && width <= kMostTiles * kColumns && next.shape[0] <= kMostColumns &&
+         before.act == Act::kNone && (behind.act == Act::kNone || behind.act == Act::kGelu) &&
+         suits(before, first) && suits(behind, second) && narrow(norm.in[0]) &&
+         !absent(norm.out[0]) && absent(operand(norm.out, 2)) && absent(operand(norm.out, 3));
+}
+
+KernelPtr lower_linear_through(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
+                               const Operands& norm, const Linear& behind, const Operands& second) {
+  const TensorView &x = first.in[0], &w = first.in[1], &next = second.in[1], &sum = norm.out[0];
+  const int64_t rows = x.shape.rows(), width = w.shape[0], columns = next.shape[0],
+                tiles = width / kColumns;
+  auto weights = std::make_shared<Buffer>(
+      cuda.allocate(next.bytes() + 2 * static_cast<size_t>(columns) * sizeof(float)));
+  auto* const scaled = reinterpret_cast<bf16*>(weights->data());
+  auto* const sums = reinterpret_cast<float*>(scaled + columns * width);
+  const Fold fold{.w = static_cast<const bf16*>(next.data),
+                  .bias = static_cast<const bf16*>(operand(second.in, 2).data),
+                  .scale = norm.in[2].f32(),
+                  .offset = operand(norm.in, 3).f32(),
+                  .scaled = scaled,
+                  .sums = sums,
+                  .shift = sums + columns,
+                  .columns = static_cast<int>(columns),
+                  .depth = static_cast<int>(width)};
+  fold_norm<<<blocks_for(columns, kFoldWarps), kFoldWarps * kWarp, 0, cuda.stream()>>>(fold);
+
+  auto* const spreads = cuda.scratch_of<Spread>(tiles * rows);
+  std::shared_ptr<Kernel> add_up =
+      tile::launch(cuda, x, w,
+                   Summed{.bias = static_cast<const bf16*>(operand(first.in, 2).data),
+                          .skip = static_cast<const bf16*>(norm.in[0].data),
+                          .sum = static_cast<bf16*>(sum.data),
+                          .spreads = spreads,
+                          .rows = static_cast<int>(rows),
+                          .columns = static_cast<int>(width)});
+  const auto product = [&](auto act) -> std::shared_ptr<Kernel> {
+    return tile::launch(cuda, sum, {scaled, next.shape, DType::kBF16},
+                        Normed<decltype(act)::value>{
+                            .spreads = spreads,
+                            .sums = fold.sums,
+                            .shift = fold.shift,
+                            .y = static_cast<bf16*>(second.out[0].data),
+                            .rows = static_cast<int>(rows),
+                            .columns = static_cast<int>(columns),
+                            .tiles = static_cast<int>(tiles),
+                            .part = 1 / static_cast<float>(tiles),
+                            .eps = op.eps});
+  };
+  std::shared_ptr<Kernel> multiply = behind.act == Act::kGelu
+                                         ? product(std::integral_constant<Act, Act::kGelu>{})
+                                         : product(std::integral_constant<Act, Act::kNone>{});
+  return make_kernel([weights, add_up, multiply] { add_up->launch(), multiply->launch(); });
+}
+
+}  // namespace vitrum::cuda
