@@ -15,15 +15,6 @@ struct Size {
   int rows, columns, depth, processors;
 };
 
-// Deviations of about one, rounded.
-std::vector<bf16> noise(int64_t count, float scale, uint32_t stream) {
-  PhiloxStream draw(7, stream, 0);
-  std::vector<bf16> values(static_cast<size_t>(count));
-  for (bf16& v : values) v = {to_bf16(scale * static_cast<float>(draw.normal()))};
-  return values;
-}
-double value(bf16 x) { return from_bf16(x.bits); }
-double cdf(double x) { return std::erfc(-x / M_SQRT2) / 2; }
 double slope(double x) { return cdf(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI); }
 
 // Whether it is what bf16 leaves of `expected`.
@@ -74,8 +65,8 @@ class Layer {
 
  private:
   Args arguments() {
-    Args args{.x = {bits(x_), {size_.depth, size_.rows}, {1, size_.depth}, {kDepth, kTileRows}},
-              .w = shuffled(),
+    Args args{.x = tiles_of(x_, size_.depth, kDepth, kTileRows),
+              .w = shuffled_rows(w_, size_.depth, kDepth, F::kColumns),
               .y = y_.data(),
               .rows = size_.rows,
               .columns = size_.columns,
@@ -86,15 +77,6 @@ class Layer {
       args.bias = bias_.data(), args.pre = F::kAct == Act::kNone ? nullptr : pre_.data();
     }
     return args;
-  }
-  static const uint16_t* bits(const std::vector<bf16>& values) { return &values[0].bits; }
-  // As shuffled_rows of tensor_map.h.
-  CUtensorMap shuffled() const {
-    const int64_t row = size_.depth;
-    return {bits(w_),
-            {row, 2, 4, 4, size_.columns / 32},
-            {1, row, 8 * row, 2 * row, 32 * row},
-            {kDepth, 2, 4, 4, F::kColumns / 32}};
   }
   double product(int r, int c) const {
     double sum = 0;

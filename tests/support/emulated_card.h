@@ -5,7 +5,7 @@
 // a barrier's phases gives a wrong result or stops. What it cannot show: how fast, and whether the
 // hardware agrees.
 //
-// For one source file: it names things as the headers of the card do.
+// For source files that include none of the card's headers: it names things as they do.
 #pragma once
 #include <ucontext.h>
 
@@ -181,6 +181,7 @@ static inline float __uint_as_float(uint32_t bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
+static inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 static inline int min(int a, int b) { return std::min(a, b); }
 
 // How the copy engine sees a tensor: strides in elements.
@@ -192,7 +193,7 @@ struct CUtensorMap {
 namespace vitrum::cuda {
 using emulated::card;
 
-// ---- device.cuh and activate.cuh ----
+// ---- device.cuh, norm.cuh and activate.cuh ----
 constexpr int kWarp = 32;
 struct bf16 {
   uint16_t bits;
@@ -207,6 +208,12 @@ struct Raw8 {
 template <class T>
 float rounded(float x) {
   return from_bf16(to_bf16(x));
+}
+static inline float to_float(bf16 x) { return from_bf16(x.bits); }
+static inline Eight load8(const float* p) {
+  Eight x;
+  std::copy_n(p, 8, x.v);
+  return x;
 }
 static inline Raw8<bf16> load_raw(const bf16* p) {
   Raw8<bf16> raw;
@@ -230,8 +237,20 @@ Raw8<bf16> pack(const Eight& x) {
 static inline uint32_t pack2(float low, float high) {
   return to_bf16(low) | static_cast<uint32_t>(to_bf16(high)) << 16;
 }
-template <Act, class T>
+static inline Raw8<bf16> add(const Raw8<bf16>& a, const Raw8<bf16>& b) {
+  Eight x = unpack(a);
+  const Eight y = unpack(b);
+  for (int i = 0; i < 8; ++i) x.v[i] += y.v[i];
+  return pack<bf16>(x);
+}
+template <int kLanes>
+float row_sum(float x) {
+  for (int i = kLanes / 2; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
+  return x;
+}
+template <Act kAct, class T>
 float activate(float x) {
+  if (kAct == Act::kNone) return x;
   return gelu_of(x, std::min(std::abs(x), kGeluEnd), [](float e) { return std::exp2(e); });
 }
 template <Act, class T>
@@ -400,10 +419,17 @@ static inline void load_groups(const CUtensorMap& map, void* to, uint64_t* barri
   load(map, to, barrier, {column, 0, 0, 0, group});
 }
 
+// To several blocks: each block's copy arrives when it does.
 static inline void load_tile(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
                              int row, uint16_t blocks) {
   for (int rank = 0; rank < card.cluster; ++rank)
     if (blocks >> rank & 1) load(map, in_block(to, rank), in_block(barrier, rank), {column, row});
+}
+static inline void load_groups(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
+                               int group, uint16_t blocks) {
+  for (int rank = 0; rank < card.cluster; ++rank)
+    if (blocks >> rank & 1)
+      load_groups(map, in_block(to, rank), in_block(barrier, rank), column, group);
 }
 static inline void store_tile(const CUtensorMap& map, const void* from, int column, int row) {
   emulated::Thread& thread = card.threads[static_cast<size_t>(card.current)];
@@ -424,5 +450,30 @@ static inline void sync_cluster() {
   card.meet(card.kCluster, static_cast<int>(card.threads.size()));
 }
 static inline void arrive_at(uint64_t* barrier, int rank) { arrive(in_block(barrier, rank)); }
+
+// ---- tensors of a test ----
+
+// Rounded.
+static inline std::vector<bf16> noise(int64_t count, float scale, uint32_t stream, float mean = 0) {
+  PhiloxStream draw(7, stream, 0);
+  std::vector<bf16> values(static_cast<size_t>(count));
+  for (bf16& v : values) v = {to_bf16(mean + scale * static_cast<float>(draw.normal()))};
+  return values;
+}
+static inline double value(bf16 x) { return from_bf16(x.bits); }
+static inline double cdf(double x) { return std::erfc(-x / M_SQRT2) / 2; }
+// As tiles_of and shuffled_rows of tensor_map.h.
+static inline CUtensorMap tiles_of(const std::vector<bf16>& x, int64_t columns, int64_t depth,
+                                   int64_t rows) {
+  return {
+      &x[0].bits, {columns, static_cast<int64_t>(x.size()) / columns}, {1, columns}, {depth, rows}};
+}
+static inline CUtensorMap shuffled_rows(const std::vector<bf16>& w, int64_t row, int64_t depth,
+                                        int64_t rows) {
+  return {&w[0].bits,
+          {row, 2, 4, 4, static_cast<int64_t>(w.size()) / row / 32},
+          {1, row, 8 * row, 2 * row, 32 * row},
+          {depth, 2, 4, 4, rows / 32}};
+}
 
 }  // namespace vitrum::cuda
