@@ -173,6 +173,12 @@ class LinearBwdKernel final : public Kernel {
 
 }  // namespace
 
+bool fills(const CudaBackend& cuda, int64_t tiles, int cluster) {
+  constexpr int64_t kFewestRounds = 4;
+  const int64_t clusters = cuda.processors() / cluster, rounds = divide_up(tiles, clusters);
+  return rounds >= kFewestRounds && 10 * tiles >= 9 * rounds * clusters;
+}
+
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io) {
   if (has_linear_shallow(cuda, op, io)) return lower_linear_shallow(cuda, op, io);
   if (has_linear_act(cuda, op, io)) return lower_linear_act(cuda, io);

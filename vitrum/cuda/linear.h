@@ -8,6 +8,8 @@
 namespace vitrum::cuda {
 
 bool has_copy_engine(const CudaBackend& cuda);  // Hopper's, and the library is built for it
+// Whether so many tiles, each of a cluster's, leave few processors idle in the last round.
+bool fills(const CudaBackend& cuda, int64_t tiles, int cluster);
 
 // What takes the place of parts of a LinearBwd.
 struct LinearParts {

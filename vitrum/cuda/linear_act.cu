@@ -62,7 +62,7 @@ bool has_linear_act(const CudaBackend& cuda, const Linear& op, const Operands& i
   constexpr int64_t kLeastDepth = 384;  // with less, memory is what takes the time
   const TensorView &x = io.in[0], &w = io.in[1];
   return op.act == Act::kGelu && w.shape[0] % kColumns == 0 && w.shape[1] >= kLeastDepth &&
-         fills(cuda, x.shape.rows(), w.shape[0]) && for_own_product(cuda, op, io);
+         enough(cuda, x.shape.rows(), w.shape[0]) && for_own_product(cuda, op, io);
 }
 
 KernelPtr lower_linear_act(CudaBackend& cuda, const Operands& io) {

@@ -27,13 +27,6 @@ int64_t tiles_in(const TensorView& dy, const TensorView& w) {
   return tiles_high(dy) * (w.shape[1] / Walk::kAcross);
 }
 
-// As forward: whether few processors are idle in the last round.
-bool fills(const CudaBackend& cuda, int64_t tiles) {
-  constexpr int64_t kFewestRounds = 4;
-  const int64_t clusters = cuda.processors() / kCluster, rounds = divide_up(tiles, clusters);
-  return rounds >= kFewestRounds && 10 * tiles >= 9 * rounds * clusters;
-}
-
 TensorView rows_of(const TensorView& view, int64_t first, int64_t count) {
   const int64_t columns = view.shape[-1];
   auto* const data = static_cast<std::byte*>(view.data);
@@ -48,7 +41,7 @@ bool has_deep_gradient(const CudaBackend& cuda, const TensorView& dy, const Tens
   constexpr int64_t kLeastDepth = 384;
   static_assert(kLeastDepth > kStages * kDepth);
   return w.shape[0] >= kLeastDepth && w.shape[1] % Walk::kAcross == 0 &&
-         dy.shape.rows() < INT32_MAX / 2 && fills(cuda, tiles_in(dy, w));
+         dy.shape.rows() < INT32_MAX / 2 && fills(cuda, tiles_in(dy, w), kCluster);
 }
 
 size_t deep_gradient_scratch(const TensorView& dy, const TensorView& w) {

@@ -57,7 +57,7 @@ bool has_linear_through(const CudaBackend& cuda, const Linear& before, const Ope
     const TensorView bias = operand(io.in, 2);
     return op.drop == 0 && narrow(io.in[0]) && narrow(io.in[1]) && narrow(io.out[0]) &&
            (absent(bias) || narrow(bias)) && absent(operand(io.out, 1)) &&
-           io.in[1].shape[0] % kColumns == 0 && fills(cuda, rows, io.in[1].shape[0]);
+           io.in[1].shape[0] % kColumns == 0 && enough(cuda, rows, io.in[1].shape[0]);
   };
   const bool weights_stay = second.packed;
   return weights_stay && has_copy_engine(cuda) && rows < INT32_MAX / 2 && x.shape[-1] % 8 == 0 &&

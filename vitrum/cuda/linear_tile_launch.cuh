@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "vitrum/cuda/device.cuh"
+#include "vitrum/cuda/linear.h"
 #include "vitrum/cuda/tensor_map.h"
 #include "vitrum/cuda/tma.cuh"
 #include "vitrum/cuda/wgmma.cuh"
@@ -24,12 +25,8 @@ inline int64_t tiles_in(int64_t rows, int64_t columns) {
   return divide_up(rows, kRows * kCluster) * (columns / kColumns);
 }
 
-// Whether few processors are idle in the last round.
-inline bool fills(const CudaBackend& cuda, int64_t rows, int64_t columns) {
-  constexpr int64_t kFewestRounds = 4;
-  const int64_t tiles = tiles_in(rows, columns), clusters = cuda.processors() / kCluster,
-                rounds = divide_up(tiles, clusters);
-  return rounds >= kFewestRounds && 10 * tiles >= 9 * rounds * clusters;
+inline bool enough(const CudaBackend& cuda, int64_t rows, int64_t columns) {
+  return fills(cuda, tiles_in(rows, columns), kCluster);
 }
 
 // x (rows, depth) times w (columns, depth), transposed.
