@@ -5,11 +5,14 @@
 // a barrier's phases gives a wrong result or stops. What it cannot show: how fast, and whether the
 // hardware agrees.
 //
-// For source files that include none of the card's headers: it names things as they do.
+// For source files that include none of the card's headers: it names things as they do, and folder
+// emulated/ has it in their place.
 #pragma once
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -26,12 +29,23 @@
 #include "vitrum/graph/op.h"
 
 #define __device__
+#define __host__
+#define __shared__
+#define __align__(bytes)
 #define __forceinline__ inline
+#define __CUDA_ARCH_FEAT_SM90_ALL
 
 namespace vitrum::emulated {
 
 constexpr size_t kSharedBytes = 232'448;  // of a block
 constexpr int kMostBlocks = 2;            // of a cluster
+}  // namespace vitrum::emulated
+namespace vitrum::cuda {
+// As kernels call shared memory.
+alignas(1024) inline std::byte tiles[emulated::kMostBlocks * emulated::kSharedBytes];
+}  // namespace vitrum::cuda
+
+namespace vitrum::emulated {
 
 // A barrier in shared memory: `pending` arrivals and `bytes` are missing in this phase.
 struct Barrier {
@@ -49,7 +63,7 @@ struct Thread {
   ucontext_t context;
   std::vector<char> stack;
   bool done = false;
-  int stores = 0;  // under way
+  int stores = 0;  // of boxes whose source has not been read
 };
 struct Copy {
   int64_t due;
@@ -57,7 +71,7 @@ struct Copy {
 };
 
 struct Card {
-  alignas(1024) std::byte memory[kMostBlocks * kSharedBytes];
+  std::byte (&memory)[kMostBlocks * kSharedBytes] = cuda::tiles;
   std::vector<Thread> threads;
   int current = 0, block = 0, blocks = 1;  // block: the first of the cluster
   int cluster = 1, block_threads = 0;
@@ -65,7 +79,7 @@ struct Card {
   std::map<const void*, Barrier> barriers;
   std::map<int, Meeting> meetings;  // of warps, of a block, of some threads of it, of the cluster
   static constexpr int kCluster = -1, kAll = -2, kSome = -4;  // less the block's rank
-  std::vector<uint64_t> exchanged = std::vector<uint64_t>(1024);
+  std::vector<std::array<uint64_t, 6>> exchanged = std::vector<std::array<uint64_t, 6>>(1024);
   std::vector<Copy> copies;
   int64_t now = 0;
   uint32_t most_late = 0;  // rounds of all threads
@@ -89,6 +103,14 @@ struct Card {
     }
   }
   void meet_warp() { meet(current / 32, 32); }
+  // What the lanes of a warp have, as lane i gives it, until the next exchange.
+  template <size_t kCount>
+  auto exchange(const std::array<uint64_t, kCount>& mine) {
+    meet_warp();  // all have done with what was exchanged before
+    std::copy(mine.begin(), mine.end(), exchanged[static_cast<size_t>(current)].begin());
+    meet_warp();
+    return &exchanged[static_cast<size_t>(current / 32 * 32)];
+  }
   int rank() const { return current / block_threads; }
   std::byte* shared() { return memory + static_cast<size_t>(rank()) * kSharedBytes; }
   void run(int threads_in_block);
@@ -127,7 +149,7 @@ inline void Card::deliver() {
 }
 // One block, or the blocks of a cluster, from the first to the last instruction.
 inline void Card::run(int threads_in_block) {
-  constexpr int kMostRounds = 200'000;
+  constexpr int kMostRounds = 1'000'000;
   const int all = cluster * threads_in_block;
   block_threads = threads_in_block;
   std::memset(static_cast<void*>(memory), 0xff, sizeof memory);
@@ -166,27 +188,31 @@ static inline void __syncthreads() {
   card.meet(card.kAll - card.rank(), card.block_threads);
 }
 static inline void __syncwarp() { vitrum::emulated::card.meet_warp(); }
+static inline uint32_t __shfl_sync(uint32_t, uint32_t x, int from) {
+  return static_cast<uint32_t>(vitrum::emulated::card.exchange<1>({x})[from][0]);
+}
 static inline float __shfl_xor_sync(uint32_t, float x, int other) {
-  using vitrum::emulated::card;
-  const auto mine = static_cast<size_t>(card.current), there = mine ^ static_cast<size_t>(other);
-  std::memcpy(&card.exchanged[mine], &x, sizeof x);
-  card.meet_warp();
-  std::memcpy(&x, &card.exchanged[there], sizeof x);
-  card.meet_warp();
-  return x;
+  const int lane = vitrum::emulated::card.current % 32;
+  const auto* all = vitrum::emulated::card.exchange<1>({std::bit_cast<uint32_t>(x)});
+  return std::bit_cast<float>(static_cast<uint32_t>(all[lane ^ other][0]));
 }
 static inline float __fmul_rn(float a, float b) { return a * b; }
-static inline float __uint_as_float(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
+static inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 static inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 static inline int min(int a, int b) { return std::min(a, b); }
+struct float2 {
+  float x, y;
+};
+struct uint4 {
+  uint32_t x, y, z, w;
+};
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  return {x, y, z, w};
+}
 
 // How the copy engine sees a tensor: strides in elements.
 struct CUtensorMap {
-  const uint16_t* data = nullptr;
+  const uint16_t* data = nullptr;  // written to where a box is stored
   std::vector<int64_t> sizes, strides, box;
 };
 
@@ -257,32 +283,8 @@ template <Act, class T>
 float activation_slope(float x) {
   return gelu_slope_of(x, std::min(std::abs(x), kGeluEnd), [](float e) { return std::exp2(e); });
 }
+static inline float exp2_approx(float x) { return std::exp2(x); }
 static inline void let_next_begin() {}
-
-// ---- mma.cuh ----
-// Where a lane's two numbers of a transposed 8 x 8 matrix are, the lanes having given its rows.
-static inline void for_transposed(const void* p, const auto& body) {
-  const auto mine = static_cast<size_t>(card.current), lane = mine % kWarp, first = mine - lane;
-  std::memcpy(&card.exchanged[mine], &p, sizeof p);
-  card.meet_warp();
-  for (size_t matrix = 0; matrix < 4; ++matrix)
-    for (size_t i = 0; i < 2; ++i) {
-      std::byte* row;
-      std::memcpy(&row, &card.exchanged[first + 8 * matrix + 2 * (lane % 4) + i], sizeof row);
-      body(matrix, i, row + lane / 4 * 2);
-    }
-  card.meet_warp();
-}
-static inline void load_four_transposed(uint32_t (&r)[4], const void* p) {
-  for_transposed(p, [&](size_t matrix, size_t i, const std::byte* at) {
-    std::memcpy(reinterpret_cast<std::byte*>(&r[matrix]) + 2 * i, at, 2);
-  });
-}
-static inline void store_four_transposed(void* p, const uint32_t (&r)[4]) {
-  for_transposed(p, [&](size_t matrix, size_t i, std::byte* at) {
-    std::memcpy(at, reinterpret_cast<const std::byte*>(&r[matrix]) + 2 * i, 2);
-  });
-}
 
 // ---- wgmma.cuh ----
 constexpr int kSwizzledRow = 128;
@@ -304,7 +306,7 @@ constexpr int shuffled_sum(int part, int half, int i) {
   return 16 * part + 4 * (i / 2) + 2 * half + i % 2;
 }
 // A place in shared memory, as copies and products address it.
-static inline size_t place_of(const void* p) {
+static inline size_t offset_of(const void* p) {
   return static_cast<size_t>(static_cast<const std::byte*>(p) - card.memory);
 }
 static inline std::byte* swizzled_place(size_t at) {
@@ -316,22 +318,37 @@ static inline std::byte* swizzled(std::byte* matrix, int row, int piece) {
   return matrix + row * kSwizzledRow + ((piece ^ (row & 7)) << 4);
 }
 static inline void publish_shared() {}
-static inline uint64_t describe(const std::byte* matrix) { return place_of(matrix); }
+static inline void sync_further(int group) { card.meet(-10 - group, 128); }
+// As on the card: 16 bytes apart, with more above.
+static inline uint64_t describe(const std::byte* matrix) { return offset_of(matrix) >> 4; }
 static inline float element(uint64_t matrix, int row, int k) {
+  const size_t begin = (matrix & 0xffff) << 4;
   uint16_t bits;
-  std::memcpy(&bits, swizzled_place(matrix + static_cast<size_t>(row * kSwizzledRow + 2 * k)), 2);
+  std::memcpy(&bits, swizzled_place(begin + static_cast<size_t>(row * kSwizzledRow + 2 * k)), 2);
   return from_bf16(bits);
 }
-template <int kCount>
-void multiply_shared(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
-  const int lane = card.current % kWarp, row = card.current / kWarp % 4 * 16 + lane / 4;
+// The sums of this thread, of N columns: + a(row, k) b(k, column).
+template <int kCount, class A, class B>
+void add_products(float (&d)[kCount], bool add, int row, const A& a, const B& b) {
+  const int lane = card.current % kWarp;
   for (int i = 0; i < kCount; ++i) {
-    const int column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
     float sum = add ? d[i] : 0;
     for (int k = 0; k < 16; ++k)
-      sum += element(a, row + 8 * (i / 2 % 2), k) * element(b, column, k);
+      sum += a(row + lane / 4 + i / 2 % 2 * 8, k) * b(k, 8 * (i / 4) + 2 * (lane % 4) + i % 2);
     d[i] = sum;
   }
+}
+static inline int warp_row() { return card.current / kWarp % 4 * 16; }
+template <int kCount>
+void multiply_shared(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
+  add_products(
+      d, add, warp_row(), [=](int row, int k) { return element(a, row, k); },
+      [=](int k, int column) { return element(b, column, k); });
+}
+static inline void multiply_transposed(float (&d)[32], uint64_t a, uint64_t b, bool add) {
+  add_products(
+      d, add, warp_row(), [=](int row, int k) { return element(a, k, row); },
+      [=](int k, int column) { return element(b, k, column); });
 }
 // The first operand's rows lie across.
 static inline void multiply_turned(float (&d)[128], uint64_t a, uint64_t b, bool add) {
@@ -347,6 +364,83 @@ static inline void multiply_turned(float (&d)[128], uint64_t a, uint64_t b, bool
         for (int half = 0; half < 2; ++half) d[i + 2 * half + side] += left[half][k] * right;
       }
 }
+
+// ---- mma.cuh ----
+struct FragmentA {
+  uint32_t r[4];
+};
+struct Tile {
+  float v[4] = {0, 0, 0, 0};
+};
+static inline float half_of(uint64_t pair, int which) {
+  return from_bf16(static_cast<uint16_t>(pair >> 16 * which));
+}
+// Element (row, k) of the left operand that a warp's lanes gave.
+static inline float left_of(const std::array<uint64_t, 6>* lanes, int row, int k) {
+  return half_of(lanes[row % 8 * 4 + k % 8 / 2][static_cast<size_t>(row / 8 + k / 8 * 2)], k % 2);
+}
+static inline void multiply(Tile& c, const FragmentA& a, uint32_t b0, uint32_t b1) {
+  const auto* lanes = card.exchange<6>({a.r[0], a.r[1], a.r[2], a.r[3], b0, b1});
+  add_products(
+      c.v, true, 0, [=](int row, int k) { return left_of(lanes, row, k); },
+      [=](int k, int column) {
+        return half_of(lanes[column * 4 + k % 8 / 2][static_cast<size_t>(4 + k / 8)], k % 2);
+      });
+}
+static inline void multiply_rows(float (&d)[32], const FragmentA& a, uint64_t b, bool add = true) {
+  const auto* lanes = card.exchange<4>({a.r[0], a.r[1], a.r[2], a.r[3]});
+  add_products(
+      d, add, 0, [=](int row, int k) { return left_of(lanes, row, k); },
+      [=](int k, int column) { return element(b, k, column); });
+}
+// Four 8 x 8 matrices whose rows begin where the lanes say.
+struct Four {
+  const std::array<uint64_t, 6>* rows;
+  explicit Four(const void* p) : rows(card.exchange<1>({reinterpret_cast<uint64_t>(p)})) {}
+  uint16_t* at(int matrix, int row, int column) const {
+    auto* p = reinterpret_cast<std::byte*>(rows[8 * matrix + row][0]) + 2 * column;
+    if (p < card.memory || p + 2 > card.memory + sizeof card.memory)
+      card.fail("outside of shared memory");
+    return reinterpret_cast<uint16_t*>(p);
+  }
+  // Calls with this lane's part of every matrix: register, half of it, element.
+  template <class Part>
+  void parts(bool turned, const Part& part) const {
+    const int lane = card.current % kWarp;
+    for (int i = 0; i < 8; ++i) {
+      const int row = lane / 4, column = 2 * (lane % 4) + i % 2;
+      part(i / 2, 16 * (i % 2), at(i / 2, turned ? column : row, turned ? row : column));
+    }
+  }
+};
+static inline void load_parts(uint32_t (&r)[4], const void* p, bool turned) {
+  const Four four(p);
+  for (uint32_t& x : r) x = 0;
+  four.parts(turned,
+             [&](int i, int shift, const uint16_t* from) { r[i] |= uint32_t{*from} << shift; });
+}
+static inline void store_parts(void* p, const uint32_t (&r)[4], bool turned) {
+  const Four four(p);
+  four.parts(turned,
+             [&](int i, int shift, uint16_t* to) { *to = static_cast<uint16_t>(r[i] >> shift); });
+}
+static inline void load_four(uint32_t (&r)[4], const bf16* p) { load_parts(r, p, false); }
+static inline void load_four_transposed(uint32_t (&r)[4], const void* p) { load_parts(r, p, true); }
+static inline void store_four(void* p, const uint32_t (&r)[4]) { store_parts(p, r, false); }
+static inline void store_four_transposed(void* p, const uint32_t (&r)[4]) {
+  store_parts(p, r, true);
+}
+static inline uint32_t transposed(uint32_t x) {
+  const auto* lanes = card.exchange<1>({x});
+  const int lane = card.current % kWarp, row = lane / 4;
+  const auto element_at = [&](int i) {
+    return static_cast<uint32_t>(lanes[(2 * (lane % 4) + i) * 4 + row / 2][0]) >> 16 * (row % 2) &
+           0xffff;
+  };
+  return element_at(0) | element_at(1) << 16;
+}
+static inline void copy16_async(void*, const void*) { card.fail("not emulated"); }
+static inline void wait_for_copies() {}
 
 // ---- tma.cuh ----
 static inline void init_barrier(uint64_t* barrier, int arrivals) {
@@ -398,7 +492,7 @@ T* in_block(T* p, int rank) {
 }
 static inline void load(const CUtensorMap& map, void* to, uint64_t* barrier,
                         const std::vector<int64_t>& from) {
-  const auto copy = [=, &map, begin = place_of(to)] {
+  const auto copy = [=, &map, begin = offset_of(to)] {
     int64_t bytes = 0;
     for_box(map, begin, from, [&](const uint16_t* x, std::byte* at) {
       const uint16_t bits = x ? *x : 0;
@@ -431,16 +525,27 @@ static inline void load_groups(const CUtensorMap& map, void* to, uint64_t* barri
     if (blocks >> rank & 1)
       load_groups(map, in_block(to, rank), in_block(barrier, rank), column, group);
 }
-static inline void store_tile(const CUtensorMap& map, const void* from, int column, int row) {
+static inline void load_box(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
+                            int row, int image) {
+  load(map, to, barrier, {column, row, image});
+}
+static inline void store(const CUtensorMap& map, const void* from, const std::vector<int64_t>& to) {
   emulated::Thread& thread = card.threads[static_cast<size_t>(card.current)];
-  const auto copy = [=, &map, &thread, begin = place_of(from)] {
-    for_box(map, begin, {column, row}, [](const uint16_t* x, const std::byte* at) {
+  const auto copy = [=, &map, &thread, begin = offset_of(from)] {
+    for_box(map, begin, to, [](const uint16_t* x, const std::byte* at) {
       if (x) std::memcpy(const_cast<uint16_t*>(x), at, 2);
     });
     --thread.stores;
   };
   ++thread.stores;
   card.copies.push_back({due(), copy});
+}
+static inline void store_tile(const CUtensorMap& map, const void* from, int column, int row) {
+  store(map, from, {column, row});
+}
+static inline void store_box(const CUtensorMap& map, const void* from, int column, int row,
+                             int image) {
+  store(map, from, {column, row, image});
 }
 static inline void wait_for_boxes() {
   while (card.threads[static_cast<size_t>(card.current)].stores > 0) card.yield();

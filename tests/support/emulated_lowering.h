@@ -1,0 +1,58 @@
+// What headers of kernels say beside the kernels: enough of it that they can be read without a
+// card.
+#pragma once
+#include "tests/support/emulated_card.h"
+
+using cudaStream_t = void*;
+using cuuint64_t = uint64_t;
+using cuuint32_t = uint32_t;
+constexpr int cudaSuccess = 0;
+static inline int cudaMemcpyFromSymbol(void*, bool, size_t) { return cudaSuccess; }
+static inline const vitrum::emulated::Index blockDim{{&vitrum::emulated::card.blocks}};
+
+namespace vitrum::cuda {
+
+class Kernel;
+using KernelPtr = std::unique_ptr<Kernel>;
+struct CudaBackend {
+  static int capability() { return 90; }
+  static int processors() { return 132; }
+  template <class T>
+  static T* scratch_of(int64_t) {
+    return nullptr;
+  }
+};
+struct DropSite {
+  const void* rng = nullptr;
+};
+struct AddToColumns {
+  float* to;
+};
+static inline void launch_finish(const float*, int64_t, int64_t, const AddToColumns&,
+                                 cudaStream_t) {}
+static inline const void* encoder() { return nullptr; }
+static inline int64_t from_the_end(int64_t i, int64_t count) { return count - 1 - i; }
+static inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(offset_of(p)); }
+static inline bf16 __float2bfloat16_rn(float x) { return {to_bf16(x)}; }
+static inline Eight unpack8(const uint4& raw) {
+  Eight x;
+  for (int i = 0; i < 8; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, reinterpret_cast<const std::byte*>(&raw) + 2 * i, 2);
+    x.v[i] = from_bf16(bits);
+  }
+  return x;
+}
+// Distances in bytes but for the first dimension, as the driver wants them.
+template <size_t kRank>
+CUtensorMap describe_tensor(const void* data, const uint64_t (&sizes)[kRank],
+                            const uint64_t (&apart)[kRank - 1], const uint32_t (&box)[kRank]) {
+  CUtensorMap map{static_cast<const uint16_t*>(data), {}, {1}, {}};
+  for (size_t i = 0; i < kRank; ++i) {
+    map.sizes.push_back(static_cast<int64_t>(sizes[i])), map.box.push_back(box[i]);
+    if (i > 0) map.strides.push_back(static_cast<int64_t>(apart[i - 1] / 2));
+  }
+  return map;
+}
+
+}  // namespace vitrum::cuda
