@@ -520,6 +520,8 @@ TEST(Cuda, AttentionAddsUpColumns) {
                         {300, 33, 2, 32, false},
                         {3, 197, 2, 64, false},
                         {23, 197, 12, 64, false},
+                        {30, 208, 5, 64, false},
+                        {45, 145, 3, 64, false},
                         {70, 130, 3, 64, false},
                         {140, 96, 1, 64, false},
                         {12, 577, 12, 64, false},

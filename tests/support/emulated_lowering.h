@@ -8,7 +8,8 @@ using cuuint64_t = uint64_t;
 using cuuint32_t = uint32_t;
 constexpr int cudaSuccess = 0;
 static inline int cudaMemcpyFromSymbol(void*, bool, size_t) { return cudaSuccess; }
-static inline const vitrum::emulated::Index blockDim{{&vitrum::emulated::card.blocks}};
+static inline const vitrum::emulated::Index blockDim{
+    {[] { return vitrum::emulated::card.block_threads; }}};
 
 namespace vitrum::cuda {
 

@@ -1,7 +1,7 @@
 // Attention of heads that lie in shared memory as a whole (sm_90): 64 values, 81 to 208 tokens, as
-// a ViT of 224-px images has. Three warpgroups take tiles of 64 queries (backward also of 64 keys)
-// in turn, so that one has exponentials while another has products. A block stays with one head and
-// goes through images; the copy engine brings the next ones meanwhile.
+// a ViT of 224-px images has. Three warpgroups take tiles of 64 queries in turn, or each has 64 keys
+// (backward), so that one has exponentials while another has products. A block stays with one head
+// and goes through images; the copy engine brings the next ones meanwhile.
 #pragma once
 #include "vitrum/cuda/attention_tile.cuh"
 #include "vitrum/cuda/tensor_map.h"

@@ -53,6 +53,11 @@ __device__ __forceinline__ void sync_warpgroup(int which) {
   if (which == 2) asm volatile("bar.sync 3, 128;\n" ::: "memory");
 }
 
+// As sync_warpgroup, beside its barriers.
+__device__ __forceinline__ void sync_further(int group) {
+  asm volatile("bar.sync %0, 128;\n" ::"r"(4 + group) : "memory");
+}
+
 // So many threads of a block meet, whole warps.
 template <int kThreads>
 __device__ __forceinline__ void sync_threads() {
@@ -79,10 +84,12 @@ __device__ constexpr int shuffled_sum(int part, int half, int i) {
 // ---- the products themselves: each writes its sums' names and the sums out ----
 
 #define VITRUM_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define VITRUM_NAMES_24                                                         \
-  VITRUM_NAMES_8                                                                \
-  ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
-  "%23"
+#define VITRUM_NAMES_16 \
+  VITRUM_NAMES_8        \
+  ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define VITRUM_NAMES_24 \
+  VITRUM_NAMES_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define VITRUM_NAMES_32 \
   VITRUM_NAMES_24       \
   ", %24, %25, %26, %27, %28, %29, %30, %31"
@@ -121,6 +128,7 @@ __device__ constexpr int shuffled_sum(int part, int half, int i) {
 #define VITRUM_32_SUMS(i) \
   VITRUM_8_SUMS(i), VITRUM_8_SUMS(i + 8), VITRUM_8_SUMS(i + 16), VITRUM_8_SUMS(i + 24)
 #define VITRUM_SUMS_8 VITRUM_8_SUMS(0)
+#define VITRUM_SUMS_16 VITRUM_8_SUMS(0), VITRUM_8_SUMS(8)
 #define VITRUM_SUMS_24 VITRUM_8_SUMS(0), VITRUM_8_SUMS(8), VITRUM_8_SUMS(16)
 #define VITRUM_SUMS_32 VITRUM_32_SUMS(0)
 #define VITRUM_SUMS_36 VITRUM_32_SUMS(0), VITRUM_4_SUMS(32)
@@ -149,6 +157,7 @@ __device__ constexpr int shuffled_sum(int part, int half, int i) {
 
 // d (64, N) = or += a (64 rows) b (N rows)^T, 16 deep; both described.
 VITRUM_MULTIPLY(multiply_shared, 16, 8, "%8", "%9", "%10", 0)
+VITRUM_MULTIPLY(multiply_shared, 32, 16, "%16", "%17", "%18", 0)
 VITRUM_MULTIPLY(multiply_shared, 48, 24, "%24", "%25", "%26", 0)
 VITRUM_MULTIPLY(multiply_shared, 64, 32, "%32", "%33", "%34", 0)
 VITRUM_MULTIPLY(multiply_shared, 72, 36, "%36", "%37", "%38", 0)

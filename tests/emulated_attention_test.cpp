@@ -1,0 +1,178 @@
+// The gradient of attention with whole heads in shared memory, run without a card: see
+// support/emulated_card.h.
+#include <gtest/gtest.h>
+
+#include "tests/support/emulated_lowering.h"
+// With what is above instead of the card's own: tests/CMakeLists.txt.
+#include "vitrum/cuda/attention_whole_bwd.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+struct Size {
+  int tokens, images, heads, parts;
+};
+
+class Heads {
+ public:
+  explicit Heads(const Size& s)
+      : size_(s),
+        qkv_(noise(3 * count(), 1)),
+        dy_(noise(count(), 2)),
+        y_(static_cast<size_t>(count())),
+        out_(static_cast<size_t>(3 * count()), bf16{0xffff}),
+        lse_(static_cast<size_t>(s.images * s.heads * s.tokens)),
+        columns_(static_cast<size_t>(s.parts * wide()), NAN) {
+    for (int image = 0; image < s.images; ++image)
+      for (int head = 0; head < s.heads; ++head) forward(image, head);
+  }
+
+  void run(uint32_t most_late) {
+    const int rows = (size_.tokens + 15) / 16 * 16;
+    AttentionArgs attention{.shape = {size_.tokens, size_.heads, kHead},
+                            .qkv = qkv_.data(),
+                            .y = y_.data(),
+                            .dy = dy_.data(),
+                            .out = out_.data(),
+                            .lse = lse_.data(),
+                            .drop = {}};
+    const auto boxes = [&](const std::vector<bf16>& of, int64_t columns, int box) {
+      return rows_of_heads(of.data(), columns, size_.tokens, size_.images, box);
+    };
+    const whole::BackwardArgs args{.tile = {attention, columns_.data(), size_.images, size_.parts},
+                                   .qkv = boxes(qkv_, wide(), whole::kBox),
+                                   .dy = boxes(dy_, wide() / 3, whole::kBox),
+                                   .out = boxes(out_, wide(), whole::kBox),
+                                   .whole = boxes(qkv_, wide(), rows),
+                                   .rows = rows};
+    ASSERT_LE(whole::Memory::bytes(rows), emulated::kSharedBytes);
+    card.most_late = most_late, card.blocks = size_.parts * size_.heads;
+    card.body = [&] { whole::backward(args); };
+    for (card.block = 0; card.block < card.blocks; ++card.block) card.run(kHeadThreads);
+  }
+
+  void check() {
+    for (int image = 0; image < size_.images; ++image)
+      for (int head = 0; head < size_.heads; ++head) check_head(image, head);
+    for (int column = 0; column < wide(); ++column) {
+      double expected = 0, all = 0, sum = 0;
+      for (size_t i = static_cast<size_t>(column); i < out_.size();
+           i += static_cast<size_t>(wide()))
+        expected += value(out_[i]), all += std::abs(value(out_[i]));
+      for (int part = 0; part < size_.parts; ++part)
+        sum += columns_[static_cast<size_t>(part * wide() + column)];
+      ASSERT_NEAR(sum, expected, 1e-5 * (1 + all)) << column;
+    }
+  }
+
+ private:
+  static double value(bf16 x) { return from_bf16(x.bits); }
+  static std::vector<bf16> noise(int64_t count, uint32_t stream) {
+    PhiloxStream draw(7, stream, 0);
+    std::vector<bf16> values(static_cast<size_t>(count));
+    for (bf16& v : values) v = {to_bf16(static_cast<float>(draw.normal()))};
+    return values;
+  }
+  int wide() const { return 3 * size_.heads * kHead; }
+  int64_t count() const { return int64_t{size_.images} * size_.tokens * wide() / 3; }
+  // Where value 0 of a token is in y, and of q, k or v in qkv.
+  size_t of_y(int image, int head, int token) const {
+    return static_cast<size_t>((image * size_.tokens + token) * wide() / 3 + head * kHead);
+  }
+  size_t of_qkv(int image, int head, int token, int which) const {
+    return static_cast<size_t>((image * size_.tokens + token) * wide() + which * wide() / 3 +
+                               head * kHead);
+  }
+  static double dot(const bf16* a, const bf16* b) {
+    double sum = 0;
+    for (int i = 0; i < kHead; ++i) sum += value(a[i]) * value(b[i]);
+    return sum;
+  }
+  // The weights of a query, and the logarithm of what they were divided by.
+  std::vector<double> weights(int image, int head, int query, double& lse) const {
+    std::vector<double> p(static_cast<size_t>(size_.tokens));
+    double sum = 0;
+    for (int k = 0; k < size_.tokens; ++k)
+      sum += p[static_cast<size_t>(k)] =
+          std::exp(dot(&qkv_[of_qkv(image, head, query, 0)], &qkv_[of_qkv(image, head, k, 1)]) / 8);
+    for (double& x : p) x /= sum;
+    lse = std::log(sum);
+    return p;
+  }
+  void forward(int image, int head) {
+    for (int q = 0; q < size_.tokens; ++q) {
+      double lse = 0;
+      const std::vector<double> p = weights(image, head, q, lse);
+      lse_[static_cast<size_t>((image * size_.heads + head) * size_.tokens + q)] =
+          static_cast<float>(lse);
+      for (size_t i = 0; i < kHead; ++i) {
+        double sum = 0;
+        for (int k = 0; k < size_.tokens; ++k)
+          sum += p[static_cast<size_t>(k)] * value(qkv_[of_qkv(image, head, k, 2) + i]);
+        y_[of_y(image, head, q) + i] = {to_bf16(static_cast<float>(sum))};
+      }
+    }
+  }
+  // All of a matrix is as near as rounding allows; one wrong row is not.
+  void check_head(int image, int head) const {
+    const auto tokens = static_cast<size_t>(size_.tokens);
+    std::vector<double> expected(3 * tokens * kHead);
+    for (int q = 0; q < size_.tokens; ++q) {
+      double lse = 0, delta = 0;
+      std::vector<double> p = weights(image, head, q, lse), d(tokens);
+      for (size_t k = 0; k < tokens; ++k) {
+        d[k] = dot(&dy_[of_y(image, head, q)], &qkv_[of_qkv(image, head, static_cast<int>(k), 2)]);
+        delta += p[k] * d[k];
+      }
+      for (size_t k = 0; k < tokens; ++k)
+        for (size_t i = 0; i < kHead; ++i) {
+          const double ds = p[k] * (d[k] - delta) / 8;
+          const auto of = [&](size_t which, size_t token) -> double& {
+            return expected[(which * tokens + token) * kHead + i];
+          };
+          const int key = static_cast<int>(k);
+          of(0, static_cast<size_t>(q)) += ds * value(qkv_[of_qkv(image, head, key, 1) + i]);
+          of(1, k) += ds * value(qkv_[of_qkv(image, head, q, 0) + i]);
+          of(2, k) += p[k] * value(dy_[of_y(image, head, q) + i]);
+        }
+    }
+    for (size_t which = 0; which < 3; ++which) {
+      double wrong = 0, all = 0;
+      for (size_t at = 0; at < tokens * kHead; ++at) {
+        const double x = expected[which * tokens * kHead + at];
+        const double got =
+            value(out_[of_qkv(image, head, static_cast<int>(at / kHead), static_cast<int>(which)) +
+                       at % kHead]);
+        wrong += (got - x) * (got - x), all += x * x;
+      }
+      ASSERT_LT(std::sqrt(wrong / all), 0.006)
+          << "image " << image << " head " << head << " matrix " << which;
+    }
+  }
+
+  Size size_;
+  std::vector<bf16> qkv_, dy_, y_, out_;
+  std::vector<float> lse_, columns_;
+};
+
+void expect_right(const Size& size, uint32_t most_late) {
+  SCOPED_TRACE(size.tokens);
+  Heads heads(size);
+  ASSERT_NO_THROW(heads.run(most_late));
+  heads.check();
+}
+
+// Three warpgroups and the warps that have what is over: one and two times eight rows of it.
+TEST(EmulatedKernels, AttentionBackwardOfWholeHeads) {
+  expect_right({197, 3, 1, 1}, 400);
+  expect_right({208, 2, 1, 1}, 30);
+}
+
+TEST(EmulatedKernels, AttentionBackwardOfShorterHeads) {
+  expect_right({145, 3, 1, 2}, 400);
+  expect_right({192, 1, 2, 1}, 30);
+  expect_right({81, 4, 1, 1}, 1000);
+}
+
+}  // namespace
+}  // namespace vitrum::cuda
