@@ -471,7 +471,8 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaLinearNormBwd,
                                             ::testing::Values(0, 1, 2, 4, 8, 12, 15)));
 
 // Backward through an MLP: the last rows fill no tile, the depth no stage. The deep kernel does not
-// round the gradient in front of GELU's slope.
+// round the gradient in front of GELU's slope: three roundings to bf16, of 1.7e-3 each, then tell
+// the two apart, and of dx two more.
 TEST(Cuda, GradientThroughGelu) {
   SKIP_WITHOUT_CUDA();
   struct Size {
@@ -483,7 +484,7 @@ TEST(Cuda, GradientThroughGelu) {
                         {9'001, 384, 96, true},
                         {11'143, 1536, 392, true},
                         {33'700, 512, 768, false}}) {
-    const double most = s.narrow > 256 ? 3e-3 : 1e-3;
+    const double most = s.narrow > 256 ? 4.5e-3 : 1e-3;
     Card card;
     Chain chain(card);
     const auto given = [&](const Shape& s) { return chain.value(card.noise(s, DType::kBF16)); };
