@@ -16,6 +16,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "vitrum/cuda/linear_steps.cuh"
+
 namespace vitrum::cuda::deep {
 
 constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup;  // one group copies
@@ -115,29 +117,17 @@ struct Consumer {
   std::byte* own = swizzled(s.tile[group], lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
   Ring<kStages> ring = {};
 
-  // Both blocks write into the stage of both.
-  __device__ __forceinline__ void release(int stage) {
-    if (thread < kCluster) arrive_at(&s.empty[stage], thread);
-  }
-
   __device__ __forceinline__ void multiply(Sums& d) {
-    int before = 0;
-    for (int step = 0; step < g.steps; ++step) {
-      wait_barrier(&s.full[ring.at], ring.parity);
-      begin_products();
-#pragma unroll
-      for (int i = 0; i < kDepth / 16; ++i)
-        multiply_turned(d, describe(s.w[ring.at][group] + 16 * i * kSwizzledRow),
-                        describe(s.dy[ring.at] + 32 * i), step > 0 || i > 0);
-      commit_products();
-      wait_for_products<1>();
-      if (step > 0) release(before);
-      before = ring.at;
-      ring.advance();
-    }
-    wait_for_products<0>();
-    settle(d);
-    release(before);
+    multiply_steps(
+        d, ring, s.full, g.steps,
+        [&](int stage, int i, bool add) {
+          multiply_turned(d, describe(s.w[stage][group] + 16 * i * kSwizzledRow),
+                          describe(s.dy[stage] + 32 * i), add);
+        },
+        // Both blocks write into the stage of both.
+        [&](int stage) {
+          if (thread < kCluster) arrive_at(&s.empty[stage], thread);
+        });
   }
 
   // Leaves d in the tile, and adds up the thread's columns, lane / 4 and 8 further of the warp's.

@@ -11,6 +11,8 @@
 #include "vitrum/cuda/tensor_map.h"
 #include "vitrum/cuda/tma.cuh"
 #include "vitrum/cuda/wgmma.cuh"
+// Written in what is above.
+#include "vitrum/cuda/linear_steps.cuh"
 
 // For other cards the kernels are empty, and nothing uses what is here.
 #pragma nv_diag_suppress 177
@@ -85,26 +87,15 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void multiply(Sums& d) {
-    int before = 0;
-    const auto release = [&](int stage) {
-      if (thread == 0) arrive(&s.empty[stage]);
-    };
-    for (int step = 0; step < g.steps; ++step) {
-      wait_barrier(&s.full[ring.at], ring.parity);
-      begin_products();
-#pragma unroll
-      for (int i = 0; i < kDepth / 16; ++i)
-        multiply_shared(d, describe(s.x[ring.at] + group * 64 * kSwizzledRow + 32 * i),
-                        describe(s.w[ring.at] + 32 * i), step > 0 || i > 0);
-      commit_products();
-      wait_for_products<1>();
-      if (step > 0) release(before);
-      before = ring.at;
-      ring.advance();
-    }
-    wait_for_products<0>();
-    settle(d);
-    release(before);
+    multiply_steps(
+        d, ring, s.full, g.steps,
+        [&](int stage, int i, bool add) {
+          multiply_shared(d, describe(s.x[stage] + group * 64 * kSwizzledRow + 32 * i),
+                          describe(s.w[stage] + 32 * i), add);
+        },
+        [&](int stage) {
+          if (thread == 0) arrive(&s.empty[stage]);
+        });
   }
 
   // What the branch adds, rounded where the plain graph has a tensor.

@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "vitrum/cuda/linear_steps.cuh"
+
 namespace vitrum::cuda::tile {
 
 constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup;  // one group copies
@@ -82,29 +84,17 @@ struct Consumer {
   int group, thread;
   Ring<kStages> ring = {};
 
-  // Both blocks write into the stage of both.
-  __device__ __forceinline__ void release(int stage) {
-    if (thread < kCluster) arrive_at(&s.empty[stage], thread);
-  }
-
   __device__ __forceinline__ void multiply(Sums& d) {
-    int before = 0;
-    for (int step = 0; step < g.steps; ++step) {
-      wait_barrier(&s.full[ring.at], ring.parity);
-      begin_products();
-#pragma unroll
-      for (int i = 0; i < kDepth / 16; ++i)
-        multiply_shared(d, describe(s.x[ring.at] + group * 64 * kSwizzledRow + 32 * i),
-                        describe(s.w[ring.at] + 32 * i), step > 0 || i > 0);
-      commit_products();
-      wait_for_products<1>();
-      if (step > 0) release(before);
-      before = ring.at;
-      ring.advance();
-    }
-    wait_for_products<0>();
-    settle(d);
-    release(before);
+    multiply_steps(
+        d, ring, s.full, g.steps,
+        [&](int stage, int i, bool add) {
+          multiply_shared(d, describe(s.x[stage] + group * 64 * kSwizzledRow + 32 * i),
+                          describe(s.w[stage] + 32 * i), add);
+        },
+        // Both blocks write into the stage of both.
+        [&](int stage) {
+          if (thread < kCluster) arrive_at(&s.empty[stage], thread);
+        });
   }
 
   __device__ void run() {
