@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 
@@ -315,6 +316,24 @@ KernelPtr launch_kernel(CudaBackend& cuda, void (*kernel)(Params...), dim3 grid,
                         size_t shared, Args... args) {
   return make_kernel(
       [=, stream = cuda.stream()] { kernel<<<grid, block, shared, stream>>>(args...); });
+}
+// As above, `cluster` blocks at a time together, as many clusters as the card holds at most.
+template <class Args>
+KernelPtr launch_clusters(CudaBackend& cuda, void (*kernel)(Args), int clusters, int cluster,
+                          int threads, size_t shared, const Args& args) {
+  allow_shared_memory(kernel, shared);
+  const int blocks = std::min(clusters, cuda.processors() / cluster) * cluster;
+  return make_kernel([=, stream = cuda.stream()] {
+    cudaLaunchAttribute together{.id = cudaLaunchAttributeClusterDimension};
+    together.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(blocks),
+                                    .blockDim = static_cast<unsigned>(threads),
+                                    .dynamicSmemBytes = shared,
+                                    .stream = stream,
+                                    .attrs = &together,
+                                    .numAttrs = 1};
+    check(cudaLaunchKernelEx(&config, kernel, args), "launching a kernel");
+  });
 }
 
 }  // namespace vitrum::cuda

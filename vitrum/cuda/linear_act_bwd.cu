@@ -58,20 +58,14 @@ KernelPtr lower_deep_gradient(CudaBackend& cuda, const GeluGradient& of) {
                   .columns = static_cast<int>(columns),
                   .steps = static_cast<int>(divide_up(depth, kDepth)),
                   .tiles = static_cast<int>(tiles_in(of.dy, of.w))};
-  allow_shared_memory(linear_act_bwd, sizeof(Shared));
-  const int clusters = std::min(args.tiles, cuda.processors() / kCluster);
-  return make_kernel([=, to = of.dbias, high = tiles_high(of.dy), stream = cuda.stream()] {
-    cudaLaunchAttribute pairs{.id = cudaLaunchAttributeClusterDimension};
-    pairs.val.clusterDim = {kCluster, 1, 1};
-    const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(clusters * kCluster),
-                                    .blockDim = kThreads,
-                                    .dynamicSmemBytes = sizeof(Shared),
-                                    .stream = stream,
-                                    .attrs = &pairs,
-                                    .numAttrs = 1};
-    check(cudaLaunchKernelEx(&config, linear_act_bwd, args), "launching a kernel");
-    if (to) launch_finish(args.partials, high, columns, AddToColumns{to}, stream);
-  });
+  std::shared_ptr<Kernel> multiply = launch_clusters(cuda, linear_act_bwd, args.tiles, kCluster,
+                                                     kThreads, sizeof(Shared), args);
+  return make_kernel(
+      [=, partials = args.partials, to = of.dbias, high = tiles_high(of.dy),
+       stream = cuda.stream()] {
+        multiply->launch();
+        if (to) launch_finish(partials, high, columns, AddToColumns{to}, stream);
+      });
 }
 
 bool has_gradient_through(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,

@@ -1,7 +1,5 @@
 // How a product of linear_tile.cuh is launched, and for how many rows it is worth it.
 #pragma once
-#include <algorithm>
-
 #include "vitrum/cuda/device.cuh"
 #include "vitrum/cuda/linear.h"
 #include "vitrum/cuda/tensor_map.h"
@@ -39,19 +37,8 @@ KernelPtr launch(CudaBackend& cuda, const TensorView& x, const TensorView& w,
                           .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
                           .tiles = static_cast<int>(tiles_in(x.shape.rows(), w.shape[0])),
                           .ending = ending};
-  allow_shared_memory(product<Ending>, sizeof(Shared<Ending>));
-  const int clusters = std::min(args.tiles, cuda.processors() / kCluster);
-  return make_kernel([=, stream = cuda.stream()] {
-    cudaLaunchAttribute pairs{.id = cudaLaunchAttributeClusterDimension};
-    pairs.val.clusterDim = {kCluster, 1, 1};
-    const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(clusters * kCluster),
-                                    .blockDim = kThreads,
-                                    .dynamicSmemBytes = sizeof(Shared<Ending>),
-                                    .stream = stream,
-                                    .attrs = &pairs,
-                                    .numAttrs = 1};
-    check(cudaLaunchKernelEx(&config, product<Ending>, args), "launching a kernel");
-  });
+  return launch_clusters(cuda, product<Ending>, args.tiles, kCluster, kThreads,
+                         sizeof(Shared<Ending>), args);
 }
 
 }  // namespace vitrum::cuda::tile
