@@ -6,7 +6,7 @@
 namespace vitrum::cuda {
 
 // Raised whenever Backend, Op or what they are made of changes: both sides must agree.
-inline constexpr int kAbiVersion = 5;
+inline constexpr int kAbiVersion = 6;
 inline constexpr const char* kLibraryName = "libvitrum_cuda.so";
 inline constexpr const char* kAbiSymbol = "vitrum_cuda_abi_version";
 inline constexpr const char* kCreateSymbol = "vitrum_cuda_create";
