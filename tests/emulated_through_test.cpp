@@ -53,12 +53,12 @@ TEST(EmulatedThrough, SumsKnowTheirSpread) {
     std::vector<Spread> spreads(kAll * 2, Spread{NAN, NAN});
     card.most_late = most_late;
     ASSERT_NO_THROW(run(x, kDeep, w, 1,
-                        Summed{.bias = bias.data(),
-                               .skip = skip.data(),
-                               .sum = sum.data(),
-                               .spreads = spreads.data(),
-                               .rows = kAll,
-                               .columns = kWidth}));
+                        Summed<>{.bias = bias.data(),
+                                 .skip = skip.data(),
+                                 .sum = sum.data(),
+                                 .spreads = spreads.data(),
+                                 .rows = kAll,
+                                 .columns = kWidth}));
     for (size_t r = 0; r < kAll; ++r) {
       for (size_t c = 0; c < kWidth; ++c) {
         const size_t at = r * kWidth + c;

@@ -69,7 +69,8 @@ std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const 
     return suits(chain, found) ? std::optional(found) : std::nullopt;
   }
   if (const auto* linear = op_at<Linear>(chain, 0);
-      linear && has_linear_norm(cuda, *linear, chain[0].io))
+      linear && (has_linear_norm(cuda, *linear, chain[0].io) ||
+                 has_linear_sum(cuda, *linear, chain[0].io)))
     found.linear = i++;
   else
     found.before = take<GatherTokens>(chain, i);
@@ -180,8 +181,14 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, cons
   Operands io = joined[found.norm].io;
   if (found.norm > 0) io.in[1] = joined[0].io.in[0];
   if (found.after) io.out[1] = joined[*found.after].io.out[0];
-  KernelPtr kernel = found.linear ? lower_linear_norm(cuda, joined[0].io, norm, io, built.branch)
-                                  : lower_forward(cuda, norm, io, built.branch);
+  const auto lower_linear = [&](const Linear& op, const Operands& linear) {
+    return has_linear_norm(cuda, op, linear)
+               ? lower_linear_norm(cuda, linear, norm, io, built.branch)
+               : lower_linear_sum(cuda, linear, norm, io, built.branch);
+  };
+  KernelPtr kernel = found.linear
+                         ? lower_linear(std::get<Linear>(*joined[0].op), joined[0].io)
+                         : lower_forward(cuda, norm, io, built.branch);
   return with_tables(std::move(kernel), std::move(built.tables));
 }
 

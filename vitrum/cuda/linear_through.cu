@@ -1,4 +1,5 @@
-// Two linear layers with a norm between them (linear_through.cuh): where, and with what weights.
+// Two linear layers with a norm between them (linear_through.cuh): where, and with what weights. And
+// the first of them with its residual sum alone, where the norm is wanted as it is.
 #include "vitrum/cuda/activate.cuh"
 #include "vitrum/cuda/linear_norm.h"
 #include "vitrum/cuda/linear_tile_launch.cuh"
@@ -45,32 +46,90 @@ __global__ void __launch_bounds__(kFoldWarps* kWarp) fold_norm(Fold g) {
   g.sums[row] = sum, g.shift[row] = shift + (g.bias ? to_float(g.bias[row]) : 0);
 }
 
+// ---- the layer before it ----
+
+// On its way into the sum the layer's result is scaled or dropped.
+struct Changed {
+  Branch branch;
+
+  __device__ __forceinline__ bool kept(int row) const {
+    return !branch.drop.rng || branch.kept(row);
+  }
+  __device__ __forceinline__ Raw8<bf16> operator()(const Raw8<bf16>& x, bool kept,
+                                                   int column) const {
+    Eight v = unpack(x);
+    if (branch.gamma) branch.scale<bf16>(v, column);
+    if (branch.drop.rng) branch.drop_row<bf16>(v, kept);
+    return pack<bf16>(v);
+  }
+};
+
+bool narrow(const TensorView& view) { return view.dtype == DType::kBF16; }
+bool absent(const TensorView& view) { return view.shape.rank() == 0; }
+
+bool is_large(const CudaBackend& cuda, const Linear& op, const Operands& io) {
+  const TensorView bias = operand(io.in, 2);
+  const int64_t rows = io.in[0].shape.rows(), columns = io.in[1].shape[0];
+  return has_copy_engine(cuda) && op.drop == 0 && narrow(io.in[0]) && narrow(io.in[1]) &&
+         narrow(io.out[0]) && (absent(bias) || narrow(bias)) && absent(operand(io.out, 1)) &&
+         rows < INT32_MAX / 2 && io.in[0].shape[-1] % 8 == 0 && columns % kColumns == 0 &&
+         enough(cuda, rows, columns);
+}
+
+template <class Change>
+KernelPtr lower_sum(CudaBackend& cuda, const Operands& linear, const TensorView& skip,
+                    const TensorView& sum, const Change& change, Spread* spreads) {
+  const TensorView &x = linear.in[0], &w = linear.in[1];
+  return tile::launch(cuda, x, w,
+                      Summed<Change>{.bias = static_cast<const bf16*>(operand(linear.in, 2).data),
+                                     .skip = static_cast<const bf16*>(skip.data),
+                                     .sum = static_cast<bf16*>(sum.data),
+                                     .spreads = spreads,
+                                     .rows = static_cast<int>(x.shape.rows()),
+                                     .columns = static_cast<int>(w.shape[0]),
+                                     .change = change});
+}
+
 }  // namespace
+
+bool has_linear_sum(const CudaBackend& cuda, const Linear& op, const Operands& linear) {
+  const int64_t width = linear.in[1].shape[0];
+  return op.act == Act::kNone && width <= kMostTiles * kColumns && is_large(cuda, op, linear);
+}
+
+KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
+                           const Operands& norm, const Branch& branch) {
+  TensorView sum = norm.out[0];  // may be the norm's affair alone
+  if (!sum)
+    sum = {cuda.scratch_of<bf16>(norm.in[0].shape.numel()), norm.in[0].shape, DType::kBF16};
+  const auto added = [&](const auto& change) {
+    return lower_sum(cuda, linear, norm.in[0], sum, change, nullptr);
+  };
+  std::shared_ptr<Kernel> add_up =
+      branch.gamma || branch.drop.rng ? added(Changed{branch}) : added(Unchanged{});
+  const Operands of_sum{
+      .in = {sum, norm.in[2], operand(norm.in, 3)},
+      .out = {operand(norm.out, 1), operand(norm.out, 2), operand(norm.out, 3)}};
+  std::shared_ptr<Kernel> normalise =
+      lower_forward(cuda, LayerNorm{.eps = op.eps}, of_sum, Branch{.from = {}, .to = branch.to});
+  return make_kernel([add_up, normalise] { add_up->launch(), normalise->launch(); });
+}
 
 bool has_linear_through(const CudaBackend& cuda, const Linear& before, const Operands& first,
                         const Operands& norm, const Linear& behind, const Operands& second) {
-  const TensorView &x = first.in[0], &w = first.in[1], &next = second.in[1];
-  const int64_t rows = x.shape.rows(), width = w.shape[0];
-  const auto narrow = [](const TensorView& view) { return view.dtype == DType::kBF16; };
-  const auto absent = [](const TensorView& view) { return view.shape.rank() == 0; };
-  const auto suits = [&](const Linear& op, const Operands& io) {
-    const TensorView bias = operand(io.in, 2);
-    return op.drop == 0 && narrow(io.in[0]) && narrow(io.in[1]) && narrow(io.out[0]) &&
-           (absent(bias) || narrow(bias)) && absent(operand(io.out, 1)) &&
-           io.in[1].shape[0] % kColumns == 0 && enough(cuda, rows, io.in[1].shape[0]);
-  };
+  const int64_t width = first.in[1].shape[0];
   const bool weights_stay = second.packed;
-  return weights_stay && has_copy_engine(cuda) && rows < INT32_MAX / 2 && x.shape[-1] % 8 == 0 &&
-         width > kColumns && width <= kMostTiles * kColumns && next.shape[0] <= kMostColumns &&
-         before.act == Act::kNone && (behind.act == Act::kNone || behind.act == Act::kGelu) &&
-         suits(before, first) && suits(behind, second) && narrow(norm.in[0]) &&
-         !absent(norm.out[0]) && absent(operand(norm.out, 2)) && absent(operand(norm.out, 3));
+  return weights_stay && has_linear_sum(cuda, before, first) && width > kColumns &&
+         second.in[1].shape[0] <= kMostColumns &&
+         (behind.act == Act::kNone || behind.act == Act::kGelu) && is_large(cuda, behind, second) &&
+         narrow(norm.in[0]) && !absent(norm.out[0]) && absent(operand(norm.out, 2)) &&
+         absent(operand(norm.out, 3));
 }
 
 KernelPtr lower_linear_through(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
                                const Operands& norm, const Linear& behind, const Operands& second) {
-  const TensorView &x = first.in[0], &w = first.in[1], &next = second.in[1], &sum = norm.out[0];
-  const int64_t rows = x.shape.rows(), width = w.shape[0], columns = next.shape[0],
+  const TensorView &next = second.in[1], &sum = norm.out[0];
+  const int64_t rows = sum.shape.rows(), width = sum.shape[-1], columns = next.shape[0],
                 tiles = width / kColumns;
   auto weights = std::make_shared<Buffer>(
       cuda.allocate(next.bytes() + 2 * static_cast<size_t>(columns) * sizeof(float)));
@@ -88,14 +147,7 @@ KernelPtr lower_linear_through(CudaBackend& cuda, const Operands& first, const A
   fold_norm<<<blocks_for(columns, kFoldWarps), kFoldWarps * kWarp, 0, cuda.stream()>>>(fold);
 
   auto* const spreads = cuda.scratch_of<Spread>(tiles * rows);
-  std::shared_ptr<Kernel> add_up =
-      tile::launch(cuda, x, w,
-                   Summed{.bias = static_cast<const bf16*>(operand(first.in, 2).data),
-                          .skip = static_cast<const bf16*>(norm.in[0].data),
-                          .sum = static_cast<bf16*>(sum.data),
-                          .spreads = spreads,
-                          .rows = static_cast<int>(rows),
-                          .columns = static_cast<int>(width)});
+  std::shared_ptr<Kernel> add_up = lower_sum(cuda, first, norm.in[0], sum, Unchanged{}, spreads);
   const auto product = [&](auto act) -> std::shared_ptr<Kernel> {
     return tile::launch(cuda, sum, {scaled, next.shape, DType::kBF16},
                         Normed<decltype(act)::value>{

@@ -23,7 +23,17 @@ struct alignas(8) Spread {
   float mean, squares;
 };
 
-// The sum, left in d as it is rounded for the second look that a variance takes.
+// The layer's result is added as it is.
+struct Unchanged {
+  __device__ __forceinline__ bool kept(int) const { return true; }
+  __device__ __forceinline__ Raw8<bf16> operator()(const Raw8<bf16>& x, bool, int) const {
+    return x;
+  }
+};
+
+// The sum, left in d as it is rounded for the second look that a variance takes. Change: what
+// becomes of eight columns of the layer's result before.
+template <class Change = Unchanged>
 struct Summed {
   static constexpr int kRegisters = 240, kOthers = 24;
   struct Table {
@@ -33,8 +43,9 @@ struct Summed {
 
   const bf16 *bias, *skip;  // bias may be null
   bf16* sum;
-  Spread* spreads;  // (tiles of a row, rows)
+  Spread* spreads;  // (tiles of a row, rows), or null
   int rows, columns;
+  Change change = {};
 
   __device__ __forceinline__ void fill(Table& table, int thread, int threads) const {
     for (int i = thread; i < columns; i += threads) table.bias[i] = bias ? to_float(bias[i]) : 0;
@@ -52,7 +63,8 @@ struct Summed {
                                          int column) const {
     const int64_t to = int64_t{row} * columns + column;
     bf16* const to_sum[2] = {sum + to, sum + to + int64_t{8} * columns};
-    const bool inside[2] = {row < rows, row + 8 < rows};
+    const bool inside[2] = {row < rows, row + 8 < rows},
+               kept[2] = {change.kept(row), change.kept(row + 8)};
     float total[2] = {0, 0}, squares[2] = {0, 0}, mean[2];
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -62,13 +74,15 @@ struct Summed {
         Eight v;
 #pragma unroll
         for (int i = 0; i < 8; ++i) v.v[i] = d[shuffled_sum(part, half, i)] + b.v[i];
-        const Raw8<bf16> raw = add(held[half][part], pack<bf16>(v));
+        const Raw8<bf16> branch = change(pack<bf16>(v), kept[half], column + 32 * part),
+                         raw = add(held[half][part], branch);
         store_if(inside[half], to_sum[half] + 32 * part, raw);
         v = unpack(raw);
 #pragma unroll
         for (int i = 0; i < 8; ++i) d[shuffled_sum(part, half, i)] = v.v[i], total[half] += v.v[i];
       }
     }
+    if (!spreads) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) mean[half] = row_sum<4>(total[half]) / kColumns;
 #pragma unroll
