@@ -1,9 +1,10 @@
-// The gradient of attention with whole heads in shared memory, run without a card: see
-// support/emulated_card.h.
+// The gradient of attention with whole heads in shared memory and attention of longer ones, run
+// without a card: see support/emulated_card.h.
 #include <gtest/gtest.h>
 
 #include "tests/support/emulated_lowering.h"
 // With what is above instead of the card's own: tests/CMakeLists.txt.
+#include "vitrum/cuda/attention_long.cuh"
 #include "vitrum/cuda/attention_whole_bwd.cuh"
 
 namespace vitrum::cuda {
@@ -49,6 +50,36 @@ class Heads {
     card.most_late = most_late, card.blocks = size_.parts * size_.heads;
     card.body = [&] { whole::backward(args); };
     for (card.block = 0; card.block < card.blocks; ++card.block) card.run(kHeadThreads);
+  }
+
+  // Forward, in chunks of N keys, and what the reference has.
+  template <int N>
+  void check_forward(uint32_t most_late) {
+    const size_t all = static_cast<size_t>(count());
+    const std::vector<float> expected_lse = lse_;
+    std::vector<bf16> y(all, bf16{0xffff});
+    lse_.assign(lse_.size(), NAN);
+    const AttentionArgs attention{.shape = {size_.tokens, size_.heads, kHead},
+                                  .qkv = qkv_.data(),
+                                  .out = y.data(),
+                                  .lse = lse_.data(),
+                                  .drop = {}};
+    const auto boxes = [&](const std::vector<bf16>& of, int64_t columns, int box) {
+      return rows_of_heads(of.data(), columns, size_.tokens, size_.images, box);
+    };
+    const longer::LongArgs args{.tile = {attention, nullptr, size_.images, size_.parts},
+                                .chunks = boxes(qkv_, wide(), N),
+                                .q = boxes(qkv_, wide(), 16),
+                                .y = boxes(y, wide() / 3, 16),
+                                .chunks_a_head = (size_.tokens + N - 1) / N};
+    static_assert(sizeof(longer::Memory<N>) <= emulated::kSharedBytes);
+    card.most_late = most_late, card.blocks = size_.parts * size_.heads;
+    card.body = [&] { longer::forward<N>(args); };
+    for (card.block = 0; card.block < card.blocks; ++card.block)
+      ASSERT_NO_THROW(card.run(kGroups * kGroup));
+    // Weights are rounded, and results.
+    for (size_t i = 0; i < all; ++i) ASSERT_NEAR(value(y[i]), value(y_[i]), 0.003) << i;
+    for (size_t i = 0; i < lse_.size(); ++i) ASSERT_NEAR(lse_[i], expected_lse[i], 1e-4f) << i;
   }
 
   void check() {
@@ -172,6 +203,22 @@ TEST(EmulatedKernels, AttentionBackwardOfShorterHeads) {
   expect_right({145, 3, 1, 2}, 400);
   expect_right({192, 1, 2, 1}, 30);
   expect_right({81, 4, 1, 1}, 1000);
+}
+
+void expect_forward(const Size& size, uint32_t most_late) {
+  SCOPED_TRACE(size.tokens);
+  Heads heads(size);
+  if (longer::keys_of_chunk(size.tokens) == 200)
+    heads.check_forward<200>(most_late);
+  else
+    heads.check_forward<144>(most_late);
+}
+
+// Two and three chunks of keys, also where four smaller ones would leave fewer places empty.
+TEST(EmulatedKernels, AttentionOfLongHeads) {
+  expect_forward({577, 2, 1, 1}, 400);
+  expect_forward({257, 3, 1, 2}, 1000);
+  expect_forward({442, 1, 1, 1}, 30);
 }
 
 }  // namespace

@@ -319,6 +319,7 @@ static inline std::byte* swizzled(std::byte* matrix, int row, int piece) {
 }
 static inline void publish_shared() {}
 static inline void sync_further(int group) { card.meet(-10 - group, 128); }
+static inline void sync_warpgroup(int group) { card.meet(-20 - group, 128); }
 // As on the card: 16 bytes apart, with more above.
 static inline uint64_t describe(const std::byte* matrix) { return offset_of(matrix) >> 4; }
 static inline float element(uint64_t matrix, int row, int k) {
@@ -458,6 +459,7 @@ static inline void wait_barrier(uint64_t* barrier, uint32_t parity) {
   const emulated::Barrier& b = card.barriers.at(barrier);
   while ((b.phase & 1) == parity) card.yield();
 }
+static inline int count_up(int* counter) { return (*counter)++; }
 template <int kSize>
 struct Ring {
   int at = 0;

@@ -31,18 +31,6 @@ __device__ __forceinline__ void score_places(float (&s)[kCount], uint32_t a, uin
     multiply_shared(s, describe_place(a + 2 * step), describe_place(b + 2 * step), step > 0);
 }
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// What was done before is seen by who has a later number.
-__device__ __forceinline__ int count_up(int* counter) {
-  int before;
-  asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;\n"
-               : "=r"(before)
-               : "r"(shared_address(counter))
-               : "memory");
-  return before;
-}
-#endif
-
 // Of a thread's two rows of scores: the highest, times kScale, and the sum of their exponentials.
 struct RowSums {
   float top[2], sum[2];

@@ -35,6 +35,15 @@ __device__ __forceinline__ void wait_barrier(uint64_t* barrier, uint32_t parity)
       "r"(parity)
       : "memory");
 }
+// Counts in shared memory. What was done before is seen by who has a later number.
+__device__ __forceinline__ int count_up(int* counter) {
+  int before;
+  asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;\n"
+               : "=r"(before)
+               : "r"(shared_address(counter))
+               : "memory");
+  return before;
+}
 // How often a ring of kSize stages has gone round gives the parity to wait for.
 template <int kSize>
 struct Ring {
