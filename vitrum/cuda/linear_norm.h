@@ -12,8 +12,8 @@ bool has_linear_norm(const CudaBackend& cuda, const Linear& op, const Operands& 
 KernelPtr lower_linear_norm(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                             const Operands& norm, const Branch& branch);
 
-// The same for many rows of 256 to 1024 columns, a multiple of 256, as two kernels: the layer leaves
-// the sum, from which the norm is made.
+// The same for many rows of 256 to 1024 columns, a multiple of 256, as two kernels: the layer
+// leaves the sum, from which the norm is made.
 bool has_linear_sum(const CudaBackend& cuda, const Linear& op, const Operands& linear);
 KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                            const Operands& norm, const Branch& branch);
