@@ -153,7 +153,7 @@ void launch_finish(const float* partials, int64_t parts, int64_t columns, const 
                    cudaStream_t stream) {
   const auto launch = [&](auto deep) {
     constexpr int kDeep = decltype(deep)::value;
-    launch_early(finish_columns<kDeep, Sink>, blocks_for(columns, kWarp), dim3(kWarp, kDeep),
+    launch_early(finish_columns<kDeep, Sink>, blocks_for(columns, kWarp), dim3(kWarp, kDeep), 0,
                  stream, partials, parts, columns, sink);
   };
   if (parts > 128) return launch(std::integral_constant<int, 32>{});

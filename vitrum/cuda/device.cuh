@@ -298,12 +298,13 @@ __device__ __forceinline__ void let_next_begin() {
 bool begins_early();  // whether the card can
 
 template <class... Params, class... Args>
-void launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, cudaStream_t stream,
-                  const Args&... args) {
+void launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+                  cudaStream_t stream, const Args&... args) {
   cudaLaunchAttribute early{.id = cudaLaunchAttributeProgrammaticStreamSerialization};
   early.val.programmaticStreamSerializationAllowed = 1;
   const cudaLaunchConfig_t config{.gridDim = grid,
                                   .blockDim = block,
+                                  .dynamicSmemBytes = shared,
                                   .stream = stream,
                                   .attrs = &early,
                                   .numAttrs = begins_early() ? 1u : 0u};
@@ -317,22 +318,30 @@ KernelPtr launch_kernel(CudaBackend& cuda, void (*kernel)(Params...), dim3 grid,
   return make_kernel(
       [=, stream = cuda.stream()] { kernel<<<grid, block, shared, stream>>>(args...); });
 }
-// As above, `cluster` blocks at a time together, as many clusters as the card holds at most.
+// `cluster` blocks at a time together; early: see wait_for_previous().
+template <class Args>
+void launch_together(void (*kernel)(Args), int blocks, int cluster, int threads, size_t shared,
+                     cudaStream_t stream, bool early, const Args& args) {
+  cudaLaunchAttribute how[2] = {{.id = cudaLaunchAttributeClusterDimension},
+                                {.id = cudaLaunchAttributeProgrammaticStreamSerialization}};
+  how[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  how[1].val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(blocks),
+                                  .blockDim = static_cast<unsigned>(threads),
+                                  .dynamicSmemBytes = shared,
+                                  .stream = stream,
+                                  .attrs = how,
+                                  .numAttrs = early ? 2u : 1u};
+  check(cudaLaunchKernelEx(&config, kernel, args), "launching a kernel");
+}
+// As many clusters as the card holds at most.
 template <class Args>
 KernelPtr launch_clusters(CudaBackend& cuda, void (*kernel)(Args), int clusters, int cluster,
                           int threads, size_t shared, const Args& args) {
   allow_shared_memory(kernel, shared);
   const int blocks = std::min(clusters, cuda.processors() / cluster) * cluster;
   return make_kernel([=, stream = cuda.stream()] {
-    cudaLaunchAttribute together{.id = cudaLaunchAttributeClusterDimension};
-    together.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-    const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(blocks),
-                                    .blockDim = static_cast<unsigned>(threads),
-                                    .dynamicSmemBytes = shared,
-                                    .stream = stream,
-                                    .attrs = &together,
-                                    .numAttrs = 1};
-    check(cudaLaunchKernelEx(&config, kernel, args), "launching a kernel");
+    launch_together(kernel, blocks, cluster, threads, shared, stream, /*early=*/false, args);
   });
 }
 
