@@ -380,39 +380,77 @@ struct ThroughNorm {
   static constexpr size_t kSum = 4, kY = 6;
 };
 
+void expect_through_norm(const ThroughNorm& t) {
+  SCOPED_TRACE(std::to_string(t.rows) + " of " + std::to_string(t.depth) + ", " +
+               std::to_string(t.width) + " to " + std::to_string(t.columns));
+  Card card;
+  Chain chain = t.chain(card);
+  chain.freeze();
+  if (!chain.joins()) GTEST_SKIP() << "only a Hopper card has the kernel";
+  chain.run_apart(), chain.run_joined();
+  expect_alike(chain.joined(t.kSum), chain.apart(t.kSum));
+  // The one rounds the normed rows, the other the weights.
+  expect_alike(chain.joined(t.kY), chain.apart(t.kY), 4e-3);
+}
+
 TEST(CudaThroughNorm, GivesTheSame) {
   SKIP_WITHOUT_CUDA();
   for (const ThroughNorm& t : {ThroughNorm{22'491, 200, 768, 2304},
                                {22'491, 768, 768, 3072, Act::kGelu},
                                {22'401, 64, 768, 768, Act::kNone, false},
                                {16'895, 136, 1024, 4096, Act::kGelu},
-                               {33'700, 72, 512, 512}}) {
-    SCOPED_TRACE(std::to_string(t.width) + " to " + std::to_string(t.columns));
-    Card card;
-    Chain chain = t.chain(card);
-    chain.freeze();
-    if (!chain.joins()) GTEST_SKIP() << "only a Hopper card has the kernel";
-    chain.run_apart(), chain.run_joined();
-    expect_alike(chain.joined(t.kSum), chain.apart(t.kSum));
-    // The one rounds the normed rows, the other the weights.
-    expect_alike(chain.joined(t.kY), chain.apart(t.kY), 4e-3);
-  }
+                               {33'700, 72, 512, 512}})
+    expect_through_norm(t);
 }
 
-// Where somebody else wants the norm, where weights may change and where rows are few, it is as it
-// was.
-TEST(CudaThroughNorm, IsForManyRowsOfInferenceOnly) {
+// In tiles of 96 and 128 columns, whole and in slices of the depth.
+TEST(CudaThroughNorm, GivesTheSameForFewRows) {
   SKIP_WITHOUT_CUDA();
-  const ThroughNorm many{22'491, 64, 768, 768}, few{197, 64, 768, 768};
+  for (const ThroughNorm& t : {ThroughNorm{197, 768, 768, 3072, Act::kGelu},
+                               {197, 3072, 768, 2304},
+                               {394, 1536, 384, 1152},
+                               {65, 768, 192, 768, Act::kGelu},
+                               {64, 200, 96, 96, Act::kNone, false},
+                               {63, 4096, 1024, 3072},
+                               {1, 72, 1024, 4096, Act::kGelu}})
+    expect_through_norm(t);
+}
+
+// Where somebody else wants the norm, where weights may change and between few and many rows, it is
+// as it was.
+TEST(CudaThroughNorm, IsForInferenceOnly) {
+  SKIP_WITHOUT_CUDA();
   Card card;
-  EXPECT_FALSE(many.chain(card).joins());
   const auto joins_frozen = [](Chain chain) {
     chain.freeze();
     return chain.joins();
   };
-  EXPECT_FALSE(joins_frozen(many.chain(card, /*statistics=*/true)));
-  EXPECT_FALSE(joins_frozen(many.chain(card, false, /*only=*/false)));
-  EXPECT_FALSE(joins_frozen(few.chain(card)));
+  for (const ThroughNorm& t : {ThroughNorm{22'491, 64, 768, 768}, {197, 64, 768, 768}}) {
+    EXPECT_FALSE(t.chain(card).joins());
+    EXPECT_FALSE(joins_frozen(t.chain(card, /*statistics=*/true)));
+    EXPECT_FALSE(joins_frozen(t.chain(card, false, /*only=*/false)));
+  }
+  EXPECT_FALSE(joins_frozen(ThroughNorm{7'000, 64, 768, 768}.chain(card)));
+}
+
+// A layer of few rows by itself, where its weights stay; rows, columns and depth that fill no tile.
+TEST(Cuda, LinearLayersOfFewRows) {
+  SKIP_WITHOUT_CUDA();
+  constexpr int64_t kSizes[][3] = {{197, 768, 2304}, {1, 768, 1024}, {63, 1032, 96},
+                                   {64, 4096, 128},  {65, 8, 192},   {394, 3072, 768}};
+  for (const auto& [rows, depth, columns] : kSizes)
+    for (const Act act : {Act::kNone, Act::kGelu}) {
+      SCOPED_TRACE(std::to_string(rows) + " of " + std::to_string(depth));
+      Card card;
+      Chain chain(card);
+      const auto given = [&](const Shape& s) { return chain.value(card.noise(s, DType::kBF16)); };
+      const size_t none = chain.value({}), bias = act == Act::kNone ? none : given({columns}),
+                   y = chain.result({rows, columns}, DType::kBF16, false);
+      chain.add(Linear{.act = act}, {given({rows, depth}), given({columns, depth}), bias, none},
+                {y, none});
+      chain.run_apart(), chain.freeze(), chain.run_joined();
+      expect_alike(chain.joined(y), chain.apart(y));
+    }
 }
 
 // The gradient of a linear layer's input goes to the norm before it. Width, depth and what there

@@ -1,4 +1,4 @@
-// A card for tests where there is none: the threads of a block, or of the two blocks of a cluster,
+// A card for tests where there is none: the threads of a block, or of the blocks of a cluster,
 // take turns on one host thread, with barriers, the copy engine and warpgroup products as
 // vitrum/cuda's tma.cuh and wgmma.cuh have them. Copies arrive late, by chance and in any order,
 // and shared memory begins as NaN: a kernel that reads too soon, writes too soon or loses count of
@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "vitrum/core/dtype.h"
@@ -38,7 +39,7 @@
 namespace vitrum::emulated {
 
 constexpr size_t kSharedBytes = 232'448;  // of a block
-constexpr int kMostBlocks = 2;            // of a cluster
+constexpr int kMostBlocks = 4;            // of a cluster
 }  // namespace vitrum::emulated
 namespace vitrum::cuda {
 // As kernels call shared memory.
@@ -78,13 +79,13 @@ struct Card {
   ucontext_t scheduler;
   std::map<const void*, Barrier> barriers;
   std::map<int, Meeting> meetings;  // of warps, of a block, of some threads of it, of the cluster
-  static constexpr int kCluster = -1, kAll = -2, kSome = -4;  // less the block's rank
+  static constexpr int kCluster = -1, kAll = -2, kSome = -6;  // less the block's rank
   std::vector<std::array<uint64_t, 6>> exchanged = std::vector<std::array<uint64_t, 6>>(1024);
   std::vector<Copy> copies;
   int64_t now = 0;
   uint32_t most_late = 0;  // rounds of all threads
   PhiloxStream chance{1, 2, 3};
-  std::function<void()> body;
+  std::function<void()> body, previous;  // previous: ends when a kernel waits for it
 
   const char* fault = nullptr;
 
@@ -285,6 +286,9 @@ float activation_slope(float x) {
 }
 static inline float exp2_approx(float x) { return std::exp2(x); }
 static inline void let_next_begin() {}
+static inline void wait_for_previous() {
+  if (card.previous) std::exchange(card.previous, nullptr)();
+}
 
 // ---- wgmma.cuh ----
 constexpr int kSwizzledRow = 128;
@@ -339,7 +343,7 @@ void add_products(float (&d)[kCount], bool add, int row, const A& a, const B& b)
     d[i] = sum;
   }
 }
-static inline int warp_row() { return card.current / kWarp % 4 * 16; }
+static inline int warp_row() { return card.current % card.block_threads / kWarp % 4 * 16; }
 template <int kCount>
 void multiply_shared(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
   add_products(
@@ -557,6 +561,9 @@ static inline void sync_cluster() {
   card.meet(card.kCluster, static_cast<int>(card.threads.size()));
 }
 static inline void arrive_at(uint64_t* barrier, int rank) { arrive(in_block(barrier, rank)); }
+static inline void store4_at(float* to, int rank, const float* v) {
+  std::copy_n(v, 4, in_block(to, rank));
+}
 
 // ---- tensors of a test ----
 

@@ -89,7 +89,8 @@ bool is_through_norm(const CudaBackend& cuda, std::span<const ChainNode> chain) 
   const auto *before = op_at<Linear>(chain, 0), *behind = op_at<Linear>(chain, 2);
   return before && op_at<AddLayerNorm>(chain, 1) && behind && chain[1].operand == 1 &&
          chain[1].only && chain[2].result == 1 && chain[2].operand == 0 && chain[2].only &&
-         has_linear_through(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io);
+         (has_few_through(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io) ||
+          has_linear_through(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io));
 }
 
 // Backward through two linear layers with GELU between them.
@@ -238,9 +239,14 @@ size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
 }
 
 KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
-  if (is_through_norm(*this, joined))
-    return lower_linear_through(*this, joined[0].io, std::get<AddLayerNorm>(*joined[1].op),
-                                joined[1].io, std::get<Linear>(*joined[2].op), joined[2].io);
+  if (is_through_norm(*this, joined)) {
+    const auto &before = std::get<Linear>(*joined[0].op), &behind = std::get<Linear>(*joined[2].op);
+    const auto& norm = std::get<AddLayerNorm>(*joined[1].op);
+    const Operands &first = joined[0].io, &between = joined[1].io, &second = joined[2].io;
+    const bool few = has_few_through(*this, before, first, between, behind, second);
+    return few ? lower_few_through(*this, first, norm, between, behind, second)
+               : lower_linear_through(*this, first, norm, between, behind, second);
+  }
   if (const auto found = forward_chain(*this, joined)) {
     if (const auto* norm = op_at<LayerNorm>(joined, 0))
       return lower_chain(*this, joined, *found, *norm);

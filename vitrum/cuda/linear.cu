@@ -180,6 +180,7 @@ bool fills(const CudaBackend& cuda, int64_t tiles, int cluster) {
 }
 
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io) {
+  if (has_linear_few(cuda, op, io)) return lower_linear_few(cuda, op, io);
   if (has_linear_shallow(cuda, op, io)) return lower_linear_shallow(cuda, op, io);
   if (has_linear_act(cuda, op, io)) return lower_linear_act(cuda, io);
   return std::make_unique<LinearKernel>(cuda, op, io);

@@ -13,6 +13,9 @@ KernelPtr lower_linear_act(CudaBackend& cuda, const Operands& io);
 // Shallow ones, which writing takes longest.
 bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operands& io);
+// Few rows, with weights that stay as they are.
+bool has_linear_few(const CudaBackend& cuda, const Linear& op, const Operands& io);
+KernelPtr lower_linear_few(CudaBackend& cuda, const Linear& op, const Operands& io);
 
 // d = dy w times the slope of GELU at pre, and dbias += the column sums of d.
 struct GeluGradient {

@@ -26,6 +26,21 @@ bool has_linear_through(const CudaBackend& cuda, const Linear& before, const Ope
 KernelPtr lower_linear_through(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
                                const Operands& norm, const Linear& behind, const Operands& second);
 
+// The weights behind a norm with what the norm does in them (linear_through.cuh); its memory must
+// outlive the kernels.
+struct FoldedNorm {
+  Buffer memory;
+  bf16* scaled = nullptr;
+  float *sums = nullptr, *shift = nullptr;
+};
+FoldedNorm fold_norm(CudaBackend& cuda, const Operands& norm, const Operands& second);
+
+// The same for few rows.
+bool has_few_through(const CudaBackend& cuda, const Linear& before, const Operands& first,
+                     const Operands& norm, const Linear& behind, const Operands& second);
+KernelPtr lower_few_through(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
+                            const Operands& norm, const Linear& behind, const Operands& second);
+
 bool has_linear_norm_bwd(const CudaBackend& cuda, const Operands& linear);
 // `branch` is what the norm's gradient goes through, `result` where it then goes; its `from` gives
 // the norm's row of a row of dx. norm.column_sums are those of the last result.

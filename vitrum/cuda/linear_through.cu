@@ -24,7 +24,7 @@ struct Fold {
 constexpr int kFoldWarps = 8;
 
 // A warp a row.
-__global__ void __launch_bounds__(kFoldWarps* kWarp) fold_norm(Fold g) {
+__global__ void __launch_bounds__(kFoldWarps* kWarp) fold_rows(Fold g) {
   const int row = static_cast<int>(blockIdx.x * kFoldWarps + threadIdx.x / kWarp),
             lane = static_cast<int>(threadIdx.x) % kWarp;
   if (row >= g.columns) return;
@@ -126,34 +126,40 @@ bool has_linear_through(const CudaBackend& cuda, const Linear& before, const Ope
          absent(operand(norm.out, 3));
 }
 
+FoldedNorm fold_norm(CudaBackend& cuda, const Operands& norm, const Operands& second) {
+  const TensorView& next = second.in[1];
+  const int64_t columns = next.shape[0], width = next.shape[1];
+  FoldedNorm folded{cuda.allocate(next.bytes() + 2 * static_cast<size_t>(columns) * sizeof(float))};
+  folded.scaled = reinterpret_cast<bf16*>(folded.memory.data());
+  folded.sums = reinterpret_cast<float*>(folded.scaled + columns * width);
+  folded.shift = folded.sums + columns;
+  const Fold fold{.w = static_cast<const bf16*>(next.data),
+                  .bias = static_cast<const bf16*>(operand(second.in, 2).data),
+                  .scale = norm.in[2].f32(),
+                  .offset = operand(norm.in, 3).f32(),
+                  .scaled = folded.scaled,
+                  .sums = folded.sums,
+                  .shift = folded.shift,
+                  .columns = static_cast<int>(columns),
+                  .depth = static_cast<int>(width)};
+  fold_rows<<<blocks_for(columns, kFoldWarps), kFoldWarps * kWarp, 0, cuda.stream()>>>(fold);
+  return folded;
+}
+
 KernelPtr lower_linear_through(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
                                const Operands& norm, const Linear& behind, const Operands& second) {
   const TensorView &next = second.in[1], &sum = norm.out[0];
   const int64_t rows = sum.shape.rows(), width = sum.shape[-1], columns = next.shape[0],
                 tiles = width / kColumns;
-  auto weights = std::make_shared<Buffer>(
-      cuda.allocate(next.bytes() + 2 * static_cast<size_t>(columns) * sizeof(float)));
-  auto* const scaled = reinterpret_cast<bf16*>(weights->data());
-  auto* const sums = reinterpret_cast<float*>(scaled + columns * width);
-  const Fold fold{.w = static_cast<const bf16*>(next.data),
-                  .bias = static_cast<const bf16*>(operand(second.in, 2).data),
-                  .scale = norm.in[2].f32(),
-                  .offset = operand(norm.in, 3).f32(),
-                  .scaled = scaled,
-                  .sums = sums,
-                  .shift = sums + columns,
-                  .columns = static_cast<int>(columns),
-                  .depth = static_cast<int>(width)};
-  fold_norm<<<blocks_for(columns, kFoldWarps), kFoldWarps * kWarp, 0, cuda.stream()>>>(fold);
-
+  const auto weights = std::make_shared<FoldedNorm>(fold_norm(cuda, norm, second));
   auto* const spreads = cuda.scratch_of<Spread>(tiles * rows);
   std::shared_ptr<Kernel> add_up = lower_sum(cuda, first, norm.in[0], sum, Unchanged{}, spreads);
   const auto product = [&](auto act) -> std::shared_ptr<Kernel> {
-    return tile::launch(cuda, sum, {scaled, next.shape, DType::kBF16},
+    return tile::launch(cuda, sum, {weights->scaled, next.shape, DType::kBF16},
                         Normed<decltype(act)::value>{
                             .spreads = spreads,
-                            .sums = fold.sums,
-                            .shift = fold.shift,
+                            .sums = weights->sums,
+                            .shift = weights->shift,
                             .y = static_cast<bf16*>(second.out[0].data),
                             .rows = static_cast<int>(rows),
                             .columns = static_cast<int>(columns),

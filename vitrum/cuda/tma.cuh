@@ -123,7 +123,15 @@ __device__ __forceinline__ void arrive_at(uint64_t* barrier, int rank) {
       "r"(rank)
       : "memory");
 }
-// As above, to the same place and the same barrier of every block in `blocks`.
+// Four numbers to where block `rank` has what is `to` here.
+__device__ __forceinline__ void store4_at(float* to, int rank, const float* v) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "st.shared::cluster.v4.f32 [there], {%2, %3, %4, %5};\n}\n" ::"r"(shared_address(to)),
+      "r"(rank), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+      : "memory");
+}
+// A tile as above, to the same place and the same barrier of every block in `blocks`.
 __device__ __forceinline__ void load_tile(const CUtensorMap& map, void* to, uint64_t* barrier,
                                           int column, int row, uint16_t blocks) {
   asm volatile(
