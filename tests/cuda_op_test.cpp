@@ -99,7 +99,8 @@ constexpr AttentionSize kAttentionSizes[] = {
     {45, 145, 3, 64},      {12, 197, 12, 64},     {5, 197, 3, 64},        {27, 200, 5, 64},
     {34, 201, 4, 64},      {23, 208, 6, 64},      {34, 192, 4, 64},       {45, 193, 3, 64},
     {45, 209, 3, 64},      {45, 257, 3, 64},      {44, 401, 3, 64},       {67, 577, 2, 64},
-    {67, 442, 2, 64},      {66, 601, 2, 64}};
+    {67, 442, 2, 64},      {66, 601, 2, 64},      {1, 197, 12, 64},       {3, 113, 2, 64},
+    {2, 224, 3, 64},       {1, 225, 2, 64}};
 INSTANTIATE_TEST_SUITE_P(Sizes, CudaAttention, ::testing::ValuesIn(kAttentionSizes),
                          [](const auto& given) {
                            const AttentionSize& s = given.param;

@@ -1,6 +1,7 @@
 // Attention with warpgroup products (sm_90), for heads of 64 values without dropout, of sequences
 // longer than those of attention_whole.cuh or too few to fill the card. A block has one head; a
-// warpgroup takes 64 queries (backward also 64 keys) at a time.
+// warpgroup takes 64 queries (backward also 64 keys) at a time, or half of the keys with 64 queries
+// where heads are few.
 #include <algorithm>
 
 #include "vitrum/cuda/activate.cuh"
@@ -84,6 +85,8 @@ __device__ void forward(const AttentionArgs& args) {
     return Rows{qkv + which * shape.y_stride(), shape.qkv_stride()};
   };
   const int start = blockIdx.y * groups + group, stride = gridDim.y * groups;
+  let_next_begin();
+  wait_for_previous();
   fill(k, part(1), 0, chunks * N, shape.tokens, threadIdx.x, blockDim.x);
   fill(v, part(2), 0, chunks * N, shape.tokens, threadIdx.x, blockDim.x);
   if (start < tiles) fill(q, part(0), start * kTile, kTile, shape.tokens, thread, kGroup);
@@ -135,6 +138,89 @@ __device__ void forward(const AttentionArgs& args) {
       sync_warpgroup(group);
     }
   }
+}
+
+// The same where heads are few: two warpgroups have the same 64 queries with N keys each, and the
+// first adds up what they know: a thread's part of the output, two highest scores and two sums.
+constexpr int kHalf = 112, kKnown = 36;
+template <int N>
+__device__ void forward_halves(const AttentionArgs& args) {
+  const AttentionShape shape = args.shape;
+  const int group = threadIdx.x / kGroup, thread = threadIdx.x % kGroup;
+  std::byte* const k = aligned_memory();
+  std::byte* const v = k + 2 * N * kSwizzledRow;
+  std::byte* const q = v + 2 * N * kSwizzledRow;
+  auto* const others = reinterpret_cast<float*>(q + kTileBytes) + thread;
+  const int64_t image = blockIdx.x / shape.heads;
+  const int head = blockIdx.x % shape.heads, first = group * N;
+  const auto* qkv = static_cast<const bf16*>(args.qkv) + image * shape.tokens * shape.qkv_stride() +
+                    head * shape.size;
+  const auto part = [&](int which) {
+    return Rows{qkv + which * shape.y_stride(), shape.qkv_stride()};
+  };
+  let_next_begin();
+  wait_for_previous();
+  fill(k + first * kSwizzledRow, part(1), first, N, shape.tokens, thread, kGroup);
+  fill(q, part(0), blockIdx.y * kTile, kTile, shape.tokens, threadIdx.x, 2 * kGroup);
+  fill(v + first * kSwizzledRow, part(2), first, N, shape.tokens, thread, kGroup);
+  finish_fill();
+  __syncthreads();
+
+  const float scale = rsqrtf(static_cast<float>(kHead)), scale_log2 = scale * kLog2E;
+  RunningSoftmax<N> softmax;
+  float s[N / 2], o[32];
+  clear(o);
+  begin_products();
+  start_scores(s, q, k + first * kSwizzledRow);
+  commit_products();
+  wait_for_products<0>();
+  settle(s);
+  softmax.apply(s, o, scale_log2, first, shape.tokens, /*only=*/true);
+  FragmentA p[N / 16];
+#pragma unroll
+  for (int i = 0; i < N / 16; ++i) p[i] = operand_of(s + 8 * i);
+  begin_products();
+#pragma unroll
+  for (int i = 0; i < N / 16; ++i)
+    multiply_rows(o, p[i], describe(v + (first + 16 * i) * kSwizzledRow));
+  commit_products();
+  wait_for_products<0>();
+  settle(o);
+  if (group > 0) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) others[i * kGroup] = o[i];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      others[(32 + half) * kGroup] = softmax.top[half];
+      others[(34 + half) * kGroup] = softmax.sum[half];
+    }
+  }
+  __syncthreads();
+  if (group > 0) return;
+  const int row = blockIdx.y * kTile + thread / kWarp * 16 + thread % kWarp / 4;
+  float sum[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float own = softmax.top[half], other = others[(32 + half) * kGroup],
+                top = fmaxf(own, other);
+    const float here = exp2_approx((own - top) * scale_log2),
+                there = exp2_approx((other - top) * scale_log2);
+    sum[half] = quad_sum(fmaf(softmax.sum[half], here, others[(34 + half) * kGroup] * there));
+    softmax.top[half] = top;
+#pragma unroll
+    for (int i = 2 * half; i < 32; i += 4)
+#pragma unroll
+      for (int j = i; j < i + 2; ++j) o[j] = fmaf(o[j], here, others[j * kGroup] * there);
+  }
+  if (args.out)
+    store_rows(static_cast<bf16*>(args.out) + image * shape.tokens * shape.y_stride() +
+                   head * shape.size,
+               shape.y_stride(), o, 1 / sum[0], 1 / sum[1], row, shape.tokens);
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    if (args.lse && thread % 4 == 0 && row + 8 * half < shape.tokens)
+      args.lse[int64_t{blockIdx.x} * shape.tokens + row + 8 * half] =
+          softmax.top[half] * scale + logf(sum[half]);
 }
 
 // ---- backward: 64 (at the end 16) columns at a time; see attention.cu for the two passes ----
@@ -315,6 +401,12 @@ __global__ void __launch_bounds__(3 * kGroup) forward_kernel([[maybe_unused]] At
 #endif
 }
 
+__global__ void __launch_bounds__(2 * kGroup) halves_kernel([[maybe_unused]] AttentionArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  forward_halves<kHalf>(args);
+#endif
+}
+
 // Two warpgroups a processor with the registers they want were as fast as three without.
 __global__ void __launch_bounds__(2 * kGroup) backward_kernel([[maybe_unused]] AttentionArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -365,15 +457,29 @@ KernelPtr forward_with(CudaBackend& cuda, const AttentionArgs& args, int64_t ima
               2 * rows * kSwizzledRow + kSlack, kTileBytes, plan))
     return nullptr;
   allow_shared_memory(forward_kernel<N>, plan.bytes);
-  return launch_kernel(cuda, forward_kernel<N>,
-                       dim3(static_cast<unsigned>(heads), plan.blocks_a_head),
-                       dim3(static_cast<unsigned>(plan.groups * kGroup)), plan.bytes, args);
+  return make_kernel([=, stream = cuda.stream()] {
+    launch_early(forward_kernel<N>, dim3(static_cast<unsigned>(heads), plan.blocks_a_head),
+                 dim3(static_cast<unsigned>(plan.groups * kGroup)), plan.bytes, stream, args);
+  });
+}
+
+KernelPtr forward_in_halves(CudaBackend& cuda, const AttentionArgs& args, int64_t heads) {
+  constexpr size_t kBytes =
+      4 * kHalf * kSwizzledRow + kTileBytes + kKnown * kGroup * sizeof(float) + kSlack;
+  allow_shared_memory(halves_kernel, kBytes);
+  const dim3 grid(static_cast<unsigned>(heads), blocks_for(args.shape.tokens, kTile));
+  return make_kernel([=, stream = cuda.stream()] {
+    launch_early(halves_kernel, grid, dim3(2 * kGroup), kBytes, stream, args);
+  });
 }
 
 }  // namespace
 
 KernelPtr warpgroup_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   if (!suits(cuda, args)) return nullptr;
+  const int64_t heads = images * args.shape.heads;
+  if (args.shape.tokens > kHalf && args.shape.tokens <= 2 * kHalf && heads < cuda.processors())
+    return forward_in_halves(cuda, args, heads);
   const auto padded = [&](int n) { return divide_up(args.shape.tokens, n) * n; };
   return padded(208) <= padded(144) ? forward_with<208>(cuda, args, images)
                                     : forward_with<144>(cuda, args, images);

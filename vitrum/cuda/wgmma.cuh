@@ -102,10 +102,12 @@ __device__ constexpr int shuffled_sum(int part, int half, int i) {
 #define VITRUM_NAMES_48 \
   VITRUM_NAMES_40       \
   ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define VITRUM_NAMES_64                                                           \
-  VITRUM_NAMES_48                                                                 \
-  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, " \
-  "%63"
+#define VITRUM_NAMES_56 \
+  VITRUM_NAMES_48       \
+  ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define VITRUM_NAMES_64 \
+  VITRUM_NAMES_56       \
+  ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define VITRUM_NAMES_72 \
   VITRUM_NAMES_64       \
   ", %64, %65, %66, %67, %68, %69, %70, %71"
@@ -134,6 +136,7 @@ __device__ constexpr int shuffled_sum(int part, int half, int i) {
 #define VITRUM_SUMS_36 VITRUM_32_SUMS(0), VITRUM_4_SUMS(32)
 #define VITRUM_SUMS_40 VITRUM_32_SUMS(0), VITRUM_8_SUMS(32)
 #define VITRUM_SUMS_48 VITRUM_32_SUMS(0), VITRUM_8_SUMS(32), VITRUM_8_SUMS(40)
+#define VITRUM_SUMS_56 VITRUM_SUMS_48, VITRUM_8_SUMS(48)
 #define VITRUM_SUMS_64 VITRUM_32_SUMS(0), VITRUM_32_SUMS(32)
 #define VITRUM_SUMS_72 VITRUM_32_SUMS(0), VITRUM_32_SUMS(32), VITRUM_8_SUMS(64)
 #define VITRUM_SUMS_96 VITRUM_32_SUMS(0), VITRUM_32_SUMS(32), VITRUM_32_SUMS(64)
@@ -163,6 +166,7 @@ VITRUM_MULTIPLY(multiply_shared, 64, 32, "%32", "%33", "%34", 0)
 VITRUM_MULTIPLY(multiply_shared, 72, 36, "%36", "%37", "%38", 0)
 VITRUM_MULTIPLY(multiply_shared, 80, 40, "%40", "%41", "%42", 0)
 VITRUM_MULTIPLY(multiply_shared, 96, 48, "%48", "%49", "%50", 0)
+VITRUM_MULTIPLY(multiply_shared, 112, 56, "%56", "%57", "%58", 0)
 VITRUM_MULTIPLY(multiply_shared, 128, 64, "%64", "%65", "%66", 0)
 VITRUM_MULTIPLY(multiply_shared, 144, 72, "%72", "%73", "%74", 0)
 VITRUM_MULTIPLY(multiply_shared, 192, 96, "%96", "%97", "%98", 0)
