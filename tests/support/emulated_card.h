@@ -355,7 +355,12 @@ static inline void multiply_transposed(float (&d)[32], uint64_t a, uint64_t b, b
       d, add, warp_row(), [=](int row, int k) { return element(a, k, row); },
       [=](int k, int column) { return element(b, k, column); });
 }
-// The first operand's rows lie across.
+static inline void multiply_turned(float (&d)[8], uint64_t a, uint64_t b, bool add) {
+  add_products(
+      d, add, warp_row(), [=](int row, int k) { return element(a, k, row); },
+      [=](int k, int column) { return element(b, column, k); });
+}
+// The same of many columns, faster.
 static inline void multiply_turned(float (&d)[128], uint64_t a, uint64_t b, bool add) {
   const int lane = card.current % kWarp, row = card.current / kWarp % 4 * 16 + lane / 4;
   float left[2][16];
@@ -435,15 +440,6 @@ static inline void store_four(void* p, const uint32_t (&r)[4]) { store_parts(p, 
 static inline void store_four_transposed(void* p, const uint32_t (&r)[4]) {
   store_parts(p, r, true);
 }
-static inline uint32_t transposed(uint32_t x) {
-  const auto* lanes = card.exchange<1>({x});
-  const int lane = card.current % kWarp, row = lane / 4;
-  const auto element_at = [&](int i) {
-    return static_cast<uint32_t>(lanes[(2 * (lane % 4) + i) * 4 + row / 2][0]) >> 16 * (row % 2) &
-           0xffff;
-  };
-  return element_at(0) | element_at(1) << 16;
-}
 static inline void copy16_async(void*, const void*) { card.fail("not emulated"); }
 static inline void wait_for_copies() {}
 
@@ -462,6 +458,9 @@ static inline void arrive(uint64_t* barrier) { expect_bytes(barrier, 0); }
 static inline void wait_barrier(uint64_t* barrier, uint32_t parity) {
   const emulated::Barrier& b = card.barriers.at(barrier);
   while ((b.phase & 1) == parity) card.yield();
+}
+static inline bool has_passed(uint64_t* barrier, uint32_t parity) {
+  return (card.barriers.at(barrier).phase & 1) != parity;
 }
 static inline int count_up(int* counter) { return (*counter)++; }
 template <int kSize>

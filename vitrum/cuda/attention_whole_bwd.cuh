@@ -1,9 +1,9 @@
 // Backward; see attention_whole.cuh. Scores are computed once: each of three warpgroups has 64 keys
 // and goes through the queries, gathering dk and dv in registers. It leaves the gradients of its
 // scores in shared memory, too, and when those of all keys are there each warpgroup gathers dq of
-// 64 queries. 193 to 208 tokens leave 16 keys and 16 queries over; two warps of a fourth warpgroup
-// have them, in products of their own. The others have the copies and what a row of scores needs to
-// know. Queries and dy make room for those of the next image chunk by chunk.
+// 64 queries. A fourth warpgroup has the copies, what a row of scores needs to know, and the keys
+// and queries that 193 to 208 tokens leave over; what it reads from memory itself it asks for long
+// before. Queries and dy make room for those of the next image chunk by chunk.
 //
 // What this is written in (attention_whole.cuh and what is below) has a second set for tests
 // without a card.
@@ -13,26 +13,31 @@
 namespace vitrum::cuda::whole {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// The terms of `count` times 16 queries, `apart` times 16 from one to the next, by one warp: dy . y
-// is on the diagonal of a product, for which it does not matter in which order a row's values are.
-__device__ __forceinline__ void put_terms(const AttentionArgs& a, int image, int head, int first,
-                                          int count, int apart, const Terms& to) {
-  const int lane = threadIdx.x % kWarp, row = lane / 4, last = a.shape.tokens - 1;
-  const auto stride = static_cast<int>(a.shape.y_stride());
-  const int64_t at = int64_t{image} * a.shape.tokens * stride + head * kHead + lane % 4 * 8;
-  const bf16* const y = static_cast<const bf16*>(a.y) + at;
-  const bf16* const dy = static_cast<const bf16*>(a.dy) + at;
-  const float* const lse = a.lse + (int64_t{image} * a.shape.heads + head) * a.shape.tokens;
-#pragma unroll 2
-  for (int i = 0; i < count; ++i) {
-    const int query = 16 * (first + i * apart) + row,
-              from[2] = {min(query, last) * stride, min(query + 8, last) * stride};
-    uint4 left[2][2], right[2][2];  // of row and row + 8, two pieces
+// The terms of 16 queries, by one warp, which asks for what it needs some time before: dy . y is on
+// the diagonal of a product, for which it does not matter in which order a row's values are.
+struct TermsAhead {
+  uint4 left[2][2], right[2][2];  // of row and row + 8, two pieces
+  float lse[2];
+
+  __device__ __forceinline__ void ask(const AttentionArgs& a, int image, int head, int first) {
+    const int lane = threadIdx.x % kWarp;
+    const auto stride = static_cast<int>(a.shape.y_stride());
+    const int64_t at = int64_t{image} * a.shape.tokens * stride + head * kHead + lane % 4 * 8;
+    const bf16* const y = static_cast<const bf16*>(a.y) + at;
+    const bf16* const dy = static_cast<const bf16*>(a.dy) + at;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      left[k % 2][k / 2] = *reinterpret_cast<const uint4*>(dy + from[k % 2] + k / 2 * 32);
-      right[k % 2][k / 2] = *reinterpret_cast<const uint4*>(y + from[k % 2] + k / 2 * 32);
+    for (int i = 0; i < 2; ++i) {
+      const int token = min(first + lane / 4 + 8 * i, a.shape.tokens - 1), from = token * stride;
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        left[i][k] = *reinterpret_cast<const uint4*>(dy + from + k * 32);
+        right[i][k] = *reinterpret_cast<const uint4*>(y + from + k * 32);
+      }
+      lse[i] = a.lse[(int64_t{image} * a.shape.heads + head) * a.shape.tokens + token];
     }
+  }
+  __device__ __forceinline__ void put(const Terms& to, int first, int tokens) const {
+    const int lane = threadIdx.x % kWarp, row = lane / 4;
     Tile products[2];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -43,61 +48,110 @@ __device__ __forceinline__ void put_terms(const AttentionArgs& a, int image, int
     if (lane % 4 == row / 2)
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const int at_row = query + 8 * k;
-        to.lse[at_row] = -kLog2E * (at_row <= last ? lse[at_row] : INFINITY);
-        to.delta[at_row] = row % 2 ? products[k].v[2 * k + 1] : products[k].v[2 * k];
+        const int query = first + row + 8 * k;
+        to.lse[query] = -kLog2E * (query < tokens ? lse[k] : INFINITY);
+        to.delta[query] = row % 2 ? products[k].v[2 * k + 1] : products[k].v[2 * k];
       }
     __syncwarp();
   }
-}
+};
 
-// The warps that bring what others work on.
-struct Producer {
-  const HeadWork& work;
+// The fourth warpgroup: it brings what the others work on, and has the rest. Its last warp copies.
+struct Helpers {
+  HeadWork& work;
+  int warp;
+  bool copies = warp == 3;
+  int chunk = 0;  // the next to be copied
 
-  __device__ void run(int warp) const {
-    // Where there is no rest, its warps help with the terms; who copies has the fewest.
-    const bool rest = work.args.rows > kRest, copies = warp == kCopies;
-    const int all = work.args.rows / 16, share = all / (rest ? 3 : 5),
-              first = copies ? 0 : share + (rest ? 0 : (warp + 1) % 4),
-              apart = copies || rest ? 1 : 3, last = copies ? share : all;
+  template <bool kHasRest>
+  __device__ __forceinline__ void run() {
+    Rest left(work, warp);
+    if (copies) copy_keys(0), copy_chunks(0, true), copy_values(0);
+    put_terms(0);
     for (int turn = 0; turn < work.count; ++turn) {
-      if (copies && work.lane == 0) copy(turn);
-      __syncwarp();
-      // Terms are an image ahead.
-      for (int next = turn > 0 ? turn + 1 : 0; next < min(turn + 2, work.count); ++next) {
-        const int stage = next % 2;
-        wait_barrier(work.memory.empty(stage), next / 2 % 2 ^ 1);
-        put_terms(work.args.tile.attention, work.image(next), work.head, first,
-                  (last - first + apart - 1) / apart, apart, work.memory.terms(stage));
-        work.done_with(work.memory.full(stage));
+      const int next = turn + 1;
+      const bool more = next < work.count;
+      chunk = 0;
+      if (more) {
+        wait_barrier(work.memory.empty(next % 2), next / 2 % 2 ^ 1);
+        if (copies) copy_keys(next);
       }
+      if (kHasRest)
+        gather_keys(left, turn);
+      else if (more)
+        put_terms(next);
+      if (more && copies) copy_chunks(next, true), copy_values(next);
+      if (kHasRest) left.gather_queries(turn);
+    }
+  }
+  // Of the rest, while the terms of the next image are on their way, and chunks for it as soon as
+  // there is room.
+  __device__ __forceinline__ void gather_keys(Rest& left, int turn) {
+    const int next = turn + 1;
+    const bool more = next < work.count;
+    const auto step = [&]<int N>(int i) {
+      const int query = 16 * (4 * i + warp);
+      TermsAhead terms;
+      ask(terms, min(next, work.count - 1), query);
+      left.step<N>(turn, i * kTile);
+      if (more) put(terms, next, query);
+      if (more && copies) copy_chunks(next, false);
+    };
+    left.begin(turn);
+#pragma unroll 1
+    for (int i = 0; i < kGroups; ++i) step.template operator()<kTile>(i);
+    step.template operator()<kMostWhole - kRest>(kGroups);
+    if (more) work.done_with(work.memory.full(next % 2));
+    left.finish_keys(turn);
+  }
+  // All of an image: of every third 16 queries a warp's, and who copies has only the rest's.
+  __device__ __forceinline__ void put_terms(int turn) const {
+    constexpr int kApart = 16 * 3;
+#pragma unroll 1
+    for (int query = copies ? kRest : 16 * warp; query < work.args.rows; query += 2 * kApart) {
+      TermsAhead one, other;
+      ask(one, turn, query), ask(other, turn, query + kApart);
+      put(one, turn, query), put(other, turn, query + kApart);
+    }
+    work.done_with(work.memory.full(turn % 2));
+  }
+  __device__ __forceinline__ void ask(TermsAhead& terms, int turn, int query) const {
+    terms.ask(work.args.tile.attention, work.image(turn), work.head, query);
+  }
+  __device__ __forceinline__ void put(const TermsAhead& terms, int turn, int query) const {
+    if (query < work.args.rows) terms.put(work.memory.terms(turn % 2), query, work.tokens());
+  }
+  __device__ __forceinline__ void copy_matrix(int which, std::byte* to, uint64_t* full,
+                                              int turn) const {
+    if (work.lane != 0) return;
+    expect_bytes(full, work.args.rows * kSwizzledRow);
+    load_box(work.args.whole, to, full, work.column(which), 0, work.image(turn));
+  }
+  __device__ void copy_keys(int turn) const {
+    copy_matrix(1, work.memory.k(turn % 2), work.memory.full(turn % 2), turn);
+  }
+  __device__ void copy_values(int turn) const {
+    wait_barrier(work.memory.empty_v(), turn % 2 ^ 1);
+    copy_matrix(2, work.memory.v(), work.memory.full_v(), turn);
+  }
+  // Queries and dy that have a place now, or all.
+  __device__ void copy_chunks(int turn, bool all) {
+    for (; chunk < work.args.rows; chunk += 32) {
+      uint64_t *const full = work.memory.full_chunk(chunk),
+                      *const empty = work.memory.empty_chunk(chunk);
+      if (!all && !uniform(has_passed(empty, turn % 2 ^ 1))) return;
+      wait_barrier(empty, turn % 2 ^ 1);
+      if (work.lane != 0) continue;
+      const int end = min(chunk + 32, work.args.rows);
+      expect_bytes(full, 2 * (end - chunk) * kSwizzledRow);
+      for (int row = chunk; row < end; row += kBox)
+        copy_rows(work.args.qkv, work.memory.q(), full, row, turn),
+            copy_rows(work.args.dy, work.memory.dy(), full, row, turn);
     }
   }
   __device__ __forceinline__ void copy_rows(const CUtensorMap& from, std::byte* to, uint64_t* full,
-                                            int at, int first, int rows, int turn) const {
-    for (int row = first; row < first + rows; row += kBox)
-      load_box(from, to + row * kSwizzledRow, full, at, row, work.image(turn));
-  }
-  // Keys have a place since the terms of the same image had one.
-  __device__ void copy(int turn) const {
-    const int bytes = work.args.rows * kSwizzledRow;
-    const uint32_t before = turn % 2 ^ 1;
-    uint64_t* const with_keys = work.memory.full(turn % 2);
-    expect_bytes(with_keys, bytes);
-    load_box(work.args.whole, work.memory.k(turn % 2), with_keys, work.column(1), 0,
-             work.image(turn));
-    in_steps(work.args.rows, [&]<int N>(int first) {
-      uint64_t* const full = work.memory.full_chunk(first);
-      wait_barrier(work.memory.empty_chunk(first), before);
-      expect_bytes(full, 2 * N * kSwizzledRow);
-      copy_rows(work.args.qkv, work.memory.q(), full, work.column(0), first, N, turn);
-      copy_rows(work.args.dy, work.memory.dy(), full, work.column(0), first, N, turn);
-    });
-    wait_barrier(work.memory.empty_v(), before);
-    expect_bytes(work.memory.full_v(), bytes);
-    load_box(work.args.whole, work.memory.v(), work.memory.full_v(), work.column(2), 0,
-             work.image(turn));
+                                            int row, int turn) const {
+    load_box(from, to + row * kSwizzledRow, full, work.column(0), row, work.image(turn));
   }
 };
 
@@ -113,14 +167,15 @@ struct Keys {
   };
   template <int N>
   __device__ __forceinline__ void key_step(float (&dk)[32], float (&dv)[32], uint32_t k, uint32_t v,
-                                           int first, const WarpRows& own,
-                                           const Terms& terms) const {
+                                           int first, const WarpRows& own, int turn) const {
+    const Terms terms = work.memory.terms(turn % 2);
     float s[N / 2], d[N / 2];
     const uint32_t q = uniform(place_of(work.memory.q()) + first * kRowPlaces),
                    dy = q + work.args.rows * kRowPlaces;
     begin_products();
     score_places(s, k, q);
     commit_products();
+    if (first == 0) wait_barrier(work.memory.full_v(), turn % 2);
     score_places(d, v, dy);
     commit_products();
     // Products have the first say in shared memory: what is read from there is asked for early.
@@ -161,6 +216,7 @@ struct Keys {
     for (int i = 0; i < N / 16; ++i)
       multiply_rows(dk, ds[i], describe_place(q + 16 * i * kRowPlaces), first + i > 0);
     commit_products();
+    if (first == 0) work.wait_for_room(turn);
     if (own.real) put_gradients<N>(ds, own.row, first);
     wait_for_products<0>();
     settle(dk), settle(dv);
@@ -170,7 +226,8 @@ struct Keys {
   __device__ __forceinline__ void put_gradients(const FragmentA (&ds)[N / 16], int row,
                                                 int first) const {
     const int key = row + lane % 16;
-    if (N == 16 && first == kRest) return store_four(work.memory.narrow(key, lane / 16), ds[0].r);
+    if (N == 16 && first == kRest)
+      return put_turned(work.memory.turned(row), row % kTile / 8, ds[0], lane);
     std::byte* const panel = work.memory.panel(first / kTile);
 #pragma unroll
     for (int i = 0; i < N / 16; ++i)
@@ -189,11 +246,9 @@ struct Keys {
                      k = uniform(keys + group * kTile * kRowPlaces);
       float dk[32], dv[32], dq[32];
       wait_barrier(work.memory.full(stage), parity);
-      wait_barrier(work.memory.full_v(), flip);
-      work.wait_for_room(turn);
       in_steps(work.args.rows, [&]<int N>(int first) {
         wait_barrier(work.memory.full_chunk(first), flip);
-        key_step<N>(dk, dv, k, v, first, own, work.memory.terms(stage));
+        key_step<N>(dk, dv, k, v, first, own, turn);
         work.done_with(work.memory.empty_chunk(first));
       });
       publish_shared();
@@ -233,16 +288,16 @@ __device__ void backward(const BackwardArgs& args) {
   const Memory memory{tile_memory(), args.rows};
   const AttentionShape& shape = args.tile.attention.shape;
   const int part = static_cast<int>(blockIdx.x / shape.heads);
-  const int groups = min((shape.tokens + kTile - 1) / kTile, kGroups), rest = args.rows > kRest;
+  const int groups = min((shape.tokens + kTile - 1) / kTile, kGroups);
+  const int users = 4 * (args.rows > kRest ? kGroups + 1 : groups);  // warps
   if (threadIdx.x == 0) {
     for (int i = 0; i < kMostChunks; ++i)
       init_barrier(memory.barrier(i), 1),
-          init_barrier(memory.barrier(kMostChunks + i), 4 * groups + 2 * rest);
+          init_barrier(memory.barrier(kMostChunks + i), users);
     for (int stage = 0; stage < 2; ++stage)
-      init_barrier(memory.full(stage), 1 + (rest ? 2 : 4)),
-          init_barrier(memory.empty(stage), 4 * groups + 2 * rest);
-    init_barrier(memory.full_v(), 1), init_barrier(memory.empty_v(), 4 * groups + rest);
-    init_barrier(memory.scored(), 4 * groups + rest);
+      init_barrier(memory.full(stage), 1 + 4), init_barrier(memory.empty(stage), users);
+    init_barrier(memory.full_v(), 1), init_barrier(memory.empty_v(), users);
+    init_barrier(memory.scored(), users);
     publish_barriers();
   }
   __syncthreads();
@@ -251,18 +306,17 @@ __device__ void backward(const BackwardArgs& args) {
   const int warp = static_cast<int>(uniform(threadIdx.x / kWarp)), group = warp / 4;
   if (group == kGroups) {
     give_registers<104>();
-    if (warp == kRestOfValues && rest)
-      gather_rest<false>(work);
-    else if (warp == kRestOfKeys && rest)
-      gather_rest<true>(work);
+    Helpers helpers{work, warp % 4};
+    if (args.rows > kRest)
+      helpers.run<true>();
     else
-      Producer{work}.run(warp);
+      helpers.run<false>();
   } else {
     take_registers<136>();
     if (group < groups) Keys{work}.run(warp);
   }
-  if (warp < kCopies && args.tile.columns)
-    work.sums.write<kCopies>(args.tile, memory.base, work.head, work.part);
+  if (args.tile.columns)
+    work.sums.write<kHeadThreads / kWarp>(args.tile, memory.base, work.head, work.part);
 }
 #endif
 

@@ -6,10 +6,8 @@
 namespace vitrum::cuda::whole {
 
 constexpr int kBox = 16;                // rows that are copied at a time
-constexpr int kRest = kGroups * kTile;  // keys and queries from here on are for single warps
+constexpr int kRest = kGroups * kTile;  // keys and queries from here on are the fourth warpgroup's
 constexpr int kMostChunks = 7;
-// The fourth warpgroup's warps. The first two have column sums as well.
-enum Role { kRestOfValues = kWarps, kRestOfKeys, kCopies, kTermsOnly };
 
 struct BackwardArgs {
   TileArgs tile;
@@ -38,15 +36,16 @@ struct Memory {
   __device__ __forceinline__ std::byte* panel(int i) const {
     return matrix(kMatrices) + i * panel_bytes(rows);
   }
-  // Results of the rest; gradients of its scores, 16 queries a row.
-  static constexpr int kStaged = kBox * kSwizzledRow, kNarrowRow = 32;
+  // For the rest: weights of its keys, or results; gradients of its queries' scores, queries down,
+  // in panels of 64 keys.
+  static constexpr int kStaged = kBox * kSwizzledRow, kRestParts = 3, kTurned = kGroups + 1;
   __device__ __forceinline__ std::byte* rest(int i) const { return panel(kGroups) + i * kStaged; }
-  __device__ __forceinline__ std::byte* narrow(int row, int piece) const {
-    return rest(2) + row * kNarrowRow + ((piece ^ (row >> 2 & 1)) << 4);
+  __device__ __forceinline__ std::byte* turned(int key) const {
+    return rest(kRestParts + key / kTile);
   }
   __device__ __forceinline__ Terms terms(int stage) const {
     float* const at =
-        reinterpret_cast<float*>(rest(2) + rows * kNarrowRow) + stage * 2 * kMostWhole;
+        reinterpret_cast<float*>(rest(kRestParts + kTurned)) + stage * 2 * kMostWhole;
     return {at, at + kMostWhole};
   }
   // A chunk of queries and dy, known by its first row: arrived, done with. Keys, with the terms:
@@ -69,7 +68,7 @@ struct Memory {
 
   static size_t bytes(int rows) {
     return size_t{kMatrices} * rows * kSwizzledRow + size_t{kGroups} * panel_bytes(rows) +
-           2 * kStaged + size_t{kNarrowRow} * rows + 4 * kMostWhole * sizeof(float) +
+           (kRestParts + kTurned) * kStaged + 4 * kMostWhole * sizeof(float) +
            kBarriers * sizeof(uint64_t);
   }
 };
@@ -82,6 +81,12 @@ __device__ __forceinline__ void in_steps(int rows, const Step& step) {
   int first = 0;
   for (; first < last; first += 32) step.template operator()<32>(first);
   if (first < rows) step.template operator()<16>(first);
+}
+
+// 16 x 16 values into 16 rows of shared memory, turned round, from a piece of eight columns on.
+__device__ __forceinline__ void put_turned(std::byte* to, int piece, const FragmentA& values,
+                                           int lane) {
+  store_four_transposed(swizzled(to, lane % 8 + lane / 16 * 8, piece + lane / 8 % 2), values.r);
 }
 
 // What all warps of a block have in common: its head, and the images it goes through.

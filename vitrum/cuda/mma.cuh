@@ -58,11 +58,6 @@ __device__ __forceinline__ void store_four_transposed(void* p, const uint32_t (&
       "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
       : "memory");
 }
-// An 8 x 8 matrix that a warp has, a row in every four lanes, turned round.
-__device__ __forceinline__ uint32_t transposed(uint32_t x) {
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;\n" : "+r"(x));
-  return x;
-}
 // Where a lane's row begins in a 16 x 16 part of a matrix: first the two upper or the two left
 // quarters.
 __device__ __forceinline__ const bf16* down_first(const bf16* m, int stride, int row, int column) {

@@ -35,6 +35,18 @@ __device__ __forceinline__ void wait_barrier(uint64_t* barrier, uint32_t parity)
       "r"(parity)
       : "memory");
 }
+// Whether a wait for it would be none.
+__device__ __forceinline__ bool has_passed(uint64_t* barrier, uint32_t parity) {
+  uint32_t passed;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(passed)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return passed;
+}
 // Counts in shared memory. What was done before is seen by who has a later number.
 __device__ __forceinline__ int count_up(int* counter) {
   int before;

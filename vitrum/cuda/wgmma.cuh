@@ -192,7 +192,12 @@ __device__ __forceinline__ void multiply_transposed(float (&d)[32], uint64_t a, 
                : VITRUM_SUMS_32
                : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
-// d (64, 256) = or += a (16 rows of 64)^T b (256 rows)^T, both described.
+// d (64, N) = or += a (16 rows of 64)^T b (N rows)^T, both described.
+__device__ __forceinline__ void multiply_turned(float (&d)[8], uint64_t a, uint64_t b, bool add) {
+  asm volatile(VITRUM_PRODUCT(16, 8, "%10", "%8, %9, p, 1, 1, 1, 0")
+               : VITRUM_SUMS_8
+               : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
 __device__ __forceinline__ void multiply_turned(float (&d)[128], uint64_t a, uint64_t b, bool add) {
   asm volatile(VITRUM_PRODUCT(256, 128, "%130", "%128, %129, p, 1, 1, 1, 0")
                : VITRUM_SUMS_128
