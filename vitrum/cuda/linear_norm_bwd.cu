@@ -257,7 +257,7 @@ struct Norm {
       if (!works) row[i].sum = row[i].sum_hat = 0;
     }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) row[i].template finish<kLanes, N>();
+    for (int i = 0; i < kBatch; ++i) row[i].template finish<kLanes>(N, 1.0f / N);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i)
       finish(row[i], dy[i], held.x[i], held.skip[i], rows, row_in_block(batch, i), count);

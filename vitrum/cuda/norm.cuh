@@ -8,13 +8,17 @@ namespace vitrum::cuda {
 constexpr int kSpan = 8 * kWarp;  // elements a warp takes at a time
 constexpr int kRowWarps = 4;      // rows a block takes, where each warp has one only
 
+// Those of a warp that have this row.
+template <int kLanes>
+__device__ __forceinline__ uint32_t row_lanes() {
+  return kLanes == kWarp ? 0xffffffffu : 0xffffu << (threadIdx.x & 16u);
+}
 // The sum over kLanes neighbours: 16 where a row has at most 128 elements and each half of a warp
 // its own. The other half would have added zeros: the bits are those of the whole warp.
 template <int kLanes>
 __device__ __forceinline__ float row_sum(float x) {
-  const uint32_t mask = kLanes == kWarp ? 0xffffffffu : 0xffffu << (threadIdx.x & 16u);
 #pragma unroll
-  for (int i = kLanes / 2; i > 0; i /= 2) x += __shfl_xor_sync(mask, x, i);
+  for (int i = kLanes / 2; i > 0; i /= 2) x += __shfl_xor_sync(row_lanes<kLanes>(), x, i);
   return x;
 }
 

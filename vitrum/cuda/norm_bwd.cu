@@ -26,8 +26,9 @@ struct BackwardRows {
   T* dx;
   const float *w, *mean, *rstd;
   float* partials;
-  int64_t rows;
+  uint32_t rows;  // fewer than 2^31
   int width;
+  float inverse;  // of the width
   Branch branch;
   T* result;       // dx behind the branch
   const T* input;  // of ChannelScale
@@ -41,39 +42,47 @@ struct BackwardShape {
   static constexpr int kRoom[2][9] = {{0, 20, 16, 12, 8}, {0, 28, 20, 16, 12, 8, 8, 8, 8}};
   static constexpr int kFewer = (kSums > 2 && kBranch ? 4 : 0) + (kSums > 3 ? 4 : 0);
   static constexpr int kHeld = std::max(kRoom[sizeof(T) == 2][kVectors] - kFewer, 8);
-  static constexpr int kWarps = kHeld == 16 ? 8 : 4;
+  static constexpr int kWarps = sizeof(T) == 2 ? kHeld / 2 : 4;  // few blocks leave few partials
   static constexpr int kBlocks = kHeld / kWarps;
   static constexpr int kThreads = kWarps * kWarp, kRows = kThreads / RowShape::kLanes;
   static constexpr int kOperands = kSums > 3 ? 4 : 3;
   static constexpr size_t kBytes = kThreads * kOperands * kVectors * sizeof(Raw8<T>);  // a stage
-  static constexpr size_t kSharedOfProcessor = 200 << 10;
-  static constexpr int kStages =
-      static_cast<int>(std::clamp<size_t>(kSharedOfProcessor / (kBlocks * kBytes), 2, 4));
+  static constexpr size_t kSharedOfProcessor = 220 << 10, kSharedOfBlock = 96 << 10;
+  static constexpr int kStages = static_cast<int>(std::clamp<size_t>(
+      std::min(kSharedOfProcessor / kBlocks, kSharedOfBlock) / kBytes, 2, 4));
 };
 
 // Rows on their way into shared memory. A lane asks for its own pieces and reads no others, so
 // nobody waits for anybody else.
 template <class T, class Shape>
 struct Ahead {
-  Raw8<T>* mine;  // [stage][operand][vector], one for each thread
+  Raw8<T>* mine;     // [stage][operand][vector], one for each thread
+  int first, width;  // this lane's first element of a row; how many a row has
   int stage = 0;
 
-  __device__ __forceinline__ Raw8<T>& at(int stage, int operand, int vector) const {
-    return mine[((stage * Shape::kOperands + operand) * Shape::kVectors + vector) *
-                Shape::kThreads];
+  // Only the last vector of a row may be short of elements, or missing where there are eight.
+  __device__ __forceinline__ bool has(int vector) const {
+    constexpr int kSure = Shape::kVectors == 8 ? 6 : Shape::kVectors - 1;
+    return vector < kSure || vector * kSpan + first < width;
+  }
+  __device__ __forceinline__ Raw8<T>* at(int stage, int operand) const {
+    return mine + (stage * Shape::kOperands + operand) * Shape::kVectors * Shape::kThreads;
   }
   __device__ __forceinline__ Eight read(int operand, int vector) const {
-    return unpack(at(stage, operand, vector));
+    Raw8<T> raw = {};
+    if (has(vector)) raw = at(stage, operand)[vector * Shape::kThreads];
+    return unpack(raw);
   }
-  __device__ __forceinline__ void ask(int stage, int operand, const T* from, int width, int lane) {
+  // `from`: of this lane's first piece.
+  __device__ __forceinline__ void ask(int stage, int operand, const T* from) const {
+    Raw8<T>* const to = at(stage, operand);
 #pragma unroll
-    for (int j = 0; j < Shape::kVectors; ++j) {
-      const int i = j * kSpan + lane * 8;
-      if (i >= width) continue;
+    for (int j = 0; j < Shape::kVectors; ++j)
+      if (has(j))
 #pragma unroll
-      for (size_t k = 0; k < sizeof(T) / 2; ++k)
-        copy16_async(&at(stage, operand, j).part[k], reinterpret_cast<const uint4*>(from + i) + k);
-    }
+        for (size_t k = 0; k < sizeof(T) / 2; ++k)
+          copy16_async(&to[j * Shape::kThreads].part[k],
+                       reinterpret_cast<const uint4*>(from + j * kSpan) + k);
   }
 };
 
@@ -87,40 +96,39 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kT
   constexpr int kLast = Shape::kStages - 1;
   enum Operand { kDy, kX, kSkip, kInput };
   extern __shared__ float4 shared[];
-  const int lane = threadIdx.x % kLanes, team = threadIdx.x / kLanes;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * Shape::kRows;
-  const auto width = static_cast<float>(g.width);
+  const int team = threadIdx.x / kLanes, first = threadIdx.x % kLanes * 8;
+  const auto stride = static_cast<uint32_t>(gridDim.x * Shape::kRows);
+  const auto scales = [&](int j) { return load8(g.w + j * kSpan + first); };
   Eight sums[kSums == 0 ? 1 : kSums][kVectors] = {};
-  Ahead<T, Shape> rows{reinterpret_cast<Raw8<T>*>(shared) + threadIdx.x};
-  const auto ask = [&](int stage, int64_t r) {
+  Ahead<T, Shape> rows{reinterpret_cast<Raw8<T>*>(shared) + threadIdx.x, first, g.width};
+  const auto ask = [&](int stage, uint32_t r) {
     if (r < g.rows) {
-      const int64_t at = r * g.width;
-      rows.ask(stage, kDy, g.dy + (kBranch ? g.branch.from(r) * g.width : at), g.width, lane);
-      rows.ask(stage, kX, g.x + at, g.width, lane);
-      if (g.dskip) rows.ask(stage, kSkip, g.dskip + at, g.width, lane);
-      if (kSums > 3) rows.ask(stage, kInput, g.input + at, g.width, lane);
+      const int64_t at = int64_t{r} * g.width + first;
+      rows.ask(stage, kDy, g.dy + (kBranch ? g.branch.from(r) * g.width + first : at));
+      rows.ask(stage, kX, g.x + at);
+      if (g.dskip) rows.ask(stage, kSkip, g.dskip + at);
+      if (kSums > 3) rows.ask(stage, kInput, g.input + at);
     }
     commit_copies();
   };
-  int64_t r = static_cast<int64_t>(blockIdx.x) * Shape::kRows + team;
+  uint32_t r = blockIdx.x * Shape::kRows + team;
   float next_mean = 0, next_rstd = 0;
-  const auto ask_scalars = [&](int64_t r) {
+  const auto ask_scalars = [&](uint32_t r) {
     if (r < g.rows) next_mean = g.mean[r], next_rstd = g.rstd[r];
   };
 #pragma unroll
   for (int s = 0; s < kLast; ++s) ask(s, r + s * stride);
   ask_scalars(r);
   for (; r < g.rows; r += stride) {
-    const int64_t at = r * g.width;
     ask(rows.stage == 0 ? kLast : rows.stage - 1, r + kLast * stride);
     RowGradient row{next_mean, next_rstd};
     ask_scalars(r + stride);
     wait_for_all_but<kLast>();
+    // Elements that a lane lacks are zeros: they add nothing, and nothing branches around them.
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
-      const int i = j * kSpan + lane * 8;
-      if (i >= g.width) continue;
-      const Eight d = rows.read(kDy, j), v = rows.read(kX, j), w = load8(g.w + i);
+      const Eight d = rows.read(kDy, j), v = rows.read(kX, j);
+      const Eight w = rows.has(j) ? scales(j) : Eight{};
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const float hat = row.hat(v.v[k]);
@@ -132,24 +140,28 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kT
       }
     }
     if (g.dx || kBranch) {
-      row.template finish<kLanes>(width);
+      row.template finish<kLanes>(static_cast<float>(g.width), g.inverse);
+      // What is kept from before would not leave enough registers.
+      if constexpr (kVectors > 6 || (kSums > 2 && !kBranch)) __syncwarp(row_lanes<kLanes>());
       const bool kept = kBranch && g.branch.drop.rng ? g.branch.kept(r) : true;
-      const int64_t to = kBranch ? g.branch.to(r) * g.width : at;
+      const int64_t at = int64_t{r} * g.width + first,
+                    to = kBranch ? g.branch.to(r) * g.width + first : at;
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) {
-        const int i = j * kSpan + lane * 8;
-        if (i >= g.width) continue;
+        if (!rows.has(j)) continue;
         Eight d = rows.read(kDy, j);
-        const Eight v = rows.read(kX, j), w = load8(g.w + i);
+        const Eight v = rows.read(kX, j), w = scales(j);
 #pragma unroll
         for (int k = 0; k < 8; ++k) d.v[k] = row.dx(__fmul_rn(d.v[k], w.v[k]), row.hat(v.v[k]));
+        Raw8<T> raw = pack<T>(d);
         if (g.dskip) {
           const Eight s = rows.read(kSkip, j);
+          d = unpack(raw);
 #pragma unroll
-          for (int k = 0; k < 8; ++k) d.v[k] = __fadd_rn(rounded<T>(d.v[k]), s.v[k]);
+          for (int k = 0; k < 8; ++k) d.v[k] = __fadd_rn(d.v[k], s.v[k]);
+          raw = pack<T>(d);
         }
-        const Raw8<T> raw = pack<T>(d);
-        if (g.dx) store_raw(g.dx + at + i, raw);
+        if (g.dx) store_raw(g.dx + at + j * kSpan, raw);
         d = unpack(raw);
         if constexpr (kBranch) {
           if (g.branch.drop.rng) g.branch.template drop_row<T>(d, kept);
@@ -157,9 +169,9 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kT
             const Eight seen = rows.read(kInput, j);
 #pragma unroll
             for (int k = 0; k < 8; ++k) sums[3][j].v[k] = fmaf(d.v[k], seen.v[k], sums[3][j].v[k]);
-            g.branch.template scale<T>(d, i);
+            g.branch.template scale<T>(d, j * kSpan + first);
           }
-          store8(g.result + to + i, d);
+          store8(g.result + to + j * kSpan, d);
         }
         if constexpr (kSums > 2)
 #pragma unroll
@@ -170,30 +182,23 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kT
   }
   if constexpr (kSums == 0) return;
   let_next_begin();
-  // Who had rows of the block in turn: (kSums, width) in shared memory, then this block's partials.
+  // What the teams have, where the rows were: (team, kSums, width). Then this block's partials.
   __syncthreads();
-  auto* total = reinterpret_cast<float*>(shared);
-  for (int turn = 0; turn < Shape::kRows; ++turn) {
-    if (team == turn) {
+  auto* const of_teams = reinterpret_cast<float*>(shared);
+  const int columns = kSums * g.width;
 #pragma unroll
-      for (int which = 0; which < kSums; ++which)
+  for (int which = 0; which < kSums; ++which)
 #pragma unroll
-        for (int j = 0; j < kVectors; ++j) {
-          const int i = j * kSpan + lane * 8;
-          if (i >= g.width) continue;
-          float* to = total + which * g.width + i;
-          if (turn > 0) {
-            const Eight before = load8(to);
+    for (int j = 0; j < kVectors; ++j)
+      if (rows.has(j))
+        store8(of_teams + team * columns + which * g.width + j * kSpan + first, sums[which][j]);
+  __syncthreads();
+  for (int i = threadIdx.x; i < columns; i += Shape::kThreads) {
+    float sum = of_teams[i];
 #pragma unroll
-            for (int k = 0; k < 8; ++k) sums[which][j].v[k] += before.v[k];
-          }
-          store8(to, sums[which][j]);
-        }
-    }
-    __syncthreads();
+    for (int t = 1; t < Shape::kRows; ++t) sum += of_teams[t * columns + i];
+    g.partials[static_cast<int64_t>(blockIdx.x) * columns + i] = sum;
   }
-  for (int i = threadIdx.x; i < kSums * g.width; i += Shape::kThreads)
-    g.partials[static_cast<int64_t>(blockIdx.x) * kSums * g.width + i] = total[i];
 }
 
 template <class T, class RowShape, int kSums, bool kBranch = false>
@@ -210,14 +215,15 @@ KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {
                              g.mean,
                              g.rstd,
                              cuda.scratch_of<float>(blocks * columns),
-                             g.rows,
+                             static_cast<uint32_t>(g.rows),
                              g.width,
+                             1.0f / static_cast<float>(g.width),
                              kBranch ? *g.branch : Branch{},
                              static_cast<T*>(g.gradient.result.data),
                              static_cast<const T*>(g.gradient.input.data)};
   const AddToEach sink{g.dw, g.dbias, g.sums, g.gradient.dgamma, g.width};
-  const size_t shared =
-      std::max(Shape::kStages * Shape::kBytes, static_cast<size_t>(columns) * sizeof(float));
+  constexpr size_t shared = Shape::kStages * Shape::kBytes;
+  static_assert(shared >= Shape::kThreads * RowShape::kVectors * kSums * sizeof(Eight));
   allow_shared_memory(norm_rows_back<T, RowShape, kSums, kBranch>, shared);
   return make_kernel([=, stream = cuda.stream()] {
     norm_rows_back<T, RowShape, kSums, kBranch>

@@ -22,19 +22,15 @@ struct RowGradient {
     sum = __fdiv_rn(row_sum<kLanes>(sum), width);
     sum_hat = __fdiv_rn(row_sum<kLanes>(sum_hat), width);
   }
-  // The same for a width known before: 2^n or 3 2^n, where the quotient corrected by what is left
-  // of the dividend is the nearest number, as division gives it.
-  template <int kLanes, int kWidth>
-  __device__ __forceinline__ void finish() {
-    sum = divided<kWidth>(row_sum<kLanes>(sum));
-    sum_hat = divided<kWidth>(row_sum<kLanes>(sum_hat));
-  }
-  template <int kWidth>
-  static __device__ __forceinline__ float divided(float x) {
-    constexpr float kInverse = 1.0f / kWidth;
-    const float quotient = __fmul_rn(x, kInverse);
-    if constexpr ((kWidth & (kWidth - 1)) == 0) return quotient;
-    return fmaf(fmaf(-quotient, kWidth, x), kInverse, quotient);
+  // The same with 1 / width at hand. For widths of at most 2048 that eight divides, the quotient
+  // corrected by what is left of the dividend is the nearest number, as division gives it.
+  template <int kLanes>
+  __device__ __forceinline__ void finish(float width, float inverse) {
+    const auto divided = [=](float x) {
+      const float quotient = __fmul_rn(x, inverse);
+      return fmaf(fmaf(-quotient, width, x), inverse, quotient);
+    };
+    sum = divided(row_sum<kLanes>(sum)), sum_hat = divided(row_sum<kLanes>(sum_hat));
   }
   __device__ __forceinline__ float dx(float g, float hat) const {
     return __fmul_rn(fmaf(-hat, sum_hat, __fsub_rn(g, sum)), rstd);
