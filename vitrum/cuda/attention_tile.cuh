@@ -8,6 +8,7 @@
 
 #include "vitrum/cuda/activate.cuh"
 #include "vitrum/cuda/attention_wg.cuh"
+#include "vitrum/cuda/tensor_map.h"
 
 namespace vitrum::cuda {
 
@@ -158,8 +159,8 @@ inline int64_t tile_parts(const CudaBackend& cuda, int blocks, int heads, int64_
 }
 inline bool fits_tile(const CudaBackend& cuda, const AttentionArgs& args) {
   const int tokens = args.shape.tokens;
-  return cuda.capability() == 90 && args.shape.size == kHead && tokens > 16 &&
-         tokens <= kLast + 1 && !args.drop.rng && !args.bias && !args.mask && built();
+  return has_copy_engine(cuda) && args.shape.size == kHead && tokens > 16 &&
+         tokens <= kLast + 1 && !args.drop.rng && !args.bias && !args.mask;
 }
 
 }  // namespace vitrum::cuda

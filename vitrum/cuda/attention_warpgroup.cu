@@ -6,6 +6,7 @@
 
 #include "vitrum/cuda/activate.cuh"
 #include "vitrum/cuda/attention_wg.cuh"
+#include "vitrum/cuda/tensor_map.h"
 
 namespace vitrum::cuda {
 namespace {
@@ -442,8 +443,8 @@ bool spread(const CudaBackend& cuda, int most, int64_t heads, int tiles, size_t 
 
 bool suits(const CudaBackend& cuda, const AttentionArgs& args) {
   // Shorter sequences fill too little of a 64-row tile.
-  return cuda.capability() == 90 && args.shape.size == kHead && !args.drop.rng &&
-         args.shape.tokens > 96 && built();
+  return has_copy_engine(cuda) && args.shape.size == kHead && !args.drop.rng &&
+         args.shape.tokens > 96;
 }
 
 constexpr size_t kSlack = 1024;  // to align the first matrix

@@ -56,16 +56,4 @@ __device__ __forceinline__ std::byte* aligned_memory() {
   return memory + ((1024 - address % 1024) % 1024);
 }
 
-// Only sm_90a has the instructions; a library built for other cards leaves the kernels empty.
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ const bool kBuilt = true;
-#else
-__device__ const bool kBuilt = false;
-#endif
-
-static bool built() {
-  bool answer = false;
-  return cudaMemcpyFromSymbol(&answer, kBuilt, sizeof answer) == cudaSuccess && answer;
-}
-
 }  // namespace vitrum::cuda

@@ -162,7 +162,7 @@ inline CUtensorMap rows_of_heads(const void* data, int64_t columns, int64_t toke
 // Whether these kernels know what is asked for, of as many tokens as they have room for.
 inline bool whole_heads(const CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   return many_heads(cuda, args.shape, images) && !args.drop.rng && !args.bias && !args.mask &&
-         args.out && images < INT32_MAX && built() && encoder();
+         args.out && images < INT32_MAX && has_copy_engine(cuda);
 }
 inline bool fits_whole(const CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   return whole_enough(cuda, args.shape, images) && whole_heads(cuda, args, images);

@@ -7,7 +7,8 @@
 
 namespace vitrum::cuda {
 
-bool has_copy_engine(const CudaBackend& cuda);  // Hopper's, and the library is built for it
+inline bool is_bf16(const TensorView& view) { return view.dtype == DType::kBF16; }
+inline bool absent(const TensorView& view) { return view.shape.rank() == 0; }
 // Whether so many tiles, each of a cluster's, leave few processors idle in the last round.
 bool fills(const CudaBackend& cuda, int64_t tiles, int cluster);
 

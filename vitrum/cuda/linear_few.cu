@@ -70,17 +70,14 @@ KernelPtr launch(CudaBackend& cuda, const TensorView& x, const TensorView& w, co
   });
 }
 
-bool narrow(const TensorView& view) { return view.dtype == DType::kBF16; }
-bool absent(const TensorView& view) { return view.shape.rank() == 0; }
-
 // Beyond these rows it has not been held against other products.
 bool suits(const CudaBackend& cuda, const Linear& op, const Operands& io) {
   constexpr int64_t kMostRows = 512;
   const TensorView &x = io.in[0], &w = io.in[1], bias = operand(io.in, 2);
   const bool weights_stay = io.packed;
   return weights_stay && has_copy_engine(cuda) && op.drop == 0 &&
-         (op.act == Act::kNone || op.act == Act::kGelu) && narrow(x) && narrow(w) &&
-         narrow(io.out[0]) && (absent(bias) || narrow(bias)) && absent(operand(io.out, 1)) &&
+         (op.act == Act::kNone || op.act == Act::kGelu) && is_bf16(x) && is_bf16(w) &&
+         is_bf16(io.out[0]) && (absent(bias) || is_bf16(bias)) && absent(operand(io.out, 1)) &&
          x.shape.rows() > 0 && x.shape.rows() <= kMostRows && x.shape[-1] % 8 == 0 &&
          plan_of(cuda, io).wide > 0;
 }
@@ -114,7 +111,7 @@ KernelPtr lower_linear_few(CudaBackend& cuda, const Linear& op, const Operands& 
 bool has_few_through(const CudaBackend& cuda, const Linear& before, const Operands& first,
                      const Operands& norm, const Linear& behind, const Operands& second) {
   return suits(cuda, before, first) && suits(cuda, behind, second) && before.act == Act::kNone &&
-         first.in[1].shape[0] <= kMostTiles * plan_of(cuda, first).wide && narrow(norm.in[0]) &&
+         first.in[1].shape[0] <= kMostTiles * plan_of(cuda, first).wide && is_bf16(norm.in[0]) &&
          !absent(norm.out[0]) && absent(operand(norm.out, 2)) && absent(operand(norm.out, 3));
 }
 

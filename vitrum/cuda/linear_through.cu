@@ -64,14 +64,11 @@ struct Changed {
   }
 };
 
-bool narrow(const TensorView& view) { return view.dtype == DType::kBF16; }
-bool absent(const TensorView& view) { return view.shape.rank() == 0; }
-
 bool is_large(const CudaBackend& cuda, const Linear& op, const Operands& io) {
   const TensorView bias = operand(io.in, 2);
   const int64_t rows = io.in[0].shape.rows(), columns = io.in[1].shape[0];
-  return has_copy_engine(cuda) && op.drop == 0 && narrow(io.in[0]) && narrow(io.in[1]) &&
-         narrow(io.out[0]) && (absent(bias) || narrow(bias)) && absent(operand(io.out, 1)) &&
+  return has_copy_engine(cuda) && op.drop == 0 && is_bf16(io.in[0]) && is_bf16(io.in[1]) &&
+         is_bf16(io.out[0]) && (absent(bias) || is_bf16(bias)) && absent(operand(io.out, 1)) &&
          rows < INT32_MAX / 2 && io.in[0].shape[-1] % 8 == 0 && columns % kColumns == 0 &&
          enough(cuda, rows, columns);
 }
@@ -99,9 +96,7 @@ bool has_linear_sum(const CudaBackend& cuda, const Linear& op, const Operands& l
 
 KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                            const Operands& norm, const Branch& branch) {
-  TensorView sum = norm.out[0];  // may be the norm's affair alone
-  if (!sum)
-    sum = {cuda.scratch_of<bf16>(norm.in[0].shape.numel()), norm.in[0].shape, DType::kBF16};
+  const TensorView& sum = norm.out[0];
   const auto added = [&](const auto& change) {
     return lower_sum(cuda, linear, norm.in[0], sum, change, nullptr);
   };
@@ -122,7 +117,7 @@ bool has_linear_through(const CudaBackend& cuda, const Linear& before, const Ope
   return weights_stay && has_linear_sum(cuda, before, first) && width > kColumns &&
          second.in[1].shape[0] <= kMostColumns &&
          (behind.act == Act::kNone || behind.act == Act::kGelu) && is_large(cuda, behind, second) &&
-         narrow(norm.in[0]) && !absent(norm.out[0]) && absent(operand(norm.out, 2)) &&
+         is_bf16(norm.in[0]) && !absent(norm.out[0]) && absent(operand(norm.out, 2)) &&
          absent(operand(norm.out, 3));
 }
 

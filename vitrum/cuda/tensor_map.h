@@ -9,6 +9,10 @@
 
 namespace vitrum::cuda {
 
+// Whether the card is a Hopper and the library built for it: then there are products of warpgroups,
+// too.
+bool has_copy_engine(const CudaBackend& cuda);
+
 using Encode = decltype(&cuTensorMapEncodeTiled);
 inline Encode encoder() {
   static const Encode found = [] {
