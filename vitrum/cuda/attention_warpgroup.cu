@@ -69,6 +69,35 @@ struct RunningSoftmax {
   }
 };
 
+// The head of this block.
+struct BlockHead {
+  const AttentionArgs& args;
+  AttentionShape shape = args.shape;
+  int64_t image = blockIdx.x / shape.heads;
+  int head = blockIdx.x % shape.heads;
+  const bf16* qkv = static_cast<const bf16*>(args.qkv) +
+                    image * shape.tokens * shape.qkv_stride() + head * shape.size;
+
+  // Queries, keys or values.
+  __device__ __forceinline__ Rows part(int which) const {
+    return {qkv + which * shape.y_stride(), shape.qkv_stride()};
+  }
+  // What a thread has of rows `row` and `row` + 8.
+  __device__ __forceinline__ void write(float (&o)[32], const float (&top)[2],
+                                        const float (&sum)[2], float scale, int row,
+                                        int thread) const {
+    if (args.out)
+      store_rows(static_cast<bf16*>(args.out) + image * shape.tokens * shape.y_stride() +
+                     head * shape.size,
+                 shape.y_stride(), o, 1 / sum[0], 1 / sum[1], row, shape.tokens);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (args.lse && thread % 4 == 0 && row + 8 * half < shape.tokens)
+        args.lse[int64_t{blockIdx.x} * shape.tokens + row + 8 * half] =
+            top[half] * scale + logf(sum[half]);
+  }
+};
+
 template <int N>
 __device__ void forward(const AttentionArgs& args) {
   const AttentionShape shape = args.shape;
@@ -78,19 +107,13 @@ __device__ void forward(const AttentionArgs& args) {
   std::byte* k = aligned_memory();
   std::byte* v = k + chunks * N * kSwizzledRow;
   std::byte* q = v + chunks * N * kSwizzledRow + group * kTileBytes;
-  const int64_t image = blockIdx.x / shape.heads;
-  const int head = blockIdx.x % shape.heads;
-  const auto* qkv = static_cast<const bf16*>(args.qkv) + image * shape.tokens * shape.qkv_stride() +
-                    head * shape.size;
-  const auto part = [&](int which) {
-    return Rows{qkv + which * shape.y_stride(), shape.qkv_stride()};
-  };
+  const BlockHead own{args};
   const int start = blockIdx.y * groups + group, stride = gridDim.y * groups;
   let_next_begin();
   wait_for_previous();
-  fill(k, part(1), 0, chunks * N, shape.tokens, threadIdx.x, blockDim.x);
-  fill(v, part(2), 0, chunks * N, shape.tokens, threadIdx.x, blockDim.x);
-  if (start < tiles) fill(q, part(0), start * kTile, kTile, shape.tokens, thread, kGroup);
+  fill(k, own.part(1), 0, chunks * N, shape.tokens, threadIdx.x, blockDim.x);
+  fill(v, own.part(2), 0, chunks * N, shape.tokens, threadIdx.x, blockDim.x);
+  if (start < tiles) fill(q, own.part(0), start * kTile, kTile, shape.tokens, thread, kGroup);
   finish_fill();
   __syncthreads();
 
@@ -110,7 +133,7 @@ __device__ void forward(const AttentionArgs& args) {
       settle(s);
       if (chunk + 1 == chunks && tile + stride < tiles) {  // the next queries travel meanwhile
         sync_warpgroup(group);
-        fill(q, part(0), (tile + stride) * kTile, kTile, shape.tokens, thread, kGroup);
+        fill(q, own.part(0), (tile + stride) * kTile, kTile, shape.tokens, thread, kGroup);
       }
       softmax.apply(s, o, scale * kLog2E, chunk * N, shape.tokens, chunks == 1);
       FragmentA p[N / 16];
@@ -125,15 +148,7 @@ __device__ void forward(const AttentionArgs& args) {
       settle(o);
     }
     const float sum[2] = {quad_sum(softmax.sum[0]), quad_sum(softmax.sum[1])};
-    if (args.out)
-      store_rows(static_cast<bf16*>(args.out) + image * shape.tokens * shape.y_stride() +
-                     head * shape.size,
-                 shape.y_stride(), o, 1 / sum[0], 1 / sum[1], row, shape.tokens);
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      if (args.lse && thread % 4 == 0 && row + 8 * half < shape.tokens)
-        args.lse[int64_t{blockIdx.x} * shape.tokens + row + 8 * half] =
-            softmax.top[half] * scale + logf(sum[half]);
+    own.write(o, softmax.top, sum, scale, row, thread);
     if (tile + stride < tiles) {
       finish_fill();
       sync_warpgroup(group);
@@ -152,18 +167,13 @@ __device__ void forward_halves(const AttentionArgs& args) {
   std::byte* const v = k + 2 * N * kSwizzledRow;
   std::byte* const q = v + 2 * N * kSwizzledRow;
   auto* const others = reinterpret_cast<float*>(q + kTileBytes) + thread;
-  const int64_t image = blockIdx.x / shape.heads;
-  const int head = blockIdx.x % shape.heads, first = group * N;
-  const auto* qkv = static_cast<const bf16*>(args.qkv) + image * shape.tokens * shape.qkv_stride() +
-                    head * shape.size;
-  const auto part = [&](int which) {
-    return Rows{qkv + which * shape.y_stride(), shape.qkv_stride()};
-  };
+  const int first = group * N;
+  const BlockHead own{args};
   let_next_begin();
   wait_for_previous();
-  fill(k + first * kSwizzledRow, part(1), first, N, shape.tokens, thread, kGroup);
-  fill(q, part(0), blockIdx.y * kTile, kTile, shape.tokens, threadIdx.x, 2 * kGroup);
-  fill(v + first * kSwizzledRow, part(2), first, N, shape.tokens, thread, kGroup);
+  fill(k + first * kSwizzledRow, own.part(1), first, N, shape.tokens, thread, kGroup);
+  fill(q, own.part(0), blockIdx.y * kTile, kTile, shape.tokens, threadIdx.x, 2 * kGroup);
+  fill(v + first * kSwizzledRow, own.part(2), first, N, shape.tokens, thread, kGroup);
   finish_fill();
   __syncthreads();
 
@@ -213,15 +223,7 @@ __device__ void forward_halves(const AttentionArgs& args) {
 #pragma unroll
       for (int j = i; j < i + 2; ++j) o[j] = fmaf(o[j], here, others[j * kGroup] * there);
   }
-  if (args.out)
-    store_rows(static_cast<bf16*>(args.out) + image * shape.tokens * shape.y_stride() +
-                   head * shape.size,
-               shape.y_stride(), o, 1 / sum[0], 1 / sum[1], row, shape.tokens);
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-    if (args.lse && thread % 4 == 0 && row + 8 * half < shape.tokens)
-      args.lse[int64_t{blockIdx.x} * shape.tokens + row + 8 * half] =
-          softmax.top[half] * scale + logf(sum[half]);
+  own.write(o, softmax.top, sum, scale, row, thread);
 }
 
 // ---- backward: 64 (at the end 16) columns at a time; see attention.cu for the two passes ----
