@@ -77,8 +77,9 @@ class Heads {
     card.body = [&] { longer::forward<N>(args); };
     for (card.block = 0; card.block < card.blocks; ++card.block)
       ASSERT_NO_THROW(card.run(kGroups * kGroup));
-    // Weights are rounded, and results.
-    for (size_t i = 0; i < all; ++i) ASSERT_NEAR(value(y[i]), value(y_[i]), 0.003) << i;
+    // Weights are rounded, and results: at most to neighbours.
+    for (size_t i = 0; i < all; ++i)
+      ASSERT_NEAR(value(y[i]), value(y_[i]), 0.002 + 0.008 * std::abs(value(y_[i]))) << i;
     for (size_t i = 0; i < lse_.size(); ++i) ASSERT_NEAR(lse_[i], expected_lse[i], 1e-4f) << i;
   }
 
