@@ -5,6 +5,7 @@
 #include "tests/support/emulated_lowering.h"
 // With what is above instead of the card's own: tests/CMakeLists.txt.
 #include "vitrum/cuda/attention_long.cuh"
+#include "vitrum/cuda/attention_long_bwd.cuh"
 #include "vitrum/cuda/attention_whole_bwd.cuh"
 
 namespace vitrum::cuda {
@@ -30,26 +31,37 @@ class Heads {
 
   void run(uint32_t most_late) {
     const int rows = (size_.tokens + 15) / 16 * 16;
-    AttentionArgs attention{.shape = {size_.tokens, size_.heads, kHead},
-                            .qkv = qkv_.data(),
-                            .y = y_.data(),
-                            .dy = dy_.data(),
-                            .out = out_.data(),
-                            .lse = lse_.data(),
-                            .drop = {}};
+    const AttentionArgs attention{.shape = {size_.tokens, size_.heads, kHead},
+                                  .qkv = qkv_.data(),
+                                  .y = y_.data(),
+                                  .dy = dy_.data(),
+                                  .out = out_.data(),
+                                  .lse = lse_.data(),
+                                  .drop = {}};
+    const TileArgs tile{attention, columns_.data(), size_.images, size_.parts};
     const auto boxes = [&](const std::vector<bf16>& of, int64_t columns, int box) {
       return rows_of_heads(of.data(), columns, size_.tokens, size_.images, box);
     };
-    const whole::BackwardArgs args{.tile = {attention, columns_.data(), size_.images, size_.parts},
+    const auto run_blocks = [&](size_t bytes, const std::function<void()>& body) {
+      ASSERT_LE(bytes, emulated::kSharedBytes);
+      card.most_late = most_late, card.blocks = size_.parts * size_.heads;
+      card.body = body;
+      for (card.block = 0; card.block < card.blocks; ++card.block) card.run(kHeadThreads);
+    };
+    if (size_.tokens > 208) {
+      const longer_bwd::LongArgs args{.tile = tile,
+                                      .qkv = boxes(qkv_, wide(), longer_bwd::kBox),
+                                      .dy = boxes(dy_, wide() / 3, longer_bwd::kBox),
+                                      .rows = rows};
+      return run_blocks(longer_bwd::Memory::bytes(rows), [&] { longer_bwd::backward(args); });
+    }
+    const whole::BackwardArgs args{.tile = tile,
                                    .qkv = boxes(qkv_, wide(), whole::kBox),
                                    .dy = boxes(dy_, wide() / 3, whole::kBox),
                                    .out = boxes(out_, wide(), whole::kBox),
                                    .whole = boxes(qkv_, wide(), rows),
                                    .rows = rows};
-    ASSERT_LE(whole::Memory::bytes(rows), emulated::kSharedBytes);
-    card.most_late = most_late, card.blocks = size_.parts * size_.heads;
-    card.body = [&] { whole::backward(args); };
-    for (card.block = 0; card.block < card.blocks; ++card.block) card.run(kHeadThreads);
+    run_blocks(whole::Memory::bytes(rows), [&] { whole::backward(args); });
   }
 
   // Forward, in chunks of N keys, and what the reference has.
@@ -205,6 +217,13 @@ TEST(EmulatedKernels, AttentionBackwardOfShorterHeads) {
   expect_right({145, 3, 1, 2}, 400);
   expect_right({192, 1, 2, 1}, 30);
   expect_right({81, 4, 1, 1}, 1000);
+}
+
+// Chunks of 64 queries or keys alone and with some of 48; one image and several.
+TEST(EmulatedKernels, AttentionBackwardOfLongHeads) {
+  expect_right({209, 3, 1, 1}, 400);
+  expect_right({256, 2, 1, 1}, 1000);
+  expect_right({442, 1, 1, 1}, 30);
 }
 
 void expect_forward(const Size& size, uint32_t most_late) {
