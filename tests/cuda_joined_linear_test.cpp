@@ -48,7 +48,8 @@ TEST_P(CudaLinearNorm, GivesTheSame) {
     last = chain.result(shape, DType::kBF16, false);
     chain.add(another_order(kTokens, width), {y}, {last}, 0, /*result=*/1);
   }
-  if (!chain.joins()) GTEST_SKIP() << "only a Hopper card has the kernel";
+  SKIP_WITHOUT_HOPPER();
+  ASSERT_TRUE(chain.joins());
   chain.run_apart(), chain.run_joined();
   for (size_t id : {sum, mean, rstd, last}) expect_alike(chain.joined(id), chain.apart(id));
 }
@@ -105,7 +106,8 @@ void expect_through_norm(const ThroughNorm& t) {
   Card card;
   Chain chain = t.chain(card);
   chain.freeze();
-  if (!chain.joins()) GTEST_SKIP() << "only a Hopper card has the kernel";
+  SKIP_WITHOUT_HOPPER();
+  ASSERT_TRUE(chain.joins());
   chain.run_apart(), chain.run_joined();
   expect_alike(chain.joined(t.kSum), chain.apart(t.kSum));
   // The one rounds the normed rows, the other the weights.
@@ -217,7 +219,8 @@ TEST_P(CudaLinearNormBwd, GivesTheSame) {
     chain.add(another_order(kTokens, width), {last}, {ordered}, 0, 0, /*only=*/last != dx);
     last = ordered;
   }
-  if (!chain.joins()) GTEST_SKIP() << "only a Hopper card has the kernel";
+  SKIP_WITHOUT_HOPPER();
+  ASSERT_TRUE(chain.joins());
   ASSERT_TRUE(chain.adds_columns());
   const TensorView columns = card.noise(channels, DType::kF32);
   const std::vector<float> before = card.read(columns);
@@ -259,7 +262,8 @@ TEST(Cuda, GradientThroughGelu) {
               {inner, dw2, db2});
     chain.add(LinearBwd{.act = Act::kGelu},
               {inner, given(narrow), given({s.wide, s.narrow}), given(wide), none}, {dx, dw1, db1});
-    if (!chain.joins()) GTEST_SKIP() << "only a Hopper card has the kernel";
+    SKIP_WITHOUT_HOPPER();
+    ASSERT_TRUE(chain.joins());
     chain.run_apart(), chain.run_joined();
     for (size_t id : {dx, dw2, db2, dw1}) expect_alike(chain.joined(id), chain.apart(id), most);
     if (s.biased) expect_alike(chain.joined(db1), chain.apart(db1), most);
