@@ -7,6 +7,7 @@
 #include "vitrum/cuda/activate.cuh"
 #include "vitrum/cuda/columns.cuh"
 #include "vitrum/cuda/linear_act.h"
+#include "vitrum/cuda/tensor_map.h"
 
 namespace vitrum::cuda {
 namespace {
@@ -172,6 +173,13 @@ class LinearBwdKernel final : public Kernel {
 };
 
 }  // namespace
+
+bool is_plain_bf16(const CudaBackend& cuda, const Linear& op, const Operands& io) {
+  const TensorView &x = io.in[0], &w = io.in[1], bias = operand(io.in, 2);
+  return has_copy_engine(cuda) && op.drop == 0 && x.shape[-1] % 8 == 0 && is_bf16(x) &&
+         is_bf16(w) && is_bf16(io.out[0]) && (absent(bias) || is_bf16(bias)) &&
+         absent(operand(io.out, 1));
+}
 
 bool fills(const CudaBackend& cuda, int64_t tiles, int cluster) {
   constexpr int64_t kFewestRounds = 4;

@@ -7,6 +7,9 @@
 
 namespace vitrum::cuda {
 
+// Whether it is of bf16 and without dropout, and nothing but its result is wanted, on a card with
+// the copy engine. By type and shape: memory is not needed yet.
+bool is_plain_bf16(const CudaBackend& cuda, const Linear& op, const Operands& io);
 inline bool is_bf16(const TensorView& view) { return view.dtype == DType::kBF16; }
 inline bool absent(const TensorView& view) { return view.shape.rank() == 0; }
 // Whether so many tiles, each of a cluster's, leave few processors idle in the last round.

@@ -73,13 +73,10 @@ KernelPtr launch(CudaBackend& cuda, const TensorView& x, const TensorView& w, co
 // Beyond these rows it has not been held against other products.
 bool suits(const CudaBackend& cuda, const Linear& op, const Operands& io) {
   constexpr int64_t kMostRows = 512;
-  const TensorView &x = io.in[0], &w = io.in[1], bias = operand(io.in, 2);
+  const int64_t rows = io.in[0].shape.rows();
   const bool weights_stay = io.packed;
-  return weights_stay && has_copy_engine(cuda) && op.drop == 0 &&
-         (op.act == Act::kNone || op.act == Act::kGelu) && is_bf16(x) && is_bf16(w) &&
-         is_bf16(io.out[0]) && (absent(bias) || is_bf16(bias)) && absent(operand(io.out, 1)) &&
-         x.shape.rows() > 0 && x.shape.rows() <= kMostRows && x.shape[-1] % 8 == 0 &&
-         plan_of(cuda, io).wide > 0;
+  return weights_stay && (op.act == Act::kNone || op.act == Act::kGelu) && rows > 0 &&
+         rows <= kMostRows && is_plain_bf16(cuda, op, io) && plan_of(cuda, io).wide > 0;
 }
 
 template <class Body>

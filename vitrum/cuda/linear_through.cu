@@ -68,11 +68,8 @@ struct Changed {
 };
 
 bool is_large(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  const TensorView bias = operand(io.in, 2);
   const int64_t rows = io.in[0].shape.rows(), columns = io.in[1].shape[0];
-  return has_copy_engine(cuda) && op.drop == 0 && is_bf16(io.in[0]) && is_bf16(io.in[1]) &&
-         is_bf16(io.out[0]) && (absent(bias) || is_bf16(bias)) && absent(operand(io.out, 1)) &&
-         rows < INT32_MAX / 2 && io.in[0].shape[-1] % 8 == 0 && columns % kColumns == 0 &&
+  return is_plain_bf16(cuda, op, io) && rows < INT32_MAX / 2 && columns % kColumns == 0 &&
          enough(cuda, rows, columns);
 }
 
