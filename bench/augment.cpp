@@ -1,7 +1,7 @@
 // augment time ROUNDS IMAGE...: milliseconds per image on one thread of DeiT's training pipeline at
 // 224 pixels (decode, resized crop, flip, rand-m9-mstd0.5-inc1, erase 0.25), the best of the
 // rounds. augment serve: answers requests on stdin with pixels on stdout, for
-// tools/check_augment.py:
+// tools/check/check_augment.py:
 //   edit KIND VALUE M0 .. M5 FILTER RED GREEN BLUE CHANNELS HEIGHT WIDTH, then pixels
 //   op POLICY NAME LEVEL DRAW FILTER RED GREEN BLUE CHANNELS HEIGHT WIDTH, then pixels
 //   crop TOP LEFT ROWS COLUMNS FILTER SIZE PATH    decodes a window of a file and resizes it

@@ -1,6 +1,6 @@
 // preprocess MODEL time ROUNDS IMAGE...: milliseconds of decoding and of resizing and cropping, per
 // image on one thread, the best of the rounds. preprocess MODEL serve: answers requests on stdin
-// with pixels on stdout, for tools/check_pillow.py:
+// with pixels on stdout, for tools/check/check_pillow.py:
 //   file EXIF HEIGHT WIDTH CHANNELS FILTER CROP_PCT RESIZE CROP FLOOR PATH      the whole way;
 //   CROP is a number of CropMode, and borders have the colour of ImageNet's mean
 //   resize CHANNELS H W NEW_H NEW_W FILTER TOP LEFT HEIGHT WIDTH, then pixels    a window of a

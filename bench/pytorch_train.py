@@ -60,7 +60,7 @@ def gemm_gflops(torch, n=2048, rounds=5):
 
 
 def create(name, sdpa):
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools/golden"))
     from peer_models import MinViT, MnistViT
     if name == "vit_mnist":
         return MnistViT()

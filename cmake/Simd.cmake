@@ -1,7 +1,7 @@
 # Each file of vitrum/cpu/simd is compiled once per instruction set, with VITRUM_ISA naming it; the CPU backend
 # chooses at run time. Those objects must define no weak symbol (an inline function, a template instance): the
 # linker keeps one copy of a weak symbol, and AVX-512 code could end up in baseline callers.
-# tests/check_weak_symbols.sh looks.
+# tests/checks/check_weak_symbols.sh looks.
 file(GLOB simd_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/vitrum/cpu/simd/*.cpp)
 set(VITRUM_SIMD_OBJECTS "")
 # Instrumented, these files take minutes each at -O3 and seconds at -O1.

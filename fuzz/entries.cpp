@@ -95,7 +95,7 @@ uint64_t claimed_pixels(std::string_view bytes) {
   return most;
 }
 
-// Large images take time, which is no finding; tests/hostile_test.cpp has them.
+// Large images take time, which is no finding; tests/weights/hostile_test.cpp has them.
 void decode(Input bytes, std::string_view magic) {
   constexpr uint64_t kMaxClaim = 1 << 20;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());

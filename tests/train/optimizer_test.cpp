@@ -1,0 +1,159 @@
+// Ten steps of every optimiser against PyTorch and timm: tools/golden/optimizer_golden.py wrote
+// them. And what SAM and Muon do in a training step.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "vitrum/runtime/backends.h"
+#include "vitrum/train/update.h"
+#include "vitrum/weights/safetensors.h"
+
+namespace vitrum {
+namespace {
+
+using Json = nlohmann::json;
+
+class Golden {
+ public:
+  Golden()
+      : file_(VITRUM_SOURCE_DIR "/tests/golden/optimizers.safetensors"),
+        runs(Json::parse(file_.metadata().at("golden")).at("runs")) {
+    for (const TensorInfo& t : file_.tensors())
+      if (t.name.starts_with("param."))
+        params.push_back({.name = t.name.substr(6),
+                          .shape = t.shape,
+                          .init = {},
+                          .decay = t.name.ends_with(".weight")});
+  }
+  std::vector<float> read(const std::string& name) const {
+    const std::span<const std::byte> bytes = file_.bytes(file_.at(name));
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+
+ private:
+  SafetensorsFile file_;
+
+ public:
+  const Json runs;
+  std::vector<ParamSpec> params;
+};
+
+// The tensors of the file as a model, with the update that a recipe makes for it.
+class Bench {
+ public:
+  Bench(const Golden& golden, const Json& run, Backend& backend)
+      : golden_(golden),
+        slope_(run.value("slope", 0.f)),
+        graph_(declare(golden)),
+        store_(graph_, backend) {
+    for (const auto& [key, value] : run.items())
+      if (key != "slope") set_key(recipe_, key, value.dump(), "golden");
+    for (size_t i = 0; i < golden.params.size(); ++i) {
+      const ParamSpec& p = golden.params[i];
+      store_.write(i, golden.read("param." + p.name));
+      segments_.push_back({.offset = store_.offset(i),
+                           .size = p.shape.numel(),
+                           .decay = p.decay ? static_cast<float>(recipe_.decay()) : 0.f});
+    }
+    update_ = std::make_unique<Update>(recipe_, segments_, DType::kF32, store_, graph_);
+  }
+
+  void train(int steps = 10) {
+    for (int step = 0; step < steps; ++step) {
+      backward(step);
+      if (recipe_.sam > 0) update_->perturb(), backward(step);
+      update_->run(recipe_.lr, step);
+    }
+  }
+  std::vector<float> read(size_t i) { return store_.read(i); }
+
+ private:
+  static Graph& declare(const Golden& golden) {
+    static std::deque<Graph> graphs;  // a graph cannot be moved
+    Graph& g = graphs.emplace_back();
+    for (const ParamSpec& p : golden.params) g.param(p);
+    return g;
+  }
+
+  void backward(int step) {
+    for (size_t i = 0; i < golden_.params.size(); ++i) {
+      std::vector<float> g =
+          golden_.read("grad." + std::to_string(step) + "." + golden_.params[i].name);
+      const std::vector<float> w = store_.read(i);
+      for (size_t k = 0; k < g.size(); ++k) g[k] += slope_ * w[k];
+      store_.write(i, g, Arena::kGrad);
+    }
+  }
+
+  const Golden& golden_;
+  float slope_;
+  Graph& graph_;
+  ParamStore store_;
+  Recipe recipe_;
+  std::vector<Segment> segments_;
+  std::unique_ptr<Update> update_;
+};
+
+// How far apart, as a share of how far the run has come.
+double distance(const std::vector<float>& a, const std::vector<float>& b,
+                const std::vector<float>& start) {
+  double apart = 0, way = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    apart += std::pow(static_cast<double>(a[i] - b[i]), 2);
+    way += std::pow(static_cast<double>(b[i] - start[i]), 2);
+  }
+  return std::sqrt(apart / way);
+}
+
+class OptimizerGolden : public testing::TestWithParam<const char*> {};
+
+TEST_P(OptimizerGolden, TenSteps) {
+  const Golden golden;
+  const auto backend = make_backend({.device = GetParam(), .threads = 2});
+  for (const auto& [name, run] : golden.runs.items()) {
+    Bench bench(golden, run, *backend);
+    bench.train();
+    // PyTorch's own Muon rounds to bf16 inside.
+    const double tolerance = name == "muon_torch" ? 0.03 : 1e-4;
+    for (size_t i = 0; i < golden.params.size(); ++i) {
+      const std::string& param = golden.params[i].name;
+      EXPECT_LE(distance(bench.read(i), golden.read("after." + name + "." + param),
+                         golden.read("param." + param)),
+                tolerance)
+          << name << " " << param;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, OptimizerGolden, testing::Values("reference", "cpu"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Muon gives the matrices' directions singular values near one, and leaves their spaces alone.
+TEST(Optimizer, MuonMakesNearlyOrthogonalSteps) {
+  const Golden golden;
+  const auto backend = make_backend({.device = "cpu", .threads = 2});
+  Json run = golden.runs.at("muon");
+  run["weight_decay"] = 0;
+  Bench bench(golden, run, *backend);
+  bench.train(1);
+  for (size_t i = 0; i < golden.params.size(); ++i) {
+    const ParamSpec& p = golden.params[i];
+    if (!p.name.starts_with("blocks.") || !p.decay) continue;
+    const std::vector<float> before = golden.read("param." + p.name), after = bench.read(i);
+    const int64_t rows = p.shape[0], columns = p.shape[1];
+    const double length =
+        0.02 * std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
+    double squares = 0;  // the sum of squared singular values
+    for (size_t k = 0; k < after.size(); ++k)
+      squares += std::pow(static_cast<double>(after[k] - before[k]) / length, 2);
+    const auto rank = static_cast<double>(std::min(rows, columns));
+    EXPECT_NEAR(std::sqrt(squares / rank), 0.95, 0.2) << p.name;
+  }
+}
+
+}  // namespace
+}  // namespace vitrum
