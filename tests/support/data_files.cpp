@@ -157,7 +157,7 @@ Bytes encode_jpeg(const Image& image) {
 std::optional<std::string> shared_data(const std::string& name) {
   const char* const root = std::getenv("VITRUM_SHARED_DATA");
   const fs::path path =
-      (root ? fs::path(root) : fs::path(VITRUM_SOURCE_DIR).parent_path() / "shared/data") / name;
+      (root ? fs::path(root) : fs::path(VITRUM_SOURCE_DIR) / "../shared/data") / name;
   return fs::exists(path) ? std::optional(path.string()) : std::nullopt;
 }
 
