@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <stdexcept>
 
 #include "vitrum/core/files.h"
@@ -55,7 +56,7 @@ int Process::wait() {
 }
 
 std::vector<std::string> vitrum_command(const std::vector<std::string>& arguments) {
-  std::vector<std::string> command = {VITRUM_BINARY};
+  std::vector<std::string> command = {std::filesystem::absolute(VITRUM_BINARY).string()};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }
