@@ -67,7 +67,8 @@ TEST(Models, PatchDropLeavesFewerTokensInTrainingOnly) {
     Graph g(mode);
     record(g, c);
     for (const Node& node : g.nodes)
-      if (std::holds_alternative<Attention>(node.op)) return Value(&g, node.in[0]).dim(1);
+      if (std::holds_alternative<Attention>(node.op))
+        return Value(&g, node.in[Attention::kQkv]).dim(1);
     return int64_t{0};
   };
   const char* const vit = "vit_tiny_patch16_224";

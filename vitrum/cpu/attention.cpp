@@ -37,21 +37,30 @@ struct Pieces {
   }
 };
 
+// The optional operands that the ops of attention have in common.
+struct Extras {
+  TensorView rng, bias, mask;
+};
+template <class AttentionOp>
+Extras extras(const std::vector<TensorView>& in) {
+  return {operand(in, AttentionOp::kRng), operand(in, AttentionOp::kBias),
+          operand(in, AttentionOp::kMask)};
+}
+
 class HeadKernel : public Kernel {
  protected:
-  // extras: where the operands rng, bias and mask begin.
   HeadKernel(CpuBackend& cpu, const TensorView& qkv, int64_t heads, float drop, uint32_t site,
-             const std::vector<TensorView>& in, size_t extras)
+             const Extras& extras)
       : cpu_(cpu),
         dims_(qkv, heads),
         scale_(1.0f / std::sqrt(static_cast<float>(dims_.head))),
         drop_(drop),
         site_(site),
-        rng_(in[extras]),
+        rng_(extras.rng),
         tiled_(takes_tiles(cpu, {qkv})),
-        bias_(f32_only(operand(in, extras + 1))),
-        mask_(f32_only(operand(in, extras + 2))),
-        masks_(mask_ ? operand(in, extras + 2).shape[0] : 1) {}
+        bias_(f32_only(extras.bias)),
+        mask_(f32_only(extras.mask)),
+        masks_(mask_ ? extras.mask.shape[0] : 1) {}
 
   bool side_by_side() const { return !bias_ && dims_.side_by_side(); }
   int64_t square() const { return dims_.tokens * dims_.tokens; }
@@ -199,10 +208,11 @@ class HeadKernel : public Kernel {
 class AttentionKernel final : public HeadKernel {
  public:
   AttentionKernel(CpuBackend& cpu, const Attention& op, const Operands& io)
-      : HeadKernel(cpu, io.in[0], op.heads, op.drop, op.site, io.in, 1),
-        qkv_(io.in[0]),
-        y_(io.out[0]),
-        lse_(io.out.size() > 1 ? io.out[1] : TensorView{}),
+      : HeadKernel(cpu, io.in[Attention::kQkv], op.heads, op.drop, op.site,
+                   extras<Attention>(io.in)),
+        qkv_(io.in[Attention::kQkv]),
+        y_(io.out[Attention::kY]),
+        lse_(operand(io.out, Attention::kLse)),
         queries_{dims_.tokens, dims_.tokens} {
     const Dims& d = dims_;
     const int64_t whole = tiled_ ? kTile : 1;
@@ -311,13 +321,14 @@ class AttentionKernel final : public HeadKernel {
 class AttentionBwdKernel final : public HeadKernel {
  public:
   AttentionBwdKernel(CpuBackend& cpu, const AttentionBwd& op, const Operands& io)
-      : HeadKernel(cpu, io.in[1], op.heads, op.drop, op.site, io.in, 4),
-        dy_(io.in[0]),
-        qkv_(io.in[1]),
-        y_(io.in[2]),
-        lse_(io.in[3]),
-        dqkv_(io.out[0]),
-        dbias_(f32_only(operand(io.out, 1))),
+      : HeadKernel(cpu, io.in[AttentionBwd::kQkv], op.heads, op.drop, op.site,
+                   extras<AttentionBwd>(io.in)),
+        dy_(io.in[AttentionBwd::kDy]),
+        qkv_(io.in[AttentionBwd::kQkv]),
+        y_(io.in[AttentionBwd::kY]),
+        lse_(io.in[AttentionBwd::kLse]),
+        dqkv_(io.out[AttentionBwd::kDqkv]),
+        dbias_(f32_only(operand(io.out, AttentionBwd::kDbias))),
         // Items whose bias gradients one task adds up; the sums of tasks are added in order.
         parts_{dims_.batch, dbias_ ? (dims_.batch + kParts - 1) / kParts : 1} {
     const Dims& d = dims_;
@@ -398,10 +409,13 @@ class AttentionBwdKernel final : public HeadKernel {
 // weights, or where dy is given their gradient dy v^T.
 class AttentionMatrixKernel final : public HeadKernel {
  public:
-  // `in`: Attention's inputs.
+  // `in`: AttentionProbs' inputs.
   AttentionMatrixKernel(CpuBackend& cpu, const TensorView& dy, const std::vector<TensorView>& in,
                         int64_t heads, const TensorView& out)
-      : HeadKernel(cpu, in[0], heads, 0, 0, in, 1), dy_(dy), qkv_(in[0]), out_(out) {
+      : HeadKernel(cpu, in[AttentionProbs::kQkv], heads, 0, 0, extras<AttentionProbs>(in)),
+        dy_(dy),
+        qkv_(in[AttentionProbs::kQkv]),
+        out_(out) {
     const Dims& d = dims_;
     reserve(4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + d.padded + 256);
   }
@@ -439,16 +453,23 @@ class AttentionMatrixKernel final : public HeadKernel {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const AttentionProbs& op, const Operands& io) {
-  return std::make_unique<AttentionMatrixKernel>(cpu, TensorView{}, io.in, op.heads, io.out[0]);
+  const auto& [heads] = op;
+  return std::make_unique<AttentionMatrixKernel>(cpu, TensorView{}, io.in, heads,
+                                                 io.out[AttentionProbs::kProbs]);
 }
 KernelPtr lower(CpuBackend& cpu, const AttentionProbsGrad& op, const Operands& io) {
-  return std::make_unique<AttentionMatrixKernel>(cpu, io.in[0], std::vector{io.in[1], TensorView{}},
-                                                 op.heads, io.out[0]);
+  const auto& [heads] = op;
+  return std::make_unique<AttentionMatrixKernel>(
+      cpu, io.in[AttentionProbsGrad::kDy],
+      std::vector{io.in[AttentionProbsGrad::kQkv], TensorView{}}, heads,
+      io.out[AttentionProbsGrad::kDprobs]);
 }
 KernelPtr lower(CpuBackend& cpu, const Attention& op, const Operands& io) {
+  [[maybe_unused]] const auto& [heads, drop, site] = op;
   return std::make_unique<AttentionKernel>(cpu, op, io);
 }
 KernelPtr lower(CpuBackend& cpu, const AttentionBwd& op, const Operands& io) {
+  [[maybe_unused]] const auto& [heads, drop, site] = op;
   return std::make_unique<AttentionBwdKernel>(cpu, op, io);
 }
 

@@ -47,14 +47,14 @@ class BatchNormKernel final : public Kernel {
   BatchNormKernel(CpuBackend& cpu, const BatchNorm& op, const Operands& io)
       : cpu_(cpu),
         op_(op),
-        x_(io.in[0]),
-        skip_(operand(io.in, 4)),
-        y_(io.out[0]),
-        w_(f32_only(io.in[1])),
-        bias_(f32_only(io.in[2])),
-        mean_out_(f32_only(operand(io.out, 1))),
-        var_out_(f32_only(operand(io.out, 2))),
-        rows_(io.in[0], operand(io.in, 3)),
+        x_(io.in[BatchNorm::kX]),
+        skip_(operand(io.in, BatchNorm::kSkip)),
+        y_(io.out[BatchNorm::kY]),
+        w_(f32_only(io.in[BatchNorm::kWeight])),
+        bias_(f32_only(io.in[BatchNorm::kBias])),
+        mean_out_(f32_only(operand(io.out, BatchNorm::kMean))),
+        var_out_(f32_only(operand(io.out, BatchNorm::kVar))),
+        rows_(io.in[BatchNorm::kX], operand(io.in, BatchNorm::kSampleWeight)),
         chunks_(rows_.chunks()),
         counts_(static_cast<size_t>(chunks_.count())),
         mean_(static_cast<size_t>(rows_.width)),
@@ -143,21 +143,21 @@ class BatchNormBwdKernel final : public Kernel {
   BatchNormBwdKernel(CpuBackend& cpu, const BatchNormBwd& op, const Operands& io)
       : cpu_(cpu),
         op_(op),
-        w_(f32_only(io.in[2])),
-        var_(f32_only(io.in[4])),
-        dw_(f32_only(operand(io.out, 1))),
-        dbias_(f32_only(operand(io.out, 2))),
-        rows_(io.in[1], operand(io.in, 6)),
+        w_(f32_only(io.in[BatchNormBwd::kWeight])),
+        var_(f32_only(io.in[BatchNormBwd::kVar])),
+        dw_(f32_only(operand(io.out, BatchNormBwd::kDweight))),
+        dbias_(f32_only(operand(io.out, BatchNormBwd::kDbias))),
+        rows_(io.in[BatchNormBwd::kX], operand(io.in, BatchNormBwd::kSampleWeight)),
         chunks_(rows_.chunks()),
         scale_(static_cast<size_t>(rows_.width)),
         offset_(scale_.size()),
         slope_(scale_.size()) {
-    args_ = {.dy = floats(io.in[0]),
-             .x = floats(io.in[1]),
-             .y = op.act == Act::kRelu ? floats(io.in[5]) : Array{},
-             .dx = floats(io.out[0]),
-             .dskip = floats(operand(io.out, 3)),
-             .mean = f32_only(io.in[3]),
+    args_ = {.dy = floats(io.in[BatchNormBwd::kDy]),
+             .x = floats(io.in[BatchNormBwd::kX]),
+             .y = op.act == Act::kRelu ? floats(io.in[BatchNormBwd::kY]) : Array{},
+             .dx = floats(io.out[BatchNormBwd::kDx]),
+             .dskip = floats(operand(io.out, BatchNormBwd::kDskip)),
+             .mean = f32_only(io.in[BatchNormBwd::kMean]),
              .scale = scale_.data(),
              .offset = offset_.data(),
              .slope = slope_.data(),
@@ -230,42 +230,52 @@ void ChannelAffine::set(const float* w, const float* bias, const float* mean, co
 }
 
 KernelPtr lower(CpuBackend& cpu, const BatchNorm& op, const Operands& io) {
+  [[maybe_unused]] const auto& [eps, act] = op;
   return std::make_unique<BatchNormKernel>(cpu, op, io);
 }
 
 KernelPtr lower(CpuBackend& cpu, const BatchNormBwd& op, const Operands& io) {
+  [[maybe_unused]] const auto& [eps, act] = op;
   return std::make_unique<BatchNormBwdKernel>(cpu, op, io);
 }
 
 KernelPtr lower(CpuBackend& cpu, const FrozenBatchNorm& op, const Operands& io) {
-  const int64_t width = io.in[0].shape[-1];
-  const Chunks chunks = chunk_rows(io.in[0].shape.rows(), width);
-  return make_kernel([&cpu, op, chunks, x = floats(io.in[0]), w = f32_only(io.in[1]),
-                      bias = f32_only(io.in[2]), mean = f32_only(io.in[3]),
-                      var = f32_only(io.in[4]), skip = floats(operand(io.in, 5)),
-                      y = floats(io.out[0]), affine = ChannelAffine(width)]() mutable {
-    affine.set(w, bias, mean, var, op.eps);
-    const ChannelNormArgs args{y,
-                               skip,
-                               affine.scale.data(),
-                               affine.shift.data(),
-                               op.act,
-                               static_cast<int64_t>(affine.scale.size())};
-    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
-      cpu.simd().batch_norm->apply(args, x, first, last);
-    });
-  });
+  const auto& [eps, act] = op;
+  const int64_t width = io.in[FrozenBatchNorm::kX].shape[-1];
+  const Chunks chunks = chunk_rows(io.in[FrozenBatchNorm::kX].shape.rows(), width);
+  return make_kernel(
+      [&cpu, eps = eps, act = act, chunks, x = floats(io.in[FrozenBatchNorm::kX]),
+       w = f32_only(io.in[FrozenBatchNorm::kWeight]),
+       bias = f32_only(io.in[FrozenBatchNorm::kBias]),
+       mean = f32_only(io.in[FrozenBatchNorm::kMean]), var = f32_only(io.in[FrozenBatchNorm::kVar]),
+       skip = floats(operand(io.in, FrozenBatchNorm::kSkip)),
+       y = floats(io.out[FrozenBatchNorm::kY]), affine = ChannelAffine(width)]() mutable {
+        affine.set(w, bias, mean, var, eps);
+        const ChannelNormArgs args{y,
+                                   skip,
+                                   affine.scale.data(),
+                                   affine.shift.data(),
+                                   act,
+                                   static_cast<int64_t>(affine.scale.size())};
+        for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+          cpu.simd().batch_norm->apply(args, x, first, last);
+        });
+      });
 }
 
 KernelPtr lower(CpuBackend&, const RunningStats& op, const Operands& io) {
-  return make_kernel([op, mean = f32_only(io.in[0]), var = f32_only(io.in[1]),
-                      weight = f32_only(operand(io.in, 2)), running_mean = f32_only(io.out[0]),
-                      running_var = f32_only(operand(io.out, 1)),
-                      channels = io.in[0].shape.numel()] {
-    int64_t counted = weight ? 0 : op.samples;
-    for (int64_t b = 0; b < op.samples && weight; ++b) counted += weight[b] > 0;
-    const auto n = static_cast<double>(counted * op.positions);
-    const double unbiased = n / std::max(n - 1, 1.0), momentum = static_cast<double>(op.momentum);
+  const auto& [momentum, samples, positions] = op;
+  return make_kernel([momentum = static_cast<double>(momentum), samples = samples,
+                      positions = positions, mean = f32_only(io.in[RunningStats::kMean]),
+                      var = f32_only(io.in[RunningStats::kVar]),
+                      weight = f32_only(operand(io.in, RunningStats::kSampleWeight)),
+                      running_mean = f32_only(io.out[RunningStats::kRunningMean]),
+                      running_var = f32_only(operand(io.out, RunningStats::kRunningVar)),
+                      channels = io.in[RunningStats::kMean].shape.numel()] {
+    int64_t counted = weight ? 0 : samples;
+    for (int64_t b = 0; b < samples && weight; ++b) counted += weight[b] > 0;
+    const auto n = static_cast<double>(counted * positions);
+    const double unbiased = n / std::max(n - 1, 1.0);
     const auto move = [&](float& running, double batch) {
       running =
           static_cast<float>((1 - momentum) * static_cast<double>(running) + momentum * batch);

@@ -232,19 +232,21 @@ class ConvKernel final : public Kernel {
       : op_(op),
         io_(io),
         product_(cpu,
-                 windows_of(io.in[0], io.out[0].shape, io.in[1].shape[2], op.stride, op.padding),
-                 forward_weights(io.in[1]), {io.out[0]}),
-        affine_(operand(io.in, 2) ? io.in[1].shape[0] : 0) {}
+                 windows_of(io.in[Conv2d::kX], io.out[Conv2d::kY].shape,
+                            io.in[Conv2d::kWeight].shape[2], op.stride, op.padding),
+                 forward_weights(io.in[Conv2d::kWeight]), {io.out[Conv2d::kY]}),
+        affine_(operand(io.in, Conv2d::kNormWeight) ? io.in[Conv2d::kWeight].shape[0] : 0) {}
 
   void launch() override {
     if (affine_.scale.empty()) return product_.run();
-    affine_.set(io_.in[2].f32(), io_.in[3].f32(), io_.in[4].f32(), io_.in[5].f32(), op_.eps);
-    const ChannelNormArgs norm{.y = floats(io_.out[0]),
-                               .skip = floats(operand(io_.in, 6)),
+    affine_.set(io_.in[Conv2d::kNormWeight].f32(), io_.in[Conv2d::kNormBias].f32(),
+                io_.in[Conv2d::kMean].f32(), io_.in[Conv2d::kVar].f32(), op_.eps);
+    const ChannelNormArgs norm{.y = floats(io_.out[Conv2d::kY]),
+                               .skip = floats(operand(io_.in, Conv2d::kSkip)),
                                .scale = affine_.scale.data(),
                                .shift = affine_.shift.data(),
                                .act = op_.act,
-                               .width = io_.in[1].shape[0]};
+                               .width = io_.in[Conv2d::kWeight].shape[0]};
     product_.run(&norm);
   }
 
@@ -418,8 +420,9 @@ class WeightGradient {
 class ConvBwdKernel final : public Kernel {
  public:
   ConvBwdKernel(CpuBackend& cpu, const Conv2dBwd& op, const Operands& io) {
-    const TensorView dy = io.in[0], x = io.in[1], w = io.in[2], dw = operand(io.out, 1);
-    if (io.out[0]) to_dx_ = input_gradients(cpu, op, dy, w, io.out[0]);
+    const TensorView dy = io.in[Conv2dBwd::kDy], x = io.in[Conv2dBwd::kX],
+                     w = io.in[Conv2dBwd::kWeight], dw = operand(io.out, Conv2dBwd::kDweight);
+    if (io.out[Conv2dBwd::kDx]) to_dx_ = input_gradients(cpu, op, dy, w, io.out[Conv2dBwd::kDx]);
     if (dw)
       to_dw_.emplace_back(cpu, windows_of(x, dy.shape, w.shape[2], op.stride, op.padding), dy, dw);
   }
@@ -436,19 +439,23 @@ class ConvBwdKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const Conv2d& op, const Operands& io) {
+  [[maybe_unused]] const auto& [stride, padding, eps, act] = op;
   return std::make_unique<ConvKernel>(cpu, op, io);
 }
 
 KernelPtr lower(CpuBackend& cpu, const Conv2dBwd& op, const Operands& io) {
-  if (io.in[2].shape[2] == 1 && op.padding == 0) return lower_pixels(cpu, op, io);
+  const auto& [stride, padding] = op;
+  if (io.in[Conv2dBwd::kWeight].shape[2] == 1 && padding == 0) return lower_pixels(cpu, op, io);
   return std::make_unique<ConvBwdKernel>(cpu, op, io);
 }
 
 KernelPtr lower(CpuBackend& cpu, const MaxPool& op, const Operands& io) {
-  const Windows windows = windows_of(io.in[0], io.out[0].shape, op.kernel, op.stride, op.padding);
+  const auto& [kernel, stride, padding] = op;
+  const Windows windows =
+      windows_of(io.in[MaxPool::kX], io.out[MaxPool::kY].shape, kernel, stride, padding);
   const Chunks chunks =
-      chunk_rows(io.out[0].shape.rows(), op.kernel * op.kernel * windows.channels);
-  return make_kernel([&cpu, windows, chunks, y = floats(io.out[0])] {
+      chunk_rows(io.out[MaxPool::kY].shape.rows(), kernel * kernel * windows.channels);
+  return make_kernel([&cpu, windows, chunks, y = floats(io.out[MaxPool::kY])] {
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
       cpu.simd().conv->max_pool(windows, y, first, last);
     });
@@ -456,11 +463,14 @@ KernelPtr lower(CpuBackend& cpu, const MaxPool& op, const Operands& io) {
 }
 
 KernelPtr lower(CpuBackend& cpu, const MaxPoolBwd& op, const Operands& io) {
-  const Windows windows = windows_of(io.in[1], io.in[0].shape, op.kernel, op.stride, op.padding);
+  const auto& [kernel, stride, padding] = op;
+  const Windows windows =
+      windows_of(io.in[MaxPoolBwd::kX], io.in[MaxPoolBwd::kDy].shape, kernel, stride, padding);
   const int64_t line = windows.width * windows.channels;
-  const Chunks chunks = chunk_rows(io.in[1].shape[0] * windows.height, op.kernel * line);
+  const Chunks chunks = chunk_rows(io.in[MaxPoolBwd::kX].shape[0] * windows.height, kernel * line);
   cpu.reserve_per_thread(static_cast<size_t>(line + 16) * kFloat);
-  return make_kernel([&cpu, windows, chunks, dy = floats(io.in[0]), dx = floats(io.out[0])] {
+  return make_kernel([&cpu, windows, chunks, dy = floats(io.in[MaxPoolBwd::kDy]),
+                      dx = floats(io.out[MaxPoolBwd::kDx])] {
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int thread) {
       cpu.simd().conv->max_pool_bwd(windows, dy, dx, first, last,
                                     reinterpret_cast<float*>(cpu.thread_scratch(thread)));

@@ -14,7 +14,8 @@ TensorView as_matrix(TensorView w) {
 KernelPtr lower_linear(CpuBackend& cpu, const TensorView& dy, const TensorView& x,
                        const TensorView& dx, const Operands& io) {
   return lower(cpu, LinearBwd{},
-               {{dy, x, as_matrix(io.in[2]), {}, {}}, {dx, as_matrix(operand(io.out, 1)), {}}});
+               {{dy, x, as_matrix(io.in[Conv2dBwd::kWeight]), {}, {}},
+                {dx, as_matrix(operand(io.out, Conv2dBwd::kDweight)), {}}});
 }
 
 // The same where windows are some pixels apart: those that they see are copied together, and their
@@ -24,14 +25,14 @@ class SparsePixelsKernel final : public Kernel {
   SparsePixelsKernel(CpuBackend& cpu, const Conv2dBwd& op, const Operands& io)
       : cpu_(cpu),
         stride_(op.stride),
-        seen_(io.in[0].shape),
-        x_(io.in[1]),
-        dx_(io.out[0]),
+        seen_(io.in[Conv2dBwd::kDy].shape),
+        x_(io.in[Conv2dBwd::kX]),
+        dx_(io.out[Conv2dBwd::kDx]),
         bytes_(static_cast<size_t>(x_.shape[3]) * size_of(x_.dtype)),
         near_x_(allocate_host(static_cast<size_t>(seen_.rows()) * bytes_)),
         near_dx_(allocate_host(dx_ ? near_x_.size() : 0)) {
     const Shape near{seen_[0], seen_[1], seen_[2], x_.shape[3]};
-    gradient_ = lower_linear(cpu, io.in[0], {near_x_.data(), near, x_.dtype},
+    gradient_ = lower_linear(cpu, io.in[Conv2dBwd::kDy], {near_x_.data(), near, x_.dtype},
                              dx_ ? TensorView{near_dx_.data(), near, dx_.dtype} : TensorView{}, io);
   }
 
@@ -78,8 +79,9 @@ class SparsePixelsKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower_pixels(CpuBackend& cpu, const Conv2dBwd& op, const Operands& io) {
-  if (op.stride != 1) return std::make_unique<SparsePixelsKernel>(cpu, op, io);
-  return lower_linear(cpu, io.in[0], io.in[1], io.out[0], io);
+  const auto& [stride, padding] = op;
+  if (stride != 1) return std::make_unique<SparsePixelsKernel>(cpu, op, io);
+  return lower_linear(cpu, io.in[Conv2dBwd::kDy], io.in[Conv2dBwd::kX], io.out[Conv2dBwd::kDx], io);
 }
 
 }  // namespace vitrum::cpu

@@ -2,12 +2,13 @@
 
 namespace vitrum::cpu {
 
-KernelPtr lower(CpuBackend& cpu, const Normalize&, const Operands& io) {
-  const Shape& s = io.in[0].shape;  // (B, C, H, W)
+KernelPtr lower(CpuBackend& cpu, const NoAttributes<Normalize>&, const Operands& io) {
+  const Shape& s = io.in[Normalize::kPixels].shape;  // (B, C, H, W)
   const int64_t channels = s[1], plane = s[2] * s[3];
   const Chunks chunks = chunk_rows(s[0] * channels, plane);
-  return make_kernel([&cpu, chunks, channels, plane, x = pixels(io.in[0]), y = floats(io.out[0]),
-                      scale = f32_only(io.in[1]), shift = f32_only(io.in[2])] {
+  return make_kernel([&cpu, chunks, channels, plane, x = pixels(io.in[Normalize::kPixels]),
+                      y = floats(io.out[Normalize::kY]), scale = f32_only(io.in[Normalize::kScale]),
+                      shift = f32_only(io.in[Normalize::kShift])] {
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
       for (int64_t p = first; p < last; ++p)
         cpu.simd().embed->normalize(x, y, scale[p % channels], shift[p % channels], p * plane,
@@ -59,11 +60,11 @@ KernelPtr for_planes(CpuBackend& cpu, const Shape& s, const Each& each) {
 
 }  // namespace
 
-KernelPtr lower(CpuBackend& cpu, const Mix&, const Operands& io) {
-  const Shape& s = io.in[0].shape;  // (B, C, H, W)
-  const MixArgs args{.x = static_cast<const uint8_t*>(io.in[0].data),
-                     .mix = f32_only(io.in[1]),
-                     .y = f32_only(io.out[0]),
+KernelPtr lower(CpuBackend& cpu, const NoAttributes<Mix>&, const Operands& io) {
+  const Shape& s = io.in[Mix::kPixels].shape;  // (B, C, H, W)
+  const MixArgs args{.x = static_cast<const uint8_t*>(io.in[Mix::kPixels].data),
+                     .mix = f32_only(io.in[Mix::kMix]),
+                     .y = f32_only(io.out[Mix::kY]),
                      .channels = s[1],
                      .height = s[2],
                      .width = s[3]};
@@ -124,12 +125,12 @@ void take_plane(const TakeArgs& a, int64_t plane) {
 
 }  // namespace
 
-KernelPtr lower(CpuBackend& cpu, const TakeImages&, const Operands& io) {
-  const Shape& s = io.out[0].shape;  // (B, C, H, W)
-  const TakeArgs args{.images = io.in[0].u8(),
-                      .rows = static_cast<const ImageRow*>(io.in[1].data),
-                      .noise = operand(io.in, 2).u8(),
-                      .out = io.out[0].u8(),
+KernelPtr lower(CpuBackend& cpu, const NoAttributes<TakeImages>&, const Operands& io) {
+  const Shape& s = io.out[TakeImages::kY].shape;  // (B, C, H, W)
+  const TakeArgs args{.images = io.in[TakeImages::kImages].u8(),
+                      .rows = static_cast<const ImageRow*>(io.in[TakeImages::kRows].data),
+                      .noise = operand(io.in, TakeImages::kNoise).u8(),
+                      .out = io.out[TakeImages::kY].u8(),
                       .channels = s[1],
                       .height = s[2],
                       .width = s[3]};
@@ -137,19 +138,20 @@ KernelPtr lower(CpuBackend& cpu, const TakeImages&, const Operands& io) {
 }
 
 KernelPtr lower(CpuBackend& cpu, const Patchify& op, const Operands& io) {
-  const Shape& s = io.in[0].shape;
-  const PatchifyArgs args{.image = pixels(io.in[0]),
-                          .y = floats(io.out[0]),
-                          .scale = f32_only(operand(io.in, 1)),
-                          .shift = f32_only(operand(io.in, 2)),
+  const auto& [patch_h, patch_w, order] = op;
+  const Shape& s = io.in[Patchify::kImage].shape;
+  const PatchifyArgs args{.image = pixels(io.in[Patchify::kImage]),
+                          .y = floats(io.out[Patchify::kY]),
+                          .scale = f32_only(operand(io.in, Patchify::kScale)),
+                          .shift = f32_only(operand(io.in, Patchify::kShift)),
                           .channels = s[1],
                           .height = s[2],
                           .width = s[3],
-                          .patch_h = op.patch_h,
-                          .patch_w = op.patch_w,
-                          .order = op.order};
+                          .patch_h = patch_h,
+                          .patch_w = patch_w,
+                          .order = order};
   cpu.reserve_per_thread(static_cast<size_t>(args.width) * sizeof(float));
-  const Chunks chunks = chunk_rows(s[0] * s[2] / op.patch_h, s[1] * op.patch_h * s[3]);
+  const Chunks chunks = chunk_rows(s[0] * s[2] / patch_h, s[1] * patch_h * s[3]);
   return make_kernel([&cpu, args, chunks] {
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int thread) {
       cpu.simd().embed->patchify(args, first, last,
@@ -158,14 +160,14 @@ KernelPtr lower(CpuBackend& cpu, const Patchify& op, const Operands& io) {
   });
 }
 
-KernelPtr lower(CpuBackend& cpu, const Tokens&, const Operands& io) {
-  const int64_t tokens = io.out[0].shape[1], width = io.out[0].shape[2],
-                patches = io.in[0].shape[1];
+KernelPtr lower(CpuBackend& cpu, const NoAttributes<Tokens>&, const Operands& io) {
+  const int64_t tokens = io.out[Tokens::kY].shape[1], width = io.out[Tokens::kY].shape[2],
+                patches = io.in[Tokens::kX].shape[1];
   std::vector<Array> prefix;
-  for (size_t i = 2; i < io.in.size(); ++i) prefix.push_back(floats(io.in[i]));
-  const Chunks chunks = chunk_rows(io.out[0].shape[0] * tokens, width);
-  return make_kernel([&cpu, chunks, tokens, width, patches, prefix, x = floats(io.in[0]),
-                      pos = f32_only(io.in[1]), y = floats(io.out[0])] {
+  for (size_t i = Tokens::kPrefix; i < io.in.size(); ++i) prefix.push_back(floats(io.in[i]));
+  const Chunks chunks = chunk_rows(io.out[Tokens::kY].shape[0] * tokens, width);
+  return make_kernel([&cpu, chunks, tokens, width, patches, prefix, x = floats(io.in[Tokens::kX]),
+                      pos = f32_only(io.in[Tokens::kPos]), y = floats(io.out[Tokens::kY])] {
     const int64_t extra = tokens - patches;
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
       for (int64_t r = first; r < last; ++r) {
@@ -181,14 +183,15 @@ KernelPtr lower(CpuBackend& cpu, const Tokens&, const Operands& io) {
 }
 
 // One token at a time over all images, so that its gradients are summed in the order of the images.
-KernelPtr lower(CpuBackend& cpu, const TokensBwd&, const Operands& io) {
-  const Shape& s = io.in[0].shape;  // (B, T, C)
+KernelPtr lower(CpuBackend& cpu, const NoAttributes<TokensBwd>&, const Operands& io) {
+  const Shape& s = io.in[TokensBwd::kDy].shape;  // (B, T, C)
   std::vector<float*> dprefix;
-  for (size_t i = 2; i < io.out.size(); ++i) dprefix.push_back(f32_only(io.out[i]));
+  for (size_t i = TokensBwd::kDprefix; i < io.out.size(); ++i)
+    dprefix.push_back(f32_only(io.out[i]));
   const Chunks chunks = chunk_rows(s[1], s[0] * s[2]);
   return make_kernel([&cpu, chunks, dprefix, images = s[0], tokens = s[1], width = s[2],
-                      dy = floats(io.in[0]), dx = floats(io.out[0]),
-                      dpos = f32_only(operand(io.out, 1))] {
+                      dy = floats(io.in[TokensBwd::kDy]), dx = floats(io.out[TokensBwd::kDx]),
+                      dpos = f32_only(operand(io.out, TokensBwd::kDpos))] {
     const EmbedKernels& k = *cpu.simd().embed;
     const auto extra = static_cast<int64_t>(dprefix.size());
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
@@ -208,28 +211,30 @@ KernelPtr lower(CpuBackend& cpu, const TokensBwd&, const Operands& io) {
 static Shape as_tokens(const Shape& s) { return {s[0], s.rows() / s[0], s[-1]}; }
 
 KernelPtr lower(CpuBackend& cpu, const Pool& op, const Operands& io) {
-  const Shape s = as_tokens(io.in[0].shape);
-  const Chunks chunks = chunk_rows(s[0], op.count * s[2]);
-  return make_kernel(
-      [&cpu, chunks, op, tokens = s[1], width = s[2], x = floats(io.in[0]), y = floats(io.out[0])] {
-        for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
-          for (int64_t b = first; b < last; ++b)
-            cpu.simd().embed->mean_rows(x, (b * tokens + op.first) * width, op.count, width,
-                                        static_cast<float>(op.count), y, b * width, width);
-        });
-      });
+  const auto& [first, count] = op;
+  const Shape s = as_tokens(io.in[Pool::kX].shape);
+  const Chunks chunks = chunk_rows(s[0], count * s[2]);
+  return make_kernel([&cpu, chunks, from = first, count = count, tokens = s[1], width = s[2],
+                      x = floats(io.in[Pool::kX]), y = floats(io.out[Pool::kY])] {
+    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+      for (int64_t b = first; b < last; ++b)
+        cpu.simd().embed->mean_rows(x, (b * tokens + from) * width, count, width,
+                                    static_cast<float>(count), y, b * width, width);
+    });
+  });
 }
 
 KernelPtr lower(CpuBackend& cpu, const PoolBwd& op, const Operands& io) {
-  const Shape s = as_tokens(io.out[0].shape);
+  const auto& [first, count] = op;
+  const Shape s = as_tokens(io.out[PoolBwd::kDx].shape);
   const Chunks chunks = chunk_rows(s[0] * s[1], s[2]);
-  return make_kernel([&cpu, chunks, op, tokens = s[1], width = s[2], dy = floats(io.in[0]),
-                      dx = floats(io.out[0])] {
+  return make_kernel([&cpu, chunks, from = first, count = count, tokens = s[1], width = s[2],
+                      dy = floats(io.in[PoolBwd::kDy]), dx = floats(io.out[PoolBwd::kDx])] {
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
       for (int64_t r = first; r < last; ++r) {
         const int64_t b = r / tokens, t = r % tokens;
-        if (t >= op.first && t < op.first + op.count)
-          cpu.simd().embed->divide_row(dy, b * width, static_cast<float>(op.count), dx, r * width,
+        if (t >= from && t < from + count)
+          cpu.simd().embed->divide_row(dy, b * width, static_cast<float>(count), dx, r * width,
                                        width);
         else
           cpu.simd().elementwise->scale(dx, dx, 0, r * width, (r + 1) * width);

@@ -44,11 +44,14 @@ KernelPtr over_images(CpuBackend& cpu, const Choice& choice, const Shape& s, con
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const KeepTokens& op, const Operands& io) {
-  const Choice choice{op.prefix, io.in[0].shape[1], io.out[0].shape[1], op.site};
+  const auto& [prefix, site] = op;
+  const Choice choice{prefix, io.in[KeepTokens::kX].shape[1], io.out[KeepTokens::kY].shape[1],
+                      site};
   return over_images(
-      cpu, choice, io.in[0].shape,
-      [&cpu, choice, width = io.in[0].shape[2], rng = io.in[1], x = floats(io.in[0]),
-       y = floats(io.out[0])](int64_t b, int thread) {
+      cpu, choice, io.in[KeepTokens::kX].shape,
+      [&cpu, choice, width = io.in[KeepTokens::kX].shape[2], rng = io.in[KeepTokens::kRng],
+       x = floats(io.in[KeepTokens::kX]),
+       y = floats(io.out[KeepTokens::kY])](int64_t b, int thread) {
         int64_t from = b * choice.tokens, to = b * choice.kept;
         choose(choice, random_state(rng), b, cpu.thread_scratch(thread), [&](int64_t t, bool kept) {
           if (!kept) return;
@@ -58,11 +61,14 @@ KernelPtr lower(CpuBackend& cpu, const KeepTokens& op, const Operands& io) {
 }
 
 KernelPtr lower(CpuBackend& cpu, const KeepTokensBwd& op, const Operands& io) {
-  const Choice choice{op.prefix, io.out[0].shape[1], io.in[0].shape[1], op.site};
+  const auto& [prefix, site] = op;
+  const Choice choice{prefix, io.out[KeepTokensBwd::kDx].shape[1],
+                      io.in[KeepTokensBwd::kDy].shape[1], site};
   return over_images(
-      cpu, choice, io.out[0].shape,
-      [&cpu, choice, width = io.out[0].shape[2], rng = io.in[1], dy = floats(io.in[0]),
-       dx = floats(io.out[0])](int64_t b, int thread) {
+      cpu, choice, io.out[KeepTokensBwd::kDx].shape,
+      [&cpu, choice, width = io.out[KeepTokensBwd::kDx].shape[2], rng = io.in[KeepTokensBwd::kRng],
+       dy = floats(io.in[KeepTokensBwd::kDy]),
+       dx = floats(io.out[KeepTokensBwd::kDx])](int64_t b, int thread) {
         int64_t from = b * choice.kept;
         choose(choice, random_state(rng), b, cpu.thread_scratch(thread), [&](int64_t t, bool kept) {
           const int64_t to = (b * choice.tokens + t) * width;

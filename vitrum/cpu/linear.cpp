@@ -104,9 +104,10 @@ class LinearKernel final : public LinearForward {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const Linear& op, const Operands& io) {
-  const TensorView& w = io.in[1];
+  [[maybe_unused]] const auto& [act, drop, site] = op;
+  const TensorView& w = io.in[Linear::kWeight];
   const bool narrow = w.dtype == DType::kBF16 || (io.packed && io.packed->allows(w.data));
-  if (narrow && takes_tiles(cpu, {io.in[0]})) return lower_tiles(cpu, op, io);
+  if (narrow && takes_tiles(cpu, {io.in[Linear::kX]})) return lower_tiles(cpu, op, io);
   if (has_few_rows(io)) return lower_few_rows(cpu, op, io);
   return std::make_unique<LinearKernel>(cpu, op, io);
 }

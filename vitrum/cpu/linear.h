@@ -13,13 +13,13 @@ class LinearForward : public Kernel {
  protected:
   LinearForward(CpuBackend& cpu, const Linear& op, const Operands& io)
       : cpu_(cpu),
-        x_(io.in[0]),
-        w_(io.in[1]),
-        y_(io.out[0]),
-        saved_(operand(io.out, 1)),
+        x_(io.in[Linear::kX]),
+        w_(io.in[Linear::kWeight]),
+        y_(io.out[Linear::kY]),
+        saved_(operand(io.out, Linear::kSaved)),
         op_(op),
-        bias_(io.in[2]),
-        rng_(io.in[3]),
+        bias_(io.in[Linear::kBias]),
+        rng_(io.in[Linear::kRng]),
         wide_bias_(bias_.dtype == DType::kBF16 ? static_cast<size_t>(bias_.shape.numel()) : 0) {}
 
   // What follows the product in this launch.

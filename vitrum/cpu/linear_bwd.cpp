@@ -10,7 +10,7 @@ class LinearBwdKernel final : public Kernel {
  public:
   LinearBwdKernel(CpuBackend& cpu, const LinearBwd& op, const Operands& io)
       : cpu_(cpu), slope_(op, io), layer_(cpu, io), late_(!slope_.direct && layer_.packs_dpre()) {
-    const int64_t m = io.in[0].shape.rows();
+    const int64_t m = io.in[LinearBwd::kDy].shape.rows();
     const bool at_once = slope_.direct && layer_.reads_once();
     chunks_ = {m, at_once ? m : rows_per_chunk(m, layer_.n(), layer_.k())};
     dpre_at_ = layer_.place(0, chunks_.size, slots());
@@ -106,7 +106,10 @@ void LinearBwdKernel::launch() {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const LinearBwd& op, const Operands& io) {
-  if (takes_tiles(cpu, {io.in[0], io.in[1], io.in[2], io.in[3] ? io.in[3] : io.in[0]}))
+  [[maybe_unused]] const auto& [act, drop, site] = op;
+  if (takes_tiles(cpu,
+                  {io.in[LinearBwd::kDy], io.in[LinearBwd::kX], io.in[LinearBwd::kWeight],
+                   io.in[LinearBwd::kSaved] ? io.in[LinearBwd::kSaved] : io.in[LinearBwd::kDy]}))
     return lower_tiles(cpu, op, io);
   return std::make_unique<LinearBwdKernel>(cpu, op, io);
 }

@@ -14,9 +14,9 @@ struct Slope {
 
   Slope(const LinearBwd& op_, const Operands& io)
       : op(op_),
-        dy(io.in[0]),
-        saved(io.in[3]),
-        rng(io.in[4]),
+        dy(io.in[LinearBwd::kDy]),
+        saved(io.in[LinearBwd::kSaved]),
+        rng(io.in[LinearBwd::kRng]),
         direct(op.act == Act::kNone && op.drop == 0 && dy.dtype == DType::kF32) {}
   LinearGradArgs args(int64_t width) {
     if (op.drop > 0) site = drop_site(random_state(rng), op.drop, op.site);

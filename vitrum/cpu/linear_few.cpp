@@ -55,11 +55,13 @@ class FewRowsKernel final : public LinearForward {
 }  // namespace
 
 bool has_few_rows(const Operands& io) {
-  const int64_t rows = io.in[0].shape.rows(), n = io.in[1].shape[0], k = io.in[1].shape[1];
+  const int64_t rows = io.in[Linear::kX].shape.rows(), n = io.in[Linear::kWeight].shape[0],
+                k = io.in[Linear::kWeight].shape[1];
   return rows * (n + k) < n * k;
 }
 
 KernelPtr lower_few_rows(CpuBackend& cpu, const Linear& op, const Operands& io) {
+  [[maybe_unused]] const auto& [act, drop, site] = op;
   return std::make_unique<FewRowsKernel>(cpu, op, io);
 }
 

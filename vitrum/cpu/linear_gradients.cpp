@@ -20,11 +20,11 @@ Chunks blocks_for(int64_t total, int64_t others, int64_t most, int64_t least) {
 
 LayerGradients::LayerGradients(CpuBackend& cpu, const Operands& io)
     : cpu_(cpu),
-      x_(io.in[1]),
-      w_(io.in[2]),
-      dx_(io.out[0]),
-      dw_(io.out[1]),
-      dbias_(io.out[2]),
+      x_(io.in[LinearBwd::kX]),
+      w_(io.in[LinearBwd::kWeight]),
+      dx_(io.out[LinearBwd::kDx]),
+      dw_(io.out[LinearBwd::kDweight]),
+      dbias_(io.out[LinearBwd::kDbias]),
       n_(w_.shape[0]),
       k_(w_.shape[1]),
       packed_w_{n_, k_},

@@ -16,12 +16,12 @@ struct Layer {
 
   Layer(const Linear& op_, const Operands& io)
       : op(op_),
-        x(io.in[0]),
-        w(io.in[1]),
-        bias(io.in[2]),
-        rng(io.in[3]),
-        y(io.out[0]),
-        saved(operand(io.out, 1)),
+        x(io.in[Linear::kX]),
+        w(io.in[Linear::kWeight]),
+        bias(io.in[Linear::kBias]),
+        rng(io.in[Linear::kRng]),
+        y(io.out[Linear::kY]),
+        saved(operand(io.out, Linear::kSaved)),
         packed{w.shape[1], w.shape[0]} {}
   LinearEpilogueArgs epilogue() {
     if (op.drop > 0) site = drop_site(random_state(rng), op.drop, op.site);
@@ -125,25 +125,45 @@ constexpr int64_t kMostWeights = 1 << 18;
 // Wider gradients are better packed once for all panels of dw than read in place by each.
 constexpr int64_t kNarrow = 128;
 
+bool near(const Shape& w1, const Shape& w2) {
+  return std::max(w1.numel(), w2.numel()) <= kMostWeights;
+}
+
+bool joins(const Linear& first, const Operands& of_first, const Linear& second,
+           const Operands& of_second) {
+  [[maybe_unused]] const auto& [act1, drop1, site1] = first;
+  const auto& [act2, drop2, site2] = second;
+  return near(of_first.in[Linear::kWeight].shape, of_second.in[Linear::kWeight].shape) &&
+         act2 == Act::kNone && of_first.in[Linear::kX].shape.rows() > kFewRows &&
+         !has_few_rows(of_first) && !has_few_rows(of_second);
+}
+
+bool joins(const LinearBwd& first, const Operands& of_first, const LinearBwd& second,
+           const Operands& of_second) {
+  const auto& [act1, drop1, site1] = first;
+  [[maybe_unused]] const auto& [act2, drop2, site2] = second;
+  const Shape &w1 = of_first.in[LinearBwd::kWeight].shape,
+              &w2 = of_second.in[LinearBwd::kWeight].shape;
+  return near(w1, w2) && act1 == Act::kNone && std::max(w1[0], w2[1]) <= kNarrow;
+}
+
+// Whether both nodes are of this kind, the second read what the first computes, and they go
+// together.
+template <class Layer>
+bool joins(const ChainNode& first, const ChainNode& second, size_t result, size_t operand) {
+  const auto *one = std::get_if<Layer>(first.op), *two = std::get_if<Layer>(second.op);
+  return one && two && second.result == result && second.operand == operand && all_f32(first.io) &&
+         all_f32(second.io) && joins(*one, first.io, *two, second.io);
+}
+
 }  // namespace
 
 size_t CpuBackend::joins(std::span<const ChainNode> chain) const {
-  if (chain.size() < 2 || chain[1].operand != 0 || chain[1].result != 0) return 1;
-  const Op &first = *chain[0].op, &second = *chain[1].op;
-  const Operands &of_first = chain[0].io, &of_second = chain[1].io;
-  const bool forward =
-                 std::holds_alternative<Linear>(first) && std::holds_alternative<Linear>(second),
-             backward = std::holds_alternative<LinearBwd>(first) &&
-                        std::holds_alternative<LinearBwd>(second);
-  if ((!forward && !backward) || !all_f32(of_first) || !all_f32(of_second)) return 1;
-  const auto w = [&](const Operands& io) { return io.in[forward ? 1 : 2].shape; };
-  if (std::max(w(of_first).numel(), w(of_second).numel()) > kMostWeights) return 1;
-  const bool joined = backward ? std::get<LinearBwd>(first).act == Act::kNone && chain[1].only &&
-                                     std::max(w(of_first)[0], w(of_second)[1]) <= kNarrow
-                               : std::get<Linear>(second).act == Act::kNone &&
-                                     of_first.in[0].shape.rows() > kFewRows &&
-                                     !has_few_rows(of_first) && !has_few_rows(of_second);
-  return joined ? 2 : 1;
+  if (chain.size() < 2) return 1;
+  const bool forward = cpu::joins<Linear>(chain[0], chain[1], Linear::kY, Linear::kX),
+             backward = chain[1].only &&
+                        cpu::joins<LinearBwd>(chain[0], chain[1], LinearBwd::kDx, LinearBwd::kDy);
+  return forward || backward ? 2 : 1;
 }
 
 KernelPtr CpuBackend::lower_joined(std::span<const ChainNode> joined) {

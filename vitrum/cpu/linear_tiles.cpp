@@ -129,14 +129,14 @@ class TiledLinearBwd final : public Kernel {
   TiledLinearBwd(CpuBackend& cpu, const LinearBwd& op, const Operands& io)
       : cpu_(cpu),
         op_(op),
-        dy_(io.in[0]),
-        x_(io.in[1]),
-        w_(io.in[2]),
-        saved_(io.in[3]),
-        rng_(io.in[4]),
-        dx_(io.out[0]),
-        dw_(io.out[1]),
-        dbias_(io.out[2]),
+        dy_(io.in[LinearBwd::kDy]),
+        x_(io.in[LinearBwd::kX]),
+        w_(io.in[LinearBwd::kWeight]),
+        saved_(io.in[LinearBwd::kSaved]),
+        rng_(io.in[LinearBwd::kRng]),
+        dx_(io.out[LinearBwd::kDx]),
+        dw_(io.out[LinearBwd::kDweight]),
+        dbias_(io.out[LinearBwd::kDbias]),
         n_(w_.shape[0]),
         k_(w_.shape[1]),
         chunks_{dy_.shape.rows(), rows_per_chunk(dy_.shape.rows(), n_, k_)},
@@ -277,9 +277,11 @@ class TiledLinearBwd final : public Kernel {
 }  // namespace
 
 KernelPtr lower_tiles(CpuBackend& cpu, const Linear& op, const Operands& io) {
+  [[maybe_unused]] const auto& [act, drop, site] = op;
   return std::make_unique<TiledLinear>(cpu, op, io);
 }
 KernelPtr lower_tiles(CpuBackend& cpu, const LinearBwd& op, const Operands& io) {
+  [[maybe_unused]] const auto& [act, drop, site] = op;
   return std::make_unique<TiledLinearBwd>(cpu, op, io);
 }
 

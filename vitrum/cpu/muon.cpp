@@ -23,11 +23,12 @@ void transpose(CpuBackend& cpu, const float* from, int64_t rows, int64_t columns
 class OrthogonalizeKernel final : public Kernel {
  public:
   OrthogonalizeKernel(CpuBackend& cpu, const Orthogonalize& op, const Operands& io)
-      : cpu_(cpu), matrices_(op.matrices), clip_(f32_only(operand(io.in, 0))) {
+      : cpu_(cpu), matrices_(op.matrices), clip_(f32_only(operand(io.in, Orthogonalize::kClip))) {
     args_.nesterov = op.nesterov;
     args_.beta1 = static_cast<float>(op.momentum);
     args_.rest1 = static_cast<float>(1 - op.momentum);
-    args_.gradient = f32_only(io.out[0]), args_.first = f32_only(io.out[1]);
+    args_.gradient = f32_only(io.out[Orthogonalize::kGradients]),
+    args_.first = f32_only(io.out[Orthogonalize::kMomentum]);
     for (const MatrixSegment& m : matrices_) {
       const int64_t small = std::min(m.rows, m.columns), large = std::max(m.rows, m.columns);
       square_ = std::max(square_, small * small), whole_ = std::max(whole_, small * large);
@@ -125,6 +126,7 @@ class OrthogonalizeKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const Orthogonalize& op, const Operands& io) {
+  [[maybe_unused]] const auto& [momentum, nesterov, bf16, matrices] = op;
   return std::make_unique<OrthogonalizeKernel>(cpu, op, io);
 }
 

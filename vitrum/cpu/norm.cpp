@@ -19,47 +19,52 @@ KernelPtr forward(CpuBackend& cpu, const LayerNormArgs& args, int64_t rows) {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const LayerNorm& op, const Operands& io) {
-  const TensorView mean = operand(io.out, 1), rstd = operand(io.out, 2);
-  const LayerNormArgs args{.a = floats(io.in[0]),
+  const auto& [eps] = op;
+  const TensorView mean = operand(io.out, LayerNorm::kMean),
+                   rstd = operand(io.out, LayerNorm::kRstd);
+  const LayerNormArgs args{.a = floats(io.in[LayerNorm::kX]),
                            .b = {},
                            .sum = {},
-                           .y = floats(io.out[0]),
-                           .w = f32_only(io.in[1]),
-                           .bias = f32_only(operand(io.in, 2)),
+                           .y = floats(io.out[LayerNorm::kY]),
+                           .w = f32_only(io.in[LayerNorm::kWeight]),
+                           .bias = f32_only(operand(io.in, LayerNorm::kBias)),
                            .mean = f32_only(mean),
                            .rstd = f32_only(rstd),
-                           .width = io.in[0].shape[-1],
-                           .eps = op.eps};
-  return forward(cpu, args, io.in[0].shape.rows());
+                           .width = io.in[LayerNorm::kX].shape[-1],
+                           .eps = eps};
+  return forward(cpu, args, io.in[LayerNorm::kX].shape.rows());
 }
 
 KernelPtr lower(CpuBackend& cpu, const AddLayerNorm& op, const Operands& io) {
-  const TensorView mean = operand(io.out, 2), rstd = operand(io.out, 3);
-  const LayerNormArgs args{.a = floats(io.in[0]),
-                           .b = floats(io.in[1]),
-                           .sum = floats(io.out[0]),
-                           .y = floats(operand(io.out, 1)),
-                           .w = f32_only(io.in[2]),
-                           .bias = f32_only(operand(io.in, 3)),
+  const auto& [eps] = op;
+  const TensorView mean = operand(io.out, AddLayerNorm::kMean),
+                   rstd = operand(io.out, AddLayerNorm::kRstd);
+  const LayerNormArgs args{.a = floats(io.in[AddLayerNorm::kA]),
+                           .b = floats(io.in[AddLayerNorm::kB]),
+                           .sum = floats(io.out[AddLayerNorm::kSum]),
+                           .y = floats(operand(io.out, AddLayerNorm::kY)),
+                           .w = f32_only(io.in[AddLayerNorm::kWeight]),
+                           .bias = f32_only(operand(io.in, AddLayerNorm::kBias)),
                            .mean = f32_only(mean),
                            .rstd = f32_only(rstd),
-                           .width = io.in[0].shape[-1],
-                           .eps = op.eps};
-  return forward(cpu, args, io.in[0].shape.rows());
+                           .width = io.in[AddLayerNorm::kA].shape[-1],
+                           .eps = eps};
+  return forward(cpu, args, io.in[AddLayerNorm::kA].shape.rows());
 }
 
 // Each chunk of rows sums its own dw and dbias, one after the other in shared scratch.
-KernelPtr lower(CpuBackend& cpu, const LayerNormBwd&, const Operands& io) {
-  const LayerNormBwdArgs args{.dy = floats(io.in[0]),
-                              .x = floats(io.in[1]),
-                              .dskip = floats(operand(io.in, 5)),
-                              .dx = floats(io.out[0]),
-                              .w = f32_only(io.in[2]),
-                              .mean = f32_only(io.in[3]),
-                              .rstd = f32_only(io.in[4]),
-                              .width = io.in[0].shape[-1]};
-  float *dw = f32_only(operand(io.out, 1)), *dbias = f32_only(operand(io.out, 2));
-  const Chunks chunks = chunk_rows(io.in[0].shape.rows(), args.width, /*most=*/32);
+KernelPtr lower(CpuBackend& cpu, const NoAttributes<LayerNormBwd>&, const Operands& io) {
+  const LayerNormBwdArgs args{.dy = floats(io.in[LayerNormBwd::kDy]),
+                              .x = floats(io.in[LayerNormBwd::kX]),
+                              .dskip = floats(operand(io.in, LayerNormBwd::kDskip)),
+                              .dx = floats(io.out[LayerNormBwd::kDx]),
+                              .w = f32_only(io.in[LayerNormBwd::kWeight]),
+                              .mean = f32_only(io.in[LayerNormBwd::kMean]),
+                              .rstd = f32_only(io.in[LayerNormBwd::kRstd]),
+                              .width = io.in[LayerNormBwd::kDy].shape[-1]};
+  float *dw = f32_only(operand(io.out, LayerNormBwd::kDweight)),
+        *dbias = f32_only(operand(io.out, LayerNormBwd::kDbias));
+  const Chunks chunks = chunk_rows(io.in[LayerNormBwd::kDy].shape.rows(), args.width, /*most=*/32);
   if (dw || dbias)
     cpu.reserve_shared(static_cast<size_t>(chunks.count() * 2 * args.width) * sizeof(float));
   return make_kernel([&cpu, args, dw, dbias, chunks] {

@@ -64,9 +64,12 @@ OptimizerArgs arguments(const OptimizerStep& op, const Operands& io) {
   args.beta1 = static_cast<float>(op.beta1), args.rest1 = rest(op.beta1);
   args.beta2 = static_cast<float>(op.beta2), args.rest2 = rest(op.beta2);
   args.eps = op.eps;
-  args.gradient = f32_only(io.out[0]), args.param = f32_only(io.out[1]);
-  args.first = f32_only(operand(io.out, 2)), args.second = f32_only(operand(io.out, 3));
-  args.ema = f32_only(operand(io.out, 4)), args.compute = operand(io.out, 5).bf16();
+  args.gradient = f32_only(io.out[OptimizerStep::kGradients]),
+  args.param = f32_only(io.out[OptimizerStep::kParameters]);
+  args.first = f32_only(operand(io.out, OptimizerStep::kMoment1)),
+  args.second = f32_only(operand(io.out, OptimizerStep::kMoment2));
+  args.ema = f32_only(operand(io.out, OptimizerStep::kEma)),
+  args.compute = operand(io.out, OptimizerStep::kCopy).bf16();
   return args;
 }
 
@@ -90,8 +93,8 @@ class StepKernel final : public Kernel {
         segments_(op.segments),
         ranges_(op.segments),
         args_(arguments(op, io)),
-        hyper_(f32_only(io.in[0])),
-        clip_(f32_only(operand(io.in, 1))) {
+        hyper_(f32_only(io.in[OptimizerStep::kHyper])),
+        clip_(f32_only(operand(io.in, OptimizerStep::kClip))) {
     if (op.kind == OptimizerKind::kLamb)
       cpu.reserve_shared(ranges_.size() * 2 * sizeof(double) + segments_.size() * sizeof(float));
   }
@@ -132,10 +135,12 @@ class StepKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const ClipScale& op, const Operands& io) {
-  const Chunks chunks = chunk_rows(io.in[0].shape.numel(), 1, /*most=*/512);
+  const auto& [max_norm] = op;
+  const Chunks chunks = chunk_rows(io.in[ClipScale::kGradients].shape.numel(), 1, /*most=*/512);
   cpu.reserve_shared(static_cast<size_t>(chunks.count()) * sizeof(double));
-  return make_kernel([&cpu, chunks, max_norm = static_cast<double>(op.max_norm),
-                      x = f32_only(io.in[0]), y = f32_only(io.out[0])] {
+  return make_kernel([&cpu, chunks, max_norm = static_cast<double>(max_norm),
+                      x = f32_only(io.in[ClipScale::kGradients]),
+                      y = f32_only(io.out[ClipScale::kNorms])] {
     auto* squares = reinterpret_cast<double*>(cpu.shared_scratch());
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t chunk, int) {
       squares[chunk] = cpu.simd().optimizer->sum_squares(x + first, last - first);
@@ -149,15 +154,18 @@ KernelPtr lower(CpuBackend& cpu, const ClipScale& op, const Operands& io) {
 }
 
 KernelPtr lower(CpuBackend& cpu, const OptimizerStep& op, const Operands& io) {
+  [[maybe_unused]] const auto& [kind, beta1, beta2, eps, nesterov, segments] = op;
   return std::make_unique<StepKernel>(cpu, op, io);
 }
 
 KernelPtr lower(CpuBackend& cpu, const Perturb& op, const Operands& io) {
+  const auto& [rho, segments] = op;
   OptimizerArgs args{};
-  args.gradient = f32_only(io.out[0]), args.param = f32_only(io.out[1]);
-  args.compute = operand(io.out, 2).bf16();
-  return make_kernel([&cpu, args, ranges = Ranges(op.segments), norms = f32_only(io.in[0]),
-                      rho = static_cast<double>(op.rho)] {
+  args.gradient = f32_only(io.out[Perturb::kGradients]),
+  args.param = f32_only(io.out[Perturb::kParameters]);
+  args.compute = operand(io.out, Perturb::kCopy).bf16();
+  return make_kernel([&cpu, args, ranges = Ranges(segments),
+                      norms = f32_only(io.in[Perturb::kNorms]), rho = static_cast<double>(rho)] {
     const auto scale = static_cast<float>(rho / (static_cast<double>(norms[0]) + 1e-12));
     ranges.run(cpu, [&](size_t i) {
       cpu.simd().optimizer->perturb(args, scale, ranges[i].first, ranges[i].last);
@@ -165,17 +173,17 @@ KernelPtr lower(CpuBackend& cpu, const Perturb& op, const Operands& io) {
   });
 }
 
-KernelPtr lower(CpuBackend& cpu, const Copy&, const Operands& io) {
-  if (io.in[0].dtype != io.out[0].dtype)
-    return make_kernel([&cpu, x = floats(io.in[0]), y = floats(io.out[0]),
-                        chunks = chunk_rows(io.in[0].shape.numel(), 1)] {
+KernelPtr lower(CpuBackend& cpu, const NoAttributes<Copy>&, const Operands& io) {
+  if (io.in[Copy::kX].dtype != io.out[Copy::kY].dtype)
+    return make_kernel([&cpu, x = floats(io.in[Copy::kX]), y = floats(io.out[Copy::kY]),
+                        chunks = chunk_rows(io.in[Copy::kX].shape.numel(), 1)] {
       for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
         cpu.simd().elementwise->convert(x, y, first, last);
       });
     });
-  const Chunks chunks = chunk_rows(static_cast<int64_t>(io.in[0].bytes()), 1);
-  return make_kernel([&cpu, chunks, x = static_cast<const std::byte*>(io.in[0].data),
-                      y = static_cast<std::byte*>(io.out[0].data)] {
+  const Chunks chunks = chunk_rows(static_cast<int64_t>(io.in[Copy::kX].bytes()), 1);
+  return make_kernel([&cpu, chunks, x = static_cast<const std::byte*>(io.in[Copy::kX].data),
+                      y = static_cast<std::byte*>(io.out[Copy::kY].data)] {
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
       std::memcpy(y + first, x + first, static_cast<size_t>(last - first));
     });

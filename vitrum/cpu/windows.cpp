@@ -36,49 +36,59 @@ std::vector<Run> runs_of(const std::vector<int32_t>& from) {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const RelativeBias& op, const Operands& io) {
-  const int64_t heads = io.out[0].shape[0], square = io.out[0].shape[1] * io.out[0].shape[2];
-  return make_kernel(
-      [&cpu, op, heads, square, table = f32_only(io.in[0]), bias = f32_only(io.out[0])] {
-        cpu.pool().run(heads, [&](int64_t head, int) {
-          for_lines(op.window_h, op.window_w, [&](int64_t pair, int64_t row) {
-            for (int64_t x = 0; x < op.window_w; ++x)
-              bias[head * square + pair + x] = table[(row - x) * heads + head];
-          });
-        });
+  const auto& [window_h, window_w] = op;
+  const int64_t heads = io.out[RelativeBias::kBias].shape[0],
+                square =
+                    io.out[RelativeBias::kBias].shape[1] * io.out[RelativeBias::kBias].shape[2];
+  return make_kernel([&cpu, window_h = window_h, window_w = window_w, heads, square,
+                      table = f32_only(io.in[RelativeBias::kTable]),
+                      bias = f32_only(io.out[RelativeBias::kBias])] {
+    cpu.pool().run(heads, [&](int64_t head, int) {
+      for_lines(window_h, window_w, [&](int64_t pair, int64_t row) {
+        for (int64_t x = 0; x < window_w; ++x)
+          bias[head * square + pair + x] = table[(row - x) * heads + head];
       });
+    });
+  });
 }
 
 // A head's sums are made in scratch, in the order of the pairs.
 KernelPtr lower(CpuBackend& cpu, const RelativeBiasBwd& op, const Operands& io) {
-  if (!io.out[0]) return make_kernel([] {});
-  const int64_t heads = io.in[0].shape[0], square = io.in[0].shape[1] * io.in[0].shape[2],
-                rows = io.out[0].shape[0];
+  const auto& [window_h, window_w] = op;
+  if (!io.out[RelativeBiasBwd::kDtable]) return make_kernel([] {});
+  const int64_t heads = io.in[RelativeBiasBwd::kDy].shape[0],
+                square =
+                    io.in[RelativeBiasBwd::kDy].shape[1] * io.in[RelativeBiasBwd::kDy].shape[2],
+                rows = io.out[RelativeBiasBwd::kDtable].shape[0];
   cpu.reserve_per_thread(static_cast<size_t>(rows) * sizeof(float));
-  return make_kernel(
-      [&cpu, op, heads, square, rows, dy = f32_only(io.in[0]), dtable = f32_only(io.out[0])] {
-        cpu.pool().run(heads, [&](int64_t head, int thread) {
-          auto* sums = reinterpret_cast<float*>(cpu.thread_scratch(thread));
-          std::fill_n(sums, rows, 0.f);
-          for_lines(op.window_h, op.window_w, [&](int64_t pair, int64_t row) {
-            for (int64_t x = 0; x < op.window_w; ++x) sums[row - x] += dy[head * square + pair + x];
-          });
-          for (int64_t row = 0; row < rows; ++row) dtable[row * heads + head] += sums[row];
-        });
+  return make_kernel([&cpu, window_h = window_h, window_w = window_w, heads, square, rows,
+                      dy = f32_only(io.in[RelativeBiasBwd::kDy]),
+                      dtable = f32_only(io.out[RelativeBiasBwd::kDtable])] {
+    cpu.pool().run(heads, [&](int64_t head, int thread) {
+      auto* sums = reinterpret_cast<float*>(cpu.thread_scratch(thread));
+      std::fill_n(sums, rows, 0.f);
+      for_lines(window_h, window_w, [&](int64_t pair, int64_t row) {
+        for (int64_t x = 0; x < window_w; ++x) sums[row - x] += dy[head * square + pair + x];
       });
+      for (int64_t row = 0; row < rows; ++row) dtable[row * heads + head] += sums[row];
+    });
+  });
 }
 
 KernelPtr lower(CpuBackend& cpu, const GatherTokens& op, const Operands& io) {
-  const int64_t images = io.in[0].shape.numel() / (op.tokens * op.width),
-                tokens = static_cast<int64_t>(op.from.size());
-  std::vector<Run> runs = runs_of(op.from);
+  const auto& [tokens, width, from] = op;
+  const int64_t images = io.in[GatherTokens::kX].shape.numel() / (tokens * width),
+                taken = static_cast<int64_t>(from.size());
+  std::vector<Run> runs = runs_of(from);
   const auto count = static_cast<int64_t>(runs.size());
-  const Chunks chunks = chunk_rows(images * count, tokens * op.width / std::max<int64_t>(1, count));
-  return make_kernel([&cpu, chunks, count, tokens, width = op.width, given = op.tokens,
-                      runs = std::move(runs), x = floats(io.in[0]), y = floats(io.out[0])] {
+  const Chunks chunks = chunk_rows(images * count, taken * width / std::max<int64_t>(1, count));
+  return make_kernel([&cpu, chunks, count, taken, width = width, given = tokens,
+                      runs = std::move(runs), x = floats(io.in[GatherTokens::kX]),
+                      y = floats(io.out[GatherTokens::kY])] {
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
       for (int64_t i = first; i < last; ++i) {
         const Run& run = runs[static_cast<size_t>(i % count)];
-        const int64_t image = i / count, to = (image * tokens + run.to) * width;
+        const int64_t image = i / count, to = (image * taken + run.to) * width;
         if (run.from < 0)
           cpu.simd().elementwise->scale(y, y, 0, to, to + run.count * width);
         else

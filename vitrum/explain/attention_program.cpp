@@ -22,9 +22,9 @@ const Node* find(const Graph& g) {
 TokenGrid grid_of(const Graph& g) {
   const Node *patchify = find<Patchify>(g), *tokens = find<Tokens>(g);
   const auto& cut = std::get<Patchify>(patchify->op);
-  const Shape& image = g.values[static_cast<size_t>(patchify->in[0])].shape;
+  const Shape& image = g.values[static_cast<size_t>(patchify->in[Patchify::kImage])].shape;
   TokenGrid grid{.rows = image[2] / cut.patch_h, .columns = image[3] / cut.patch_w};
-  if (tokens) grid.prefix = static_cast<int64_t>(tokens->in.size()) - 2;
+  if (tokens) grid.prefix = static_cast<int64_t>(tokens->in.size()) - Tokens::kPrefix;
   std::set<int64_t> read;  // each once: a model may pool tokens together and one by one
   for (const Node& node : g.nodes)
     if (const auto* pool = std::get_if<Pool>(&node.op))
@@ -42,14 +42,14 @@ void place_tokens(const Graph& g, const AttentionSite& site, const TokenGrid& fi
   const Node* gather = nullptr;
   ValueId into_qkv = kAbsent;
   for (const Node& node : g.nodes)
-    if (std::holds_alternative<Linear>(node.op) && node.out[0] == site.qkv.id())
-      into_qkv = node.in[0];
+    if (std::holds_alternative<Linear>(node.op) && node.out[Linear::kY] == site.qkv.id())
+      into_qkv = node.in[Linear::kX];
   for (const Node& node : g.nodes) {
     if (node.out[0] == site.qkv.id()) break;
     const auto* op = std::get_if<GatherTokens>(&node.op);
     if (!op) continue;
-    if (node.out[0] == into_qkv) gather = &node;
-    if (g.values[static_cast<size_t>(node.out[0])].shape[-1] == 4 * op->width)
+    if (node.out[GatherTokens::kY] == into_qkv) gather = &node;
+    if (g.values[static_cast<size_t>(node.out[GatherTokens::kY])].shape[-1] == 4 * op->width)
       layer.grid.rows = (layer.grid.rows + 1) / 2,
       layer.grid.columns = (layer.grid.columns + 1) / 2;
   }

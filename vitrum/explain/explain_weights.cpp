@@ -30,7 +30,7 @@ struct FirstLayer {
 std::optional<FirstLayer> first_layer(const Graph& g) {
   for (const Node& node : g.nodes)
     if (const auto* cut = std::get_if<Patchify>(&node.op)) {
-      const Shape& image = g.values[static_cast<size_t>(node.in[0])].shape;
+      const Shape& image = g.values[static_cast<size_t>(node.in[Patchify::kImage])].shape;
       return FirstLayer{*cut, image[1], image[2] / cut->patch_h, image[3] / cut->patch_w};
     }
   return {};
@@ -152,11 +152,11 @@ void add_relative_biases(const Graph& g, ParamStore& store, Explanation& out) {
   int64_t most = 0;
   for (const Node& node : g.nodes)
     if (std::holds_alternative<RelativeBias>(node.op))
-      most = std::max(most, g.values[static_cast<size_t>(node.in[0])].shape[1]);
+      most = std::max(most, g.values[static_cast<size_t>(node.in[RelativeBias::kTable])].shape[1]);
   for (const Node& node : g.nodes) {
     const auto* op = std::get_if<RelativeBias>(&node.op);
     if (!op) continue;
-    const ValueInfo& table = g.values[static_cast<size_t>(node.in[0])];
+    const ValueInfo& table = g.values[static_cast<size_t>(node.in[RelativeBias::kTable])];
     const int64_t rows = 2 * op->window_h - 1, columns = 2 * op->window_w - 1,
                   heads = table.shape[1];
     const std::vector<float> values = values_of(table, store);

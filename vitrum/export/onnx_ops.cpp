@@ -81,25 +81,29 @@ class Translator {
   }
 
   // ---- ops ----
-  void emit(const Normalize&) {
-    const int64_t channels = shape(1)[0];
-    std::string x = in(0);
-    if (info(0).dtype == DType::kU8)
+  void emit(const NoAttributes<Normalize>&) {
+    const int64_t channels = shape(Normalize::kScale)[0];
+    std::string x = in(Normalize::kPixels);
+    if (info(Normalize::kPixels).dtype == DType::kU8)
       x = part("Cast", {x}, {{"to", int64_t{onnx::TensorProto::FLOAT}}});
-    const std::string scale = out_.weight(info(1).name, {channels, 1, 1}, data(1)),
-                      shift = out_.weight(info(2).name, {channels, 1, 1}, data(2));
+    const std::string scale = out_.weight(info(Normalize::kScale).name, {channels, 1, 1},
+                                          data(Normalize::kScale)),
+                      shift = out_.weight(info(Normalize::kShift).name, {channels, 1, 1},
+                                          data(Normalize::kShift));
     last("Add", {part("Mul", {x, scale}), shift});
   }
 
   // With the linear layer behind it a convolution, which every runtime is good at.
   void emit(const Patchify& op) {
-    if (has(1)) refuse_fused();
-    if (g_.values[static_cast<size_t>(node_->out[0])].shape.rank() == 4) {  // channels_last
-      names_[static_cast<size_t>(node_->out[0])] = in(0);
-      planes_.insert(node_->out[0]);
+    [[maybe_unused]] const auto& [patch_h, patch_w, order] = op;
+    if (has(Patchify::kScale)) refuse_fused();
+    // channels_last()
+    if (g_.values[static_cast<size_t>(node_->out[Patchify::kY])].shape.rank() == 4) {
+      names_[static_cast<size_t>(node_->out[Patchify::kY])] = in(Patchify::kImage);
+      planes_.insert(node_->out[Patchify::kY]);
       return;
     }
-    patchified_[node_->out[0]] = {op, in(0), shape(0)};
+    patchified_[node_->out[Patchify::kY]] = {op, in(Patchify::kImage), shape(Patchify::kImage)};
   }
 
   struct Patches {
@@ -109,49 +113,53 @@ class Translator {
   };
 
   void emit_patch_embedding(const Patches& patches) {
-    const auto [op, image, image_shape] = patches;
-    const int64_t width = shape(1)[0], channels = image_shape[1], pixels = op.patch_h * op.patch_w;
-    std::vector<float> kernel = data(1);
-    if (op.order == PatchOrder::kChannelLast)  // (out, P, P, C) -> (out, C, P, P)
+    const auto& [op, image, image_shape] = patches;
+    const auto& [patch_h, patch_w, order] = op;
+    const int64_t width = shape(Linear::kWeight)[0], channels = image_shape[1],
+                  pixels = patch_h * patch_w;
+    std::vector<float> kernel = data(Linear::kWeight);
+    if (order == PatchOrder::kChannelLast)  // (out, P, P, C) -> (out, C, P, P)
       for (int64_t o = 0, n = channels * pixels; o < width; ++o) {
         const std::vector<float> one(kernel.begin() + o * n, kernel.begin() + (o + 1) * n);
         std::ranges::copy(transposed(one, pixels, channels), kernel.begin() + o * n);
       }
-    Names operands = {image,
-                      out_.weight(info(1).name, {width, channels, op.patch_h, op.patch_w}, kernel)};
-    if (has(2)) operands.push_back(in(2));
-    const std::string maps = part("Conv", operands,
-                                  {{"kernel_shape", Ints{op.patch_h, op.patch_w}},
-                                   {"strides", Ints{op.patch_h, op.patch_w}}});
+    Names operands = {image, out_.weight(info(Linear::kWeight).name,
+                                         {width, channels, patch_h, patch_w}, kernel)};
+    if (has(Linear::kBias)) operands.push_back(in(Linear::kBias));
+    const std::string maps =
+        part("Conv", operands,
+             {{"kernel_shape", Ints{patch_h, patch_w}}, {"strides", Ints{patch_h, patch_w}}});
     const std::string flat = part("Reshape", {maps, out_.list({0, width, -1})});
     last("Transpose", {flat}, {{"perm", Ints{0, 2, 1}}});
   }
 
   void emit(const Linear& op) {
-    if (op.act != Act::kNone || op.drop > 0) refuse_fused();
-    const auto patches = patchified_.find(node_->in[0]);
+    const auto& [act, drop, site] = op;
+    if (act != Act::kNone || drop > 0) refuse_fused();
+    const auto patches = patchified_.find(node_->in[Linear::kX]);
     if (patches != patchified_.end()) return emit_patch_embedding(patches->second);
-    const Shape& w = shape(1);
-    if (shape(0).rank() == 2) {
-      Names operands = {in(0), in(1)};
-      if (has(2)) operands.push_back(in(2));
+    const Shape& w = shape(Linear::kWeight);
+    if (shape(Linear::kX).rank() == 2) {
+      Names operands = {in(Linear::kX), in(Linear::kWeight)};
+      if (has(Linear::kBias)) operands.push_back(in(Linear::kBias));
       return last("Gemm", operands, {{"transB", int64_t{1}}});
     }
     // MatMul wants (in, out); transposed here, no runtime has to.
-    const std::string weight =
-        out_.weight(info(1).name, {w[1], w[0]}, transposed(data(1), w[0], w[1]));
-    if (!has(2)) return last("MatMul", {in(0), weight});
-    const std::string product = part("MatMul", {in(0), weight});
-    last("Add", {product, in(2)});
+    const std::string weight = out_.weight(info(Linear::kWeight).name, {w[1], w[0]},
+                                           transposed(data(Linear::kWeight), w[0], w[1]));
+    if (!has(Linear::kBias)) return last("MatMul", {in(Linear::kX), weight});
+    const std::string product = part("MatMul", {in(Linear::kX), weight});
+    last("Add", {product, in(Linear::kBias)});
   }
 
   // The erf form is spelt as PyTorch's exporter spells it, the tanh form as TensorFlow's: runtimes
   // know and fuse both.
   void emit(const Activation& op) {
-    const std::string& x = in(0);
+    const auto& [act] = op;
+    const std::string& x = in(Activation::kX);
     const auto one = [&] { return out_.number(1); };
     const auto half = [&] { return out_.number(0.5f); };
-    switch (op.act) {
+    switch (act) {
       case Act::kNone: return last("Identity", {x});
       case Act::kRelu: return last("Relu", {x});
       case Act::kGelu: {
@@ -171,33 +179,38 @@ class Translator {
     }
   }
 
-  void layer_norm(const std::string& x, float eps, size_t weight, size_t output) {
-    Names operands = {x, in(weight)};
-    if (has(weight + 1)) operands.push_back(in(weight + 1));
-    last("LayerNormalization", operands, {{"axis", int64_t{-1}}, {"epsilon", eps}}, output);
+  template <class Norm>  // LayerNorm or AddLayerNorm
+  void layer_norm(const Norm& op, const std::string& x) {
+    const auto& [eps] = op;
+    Names operands = {x, in(Norm::kWeight)};
+    if (has(Norm::kBias)) operands.push_back(in(Norm::kBias));
+    last("LayerNormalization", operands, {{"axis", int64_t{-1}}, {"epsilon", eps}}, Norm::kY);
   }
-  void emit(const LayerNorm& op) { layer_norm(in(0), op.eps, 1, 0); }
+  void emit(const LayerNorm& op) { layer_norm(op, in(LayerNorm::kX)); }
   void emit(const AddLayerNorm& op) {
-    last("Add", {in(0), in(1)});
-    layer_norm(names_[static_cast<size_t>(node_->out[0])], op.eps, 2, 1);
+    last("Add", {in(AddLayerNorm::kA), in(AddLayerNorm::kB)});
+    layer_norm(op, names_[static_cast<size_t>(node_->out[AddLayerNorm::kSum])]);
   }
 
   // Scores (B, H, T, T) and what is added to them; every W items of the batch share the masks.
   std::string with_bias(const std::string& scores, int64_t heads) {
-    if (!has(2)) return scores;
-    const std::string biased = part("Add", {scores, in(2)});
-    if (!has(3)) return biased;
-    const int64_t windows = shape(3)[0], tokens = shape(3)[1];
+    if (!has(Attention::kBias)) return scores;
+    const std::string biased = part("Add", {scores, in(Attention::kBias)});
+    if (!has(Attention::kMask)) return biased;
+    const int64_t windows = shape(Attention::kMask)[0], tokens = shape(Attention::kMask)[1];
     const std::string apart =
         part("Reshape", {biased, out_.list({-1, windows, heads, tokens, tokens})});
-    const std::string mask = out_.weight(info(3).name, {windows, 1, tokens, tokens}, data(3));
+    const std::string mask = out_.weight(info(Attention::kMask).name, {windows, 1, tokens, tokens},
+                                         data(Attention::kMask));
     return part("Reshape", {part("Add", {apart, mask}), out_.list({-1, heads, tokens, tokens})});
   }
   // The bias is the same for every image, so it is written out.
   void emit(const RelativeBias& op) {
-    const std::vector<float> table = data(0);
-    const Shape& s = g_.values[static_cast<size_t>(node_->out[0])].shape;  // (H, T, T)
-    const int64_t h = op.window_h, w = op.window_w;
+    const auto& [window_h, window_w] = op;
+    const std::vector<float> table = data(RelativeBias::kTable);
+    const Shape& s =
+        g_.values[static_cast<size_t>(node_->out[RelativeBias::kBias])].shape;  // (H, T, T)
+    const int64_t h = window_h, w = window_w;
     std::vector<float> bias;
     for (int64_t head = 0; head < s[0]; ++head)
       for (int64_t t = 0; t < s[1]; ++t)
@@ -205,27 +218,31 @@ class Translator {
           const int64_t dy = t / w - u / w + h - 1, dx = t % w - u % w + w - 1;
           bias.push_back(table[static_cast<size_t>((dy * (2 * w - 1) + dx) * s[0] + head)]);
         }
-    names_[static_cast<size_t>(node_->out[0])] =
+    names_[static_cast<size_t>(node_->out[RelativeBias::kBias])] =
         out_.weight(node_->name, {1, s[0], s[1], s[2]}, bias);
   }
   // An index past the tokens finds a row of zeros put behind them.
   void emit(const GatherTokens& op) {
-    const Shape& y = g_.values[static_cast<size_t>(node_->out[0])].shape;
-    std::vector<int64_t> from(op.from.begin(), op.from.end());
-    std::ranges::replace(from, -1, op.tokens);
-    std::string x = part("Reshape", {in(0), out_.list({-1, op.tokens, op.width})});
-    if (std::ranges::find(op.from, -1) != op.from.end())
+    const auto& [tokens, width, from] = op;
+    const Shape& y = g_.values[static_cast<size_t>(node_->out[GatherTokens::kY])].shape;
+    std::vector<int64_t> indices(from.begin(), from.end());
+    std::ranges::replace(indices, -1, tokens);
+    std::string x = part("Reshape", {in(GatherTokens::kX), out_.list({-1, tokens, width})});
+    if (std::ranges::find(from, -1) != from.end())
       x = part("Pad", {x, out_.list({0, 0, 0, 0, 1, 0})});
     const std::string taken =
-        part("Gather", {x, out_.indices(node_->name + ".from", from)}, {{"axis", int64_t{1}}});
+        part("Gather", {x, out_.indices(node_->name + ".from", indices)}, {{"axis", int64_t{1}}});
     last("Reshape", {taken, out_.list({-1, y[1], y[2]})});
   }
 
   // (B, T, 3C) -> (3, B, H, T, D) -> q, k, v, as timm's models are exported: runtimes take the last
   // transposition into the product.
   void emit(const Attention& op) {
-    const int64_t width = shape(0)[-1] / 3, head = width / op.heads;
-    const std::string apart = part("Reshape", {in(0), out_.list({0, 0, 3, op.heads, head})});
+    const auto& [heads, drop, site] = op;
+    if (drop > 0) refuse();
+    const int64_t width = shape(Attention::kQkv)[-1] / 3, head = width / heads;
+    const std::string apart =
+        part("Reshape", {in(Attention::kQkv), out_.list({0, 0, 3, heads, head})});
     const std::string stacked = part("Transpose", {apart}, {{"perm", Ints{2, 0, 3, 1, 4}}});
     const auto take = [&](int64_t i) {
       return part("Gather", {stacked, out_.index(i)}, {{"axis", int64_t{0}}});
@@ -235,30 +252,32 @@ class Translator {
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head)));
     const std::string scores = part("MatMul", {part("Mul", {q, out_.number(scale)}), k});
     const std::string weights =
-        part("Softmax", {with_bias(scores, op.heads)}, {{"axis", int64_t{-1}}});
+        part("Softmax", {with_bias(scores, heads)}, {{"axis", int64_t{-1}}});
     const std::string mixed =
         part("Transpose", {part("MatMul", {weights, v})}, {{"perm", Ints{0, 2, 1, 3}}});
     last("Reshape", {mixed, out_.list({0, 0, width})});
   }
 
-  void emit(const Add&) { last("Add", {in(0), in(1)}); }
-  void emit(const ChannelScale&) { last("Mul", {in(0), in(1)}); }
+  void emit(const NoAttributes<Add>&) { last("Add", {in(Add::kA), in(Add::kB)}); }
+  void emit(const NoAttributes<ChannelScale>&) {
+    last("Mul", {in(ChannelScale::kX), in(ChannelScale::kGamma)});
+  }
 
-  void emit(const Tokens&) {
+  void emit(const NoAttributes<Tokens>&) {
     Names sequence;
-    if (node_->in.size() > 2) {
+    if (node_->in.size() > Tokens::kPrefix) {
       const std::string batch =
-          part("Shape", {in(0)}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
+          part("Shape", {in(Tokens::kX)}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
       const std::string shape_of_token =
-          part("Concat", {batch, out_.list({1, shape(0)[-1]})}, {{"axis", int64_t{0}}});
-      for (size_t i = 2; i < node_->in.size(); ++i)
+          part("Concat", {batch, out_.list({1, shape(Tokens::kX)[-1]})}, {{"axis", int64_t{0}}});
+      for (size_t i = Tokens::kPrefix; i < node_->in.size(); ++i)
         sequence.push_back(part("Expand", {in(i), shape_of_token}));
     }
-    sequence.push_back(in(0));
-    if (!has(1)) return last("Concat", sequence, {{"axis", int64_t{1}}});
+    sequence.push_back(in(Tokens::kX));
+    if (!has(Tokens::kPos)) return last("Concat", sequence, {{"axis", int64_t{1}}});
     const std::string all =
         sequence.size() == 1 ? sequence[0] : part("Concat", sequence, {{"axis", int64_t{1}}});
-    last("Add", {all, in(1)});
+    last("Add", {all, in(Tokens::kPos)});
   }
 
   // Of a window over images in planes.
@@ -269,27 +288,32 @@ class Translator {
             {"pads", Ints(4, padding)}};
   }
   void emit(const Conv2d& op) {
-    if (has(2)) refuse_fused();
-    last("Conv", {in(0), in(1)}, window(shape(1)[2], op.stride, op.padding));
+    const auto& [stride, padding, eps, act] = op;
+    if (has(Conv2d::kNormWeight)) refuse_fused();
+    last("Conv", {in(Conv2d::kX), in(Conv2d::kWeight)},
+         window(shape(Conv2d::kWeight)[2], stride, padding));
   }
   void emit(const MaxPool& op) {
-    last("MaxPool", {in(0)}, window(op.kernel, op.stride, op.padding));
+    const auto& [kernel, stride, padding] = op;
+    last("MaxPool", {in(MaxPool::kX)}, window(kernel, stride, padding));
   }
   void emit(const FrozenBatchNorm& op) {
-    if (has(5) || op.act != Act::kNone) refuse_fused();
+    const auto& [eps, act] = op;
+    if (has(FrozenBatchNorm::kSkip) || act != Act::kNone) refuse_fused();
     Names operands;
-    for (size_t i = 0; i < 5; ++i) operands.push_back(in(i));
-    last("BatchNormalization", operands, {{"epsilon", op.eps}});
+    for (size_t i = 0; i < FrozenBatchNorm::kSkip; ++i) operands.push_back(in(i));
+    last("BatchNormalization", operands, {{"epsilon", eps}});
   }
 
   void emit(const Pool& op) {
-    if (in_planes(0))
-      return last("Flatten", {part("GlobalAveragePool", {in(0)})}, {{"axis", int64_t{1}}});
-    if (op.count == 1) return last("Gather", {in(0), out_.index(op.first)}, {{"axis", int64_t{1}}});
-    std::string x = in(0);
-    if (op.count != shape(0)[1])
-      x = part("Slice",
-               {x, out_.list({op.first}), out_.list({op.first + op.count}), out_.list({1})});
+    const auto& [first, count] = op;
+    if (in_planes(Pool::kX))
+      return last("Flatten", {part("GlobalAveragePool", {in(Pool::kX)})}, {{"axis", int64_t{1}}});
+    if (count == 1)
+      return last("Gather", {in(Pool::kX), out_.index(first)}, {{"axis", int64_t{1}}});
+    std::string x = in(Pool::kX);
+    if (count != shape(Pool::kX)[1])
+      x = part("Slice", {x, out_.list({first}), out_.list({first + count}), out_.list({1})});
     last("ReduceMean", {x}, {{"axes", Ints{1}}, {"keepdims", int64_t{0}}});
   }
 

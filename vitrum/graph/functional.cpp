@@ -237,13 +237,14 @@ Value batch_norm(Scope s, Value x, float eps, float momentum) {
   Value y = g.emit(s.path(), BatchNorm{.eps = eps}, {x, w, b, g.sample_weight, Value()},
                    {x.shape(), channels, channels});
   const std::vector<ValueId> out = g.nodes.back().out;
-  for (const size_t statistic : {1, 2}) g.values[static_cast<size_t>(out[statistic])].exact = true;
+  for (const size_t statistic : {BatchNorm::kMean, BatchNorm::kVar})
+    g.values[static_cast<size_t>(out[statistic])].exact = true;
   const int64_t samples = x.dim(0);
   // No part of a recompute unit: what happens once a batch is not recomputed.
   g.nodes.push_back({.op = RunningStats{.momentum = momentum,
                                         .samples = samples,
                                         .positions = x.shape().rows() / samples},
-                     .in = {out[1], out[2], g.sample_weight.id()},
+                     .in = {out[BatchNorm::kMean], out[BatchNorm::kVar], g.sample_weight.id()},
                      .out = {mean.id(), var.id()},
                      .name = s.path() + ".running"});
   return y;

@@ -41,9 +41,9 @@ class Fuser {
       else if (auto* conv = std::get_if<Conv2d>(&node.op))
         extend_conv(i, *conv);
       else if (auto* norm = std::get_if<BatchNorm>(&node.op))
-        norm->act = with_residual(i, /*skip=*/4);
+        norm->act = with_residual(i, BatchNorm::kSkip);
       else if (auto* norm = std::get_if<FrozenBatchNorm>(&node.op))
-        norm->act = with_residual(i, /*skip=*/5);
+        norm->act = with_residual(i, FrozenBatchNorm::kSkip);
       else if (std::holds_alternative<Add>(node.op))
         with_layer_norm(i);
     }
@@ -64,53 +64,59 @@ class Fuser {
   void absorb(Node& node) { gone_[static_cast<size_t>(&node - g_.nodes.data())] = true; }
 
   void into_patchify(size_t i) {
-    Node* patchify = next_is<Patchify>(g_.nodes[i].out[0]);
+    Node* patchify = next_is<Patchify>(g_.nodes[i].out[Normalize::kY]);
     if (!patchify) return;
     patchify->in = g_.nodes[i].in;
     gone_[i] = true;
   }
 
   void extend_linear(Node& node, Linear& linear) {
-    if (Node* act = next_is<Activation>(node.out[0])) {
-      linear.act = std::get<Activation>(act->op).act;
+    if (Node* act = next_is<Activation>(node.out[Linear::kY])) {
+      const auto& [kind] = std::get<Activation>(act->op);
+      linear.act = kind;
       node.out = act->out;
       absorb(*act);
     }
-    if (Node* drop = next_is<Dropout>(node.out[0])) {
-      const auto& op = std::get<Dropout>(drop->op);
-      linear.drop = op.drop, linear.site = op.site;
-      node.in[3] = drop->in[1];
+    if (Node* drop = next_is<Dropout>(node.out[Linear::kY])) {
+      const auto& [share, site] = std::get<Dropout>(drop->op);
+      linear.drop = share, linear.site = site;
+      node.in[Linear::kRng] = drop->in[Dropout::kRng];
       node.out = drop->out;
       absorb(*drop);
     }
   }
 
   void extend_conv(size_t i, Conv2d& conv) {
-    Node* norm = next_is<FrozenBatchNorm>(g_.nodes[i].out[0]);
+    Node* norm = next_is<FrozenBatchNorm>(g_.nodes[i].out[Conv2d::kY]);
     if (!norm) return;
     Node& node = g_.nodes[i];
-    conv.eps = std::get<FrozenBatchNorm>(norm->op).eps;
-    std::copy(norm->in.begin() + 1, norm->in.end(), node.in.begin() + 2);
+    const auto& [eps, act] = std::get<FrozenBatchNorm>(norm->op);
+    if (act != Act::kNone) return;
+    conv.eps = eps;
+    static_assert(int{Conv2d::kSkip} - Conv2d::kNormWeight ==
+                  int{FrozenBatchNorm::kSkip} - FrozenBatchNorm::kWeight);
+    std::copy(norm->in.begin() + FrozenBatchNorm::kWeight, norm->in.end(),
+              node.in.begin() + Conv2d::kNormWeight);
     node.out = norm->out;
     node.name = norm->name;
     absorb(*norm);
-    conv.act = with_residual(i, /*skip=*/6);
+    conv.act = with_residual(i, Conv2d::kSkip);
   }
 
   // The ReLU behind node i, or the residual sum and the ReLU behind that, where what is added is
   // there already when the node runs.
   Act with_residual(size_t i, size_t skip) {
     Node& node = g_.nodes[i];
-    Node* add = next_is<Add>(node.out[0]);
-    Node* act = next_is<Activation>(add ? add->out[0] : node.out[0]);
+    Node* add = next_is<Add>(node.out[0]);  // kY of each of them
+    Node* act = next_is<Activation>(add ? add->out[Add::kY] : node.out[0]);
     if (!act || std::get<Activation>(act->op).act != Act::kRelu) return Act::kNone;
     if (add) {
-      const ValueId other = add->in[add->in[0] == node.out[0] ? 1 : 0];
+      const ValueId other = add->in[add->in[Add::kA] == node.out[0] ? Add::kB : Add::kA];
       if (uses_.producer[static_cast<size_t>(other)] > static_cast<int>(i)) return Act::kNone;
       node.in[skip] = other;
       absorb(*add);
     }
-    node.out[0] = act->out[0];
+    node.out[0] = act->out[Activation::kY];
     absorb(*act);
     return Act::kRelu;
   }
@@ -119,15 +125,17 @@ class Fuser {
   // later. The sum stays an output of its own, for the residual path.
   void with_layer_norm(size_t i) {
     Node& add = g_.nodes[i];
-    const auto norm = std::find_if(
-        g_.nodes.begin() + static_cast<long>(i) + 1, g_.nodes.end(), [&](const Node& n) {
-          return std::holds_alternative<LayerNorm>(n.op) && n.in[0] == add.out[0] &&
-                 !gone_[static_cast<size_t>(&n - g_.nodes.data())];
-        });
+    const auto norm = std::find_if(g_.nodes.begin() + static_cast<long>(i) + 1, g_.nodes.end(),
+                                   [&](const Node& n) {
+                                     return std::holds_alternative<LayerNorm>(n.op) &&
+                                            n.in[LayerNorm::kX] == add.out[Add::kY] &&
+                                            !gone_[static_cast<size_t>(&n - g_.nodes.data())];
+                                   });
     if (norm == g_.nodes.end()) return;
-    add.op = AddLayerNorm{std::get<LayerNorm>(norm->op).eps};
-    add.in.insert(add.in.end(), norm->in.begin() + 1, norm->in.end());
-    add.out.push_back(norm->out[0]);
+    const auto& [eps] = std::get<LayerNorm>(norm->op);
+    add.op = AddLayerNorm{eps};
+    add.in.insert(add.in.end(), norm->in.begin() + LayerNorm::kWeight, norm->in.end());
+    add.out.push_back(norm->out[LayerNorm::kY]);
     add.name = norm->name;
     absorb(*norm);
   }

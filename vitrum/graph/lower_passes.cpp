@@ -6,6 +6,15 @@
 
 namespace vitrum {
 
+// Which operand of a product is its weights.
+static std::optional<size_t> weight_operand(const Op& op) {
+  if (std::holds_alternative<Linear>(op)) return Linear::kWeight;
+  if (std::holds_alternative<Conv2d>(op)) return Conv2d::kWeight;
+  if (std::holds_alternative<LinearBwd>(op)) return LinearBwd::kWeight;
+  if (std::holds_alternative<Conv2dBwd>(op)) return Conv2dBwd::kWeight;
+  return {};
+}
+
 void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32) {
   if (compute == DType::kF32) return;
   const auto kept = [&](size_t id) {
@@ -13,12 +22,9 @@ void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32) {
                        [&](Value v) { return v.id() == static_cast<ValueId>(id); });
   };
   std::vector<bool> weight(g.values.size(), false);
-  for (const Node& node : g.nodes) {
-    if (std::holds_alternative<Linear>(node.op) || std::holds_alternative<Conv2d>(node.op))
-      weight[static_cast<size_t>(node.in[1])] = true;
-    if (std::holds_alternative<LinearBwd>(node.op) || std::holds_alternative<Conv2dBwd>(node.op))
-      weight[static_cast<size_t>(node.in[2])] = true;
-  }
+  for (const Node& node : g.nodes)
+    if (const std::optional<size_t> at = weight_operand(node.op))
+      weight[static_cast<size_t>(node.in[*at])] = true;
   for (size_t id = 0; id < g.values.size(); ++id) {
     ValueInfo& info = g.values[id];
     if (info.dtype != DType::kF32) continue;
@@ -28,9 +34,27 @@ void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32) {
       info.dtype = compute;
   }
   for (const Node& node : g.nodes)  // a bias has the precision of the sum it goes into
-    if (std::holds_alternative<Linear>(node.op) && node.in[2] != kAbsent)
-      g.values[static_cast<size_t>(node.in[2])].dtype =
-          g.values[static_cast<size_t>(node.out[0])].dtype;
+    if (std::holds_alternative<Linear>(node.op) && node.in[Linear::kBias] != kAbsent)
+      g.values[static_cast<size_t>(node.in[Linear::kBias])].dtype =
+          g.values[static_cast<size_t>(node.out[Linear::kY])].dtype;
+}
+
+bool only_bf16_weights(const Graph& g, ValueId id) {
+  for (const Node& node : g.nodes)
+    for (size_t i = 0; i < node.in.size(); ++i) {
+      if (node.in[i] != id) continue;
+      if (!std::holds_alternative<Linear>(node.op) || i != Linear::kWeight) return false;
+      if (g.values[static_cast<size_t>(node.in[Linear::kX])].dtype != DType::kBF16) return false;
+    }
+  return true;
+}
+
+std::optional<ColumnSums> column_sums(const Node& node) {
+  const auto* linear = std::get_if<LinearBwd>(&node.op);
+  if (!linear) return {};
+  const auto& [act, drop, site] = *linear;
+  if (act != Act::kNone || drop != 0 || node.out[LinearBwd::kDbias] == kAbsent) return {};
+  return ColumnSums{.of = node.in[LinearBwd::kDy], .result = LinearBwd::kDbias};
 }
 
 void drop_dead(Graph& g, std::span<const Value> outputs) {

@@ -9,6 +9,7 @@
 #pragma once
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -33,6 +34,13 @@ struct LossForm {
   float scale = 1;  // factor of the whole
 };
 
+// In and Out name the operands in their order: io.in[Linear::kBias]. Functions of an op begin by
+// naming its attributes, `const auto& [heads, drop, site] = op;`, or take NoAttributes<Add>: an
+// attribute that is added breaks the build wherever it could be ignored.
+template <class T>
+requires std::is_empty_v<T>
+using NoAttributes = T;
+
 // Marks ops that are never differentiated: backward and update ops, metrics.
 template <class T>
 concept NoGradient = requires {
@@ -43,12 +51,18 @@ struct Final {
 };
 
 // ---- forward ----
+// (pixels (B, C, H, W) u8 or float, scale (C), shift (C)) -> pixels * scale + shift
 struct Normalize {
-};  // (pixels (B, C, H, W) u8 or float, scale (C), shift (C)) -> pixels * scale + shift
+  enum In { kPixels, kScale, kShift };
+  enum Out { kY };
+};
 // (pixels (B, C, H, W) u8, mix (B, 6): partner, own, top, bottom, left, right) -> float pixels: in
 // the box [top, bottom) x [left, right) the partner's, elsewhere own * pixel + (1 - own) * the
 // partner's. Mixup has no box, CutMix own = 1.
-struct Mix : Final {};
+struct Mix : Final {
+  enum In { kPixels, kMix };
+  enum Out { kY };
+};
 // What becomes of one image of a batch: shifted, mirrored, and a box of the result erased.
 struct ImageRow {
   int32_t image = -1;           // which one; -1: none, all is black
@@ -63,163 +77,260 @@ struct ImageRow {
 // (images (N, C, H, W) u8, rows (B, 16) i32: an ImageRow each, noise? (C, 4096) u8) -> (B, C, H, W)
 // u8. With noise, a channel's box takes 16 bits of the stream a pixel, by rows, the low half of a
 // word first and every channel beginning with a word; the upper 12 of them choose the byte.
-struct TakeImages : Final {};
+struct TakeImages : Final {
+  enum In { kImages, kRows, kNoise };
+  enum Out { kY };
+};
 struct Patchify {  // (image (B, C, H, W), scale? (C), shift? (C)) -> (B, N, C * P * P)
+  enum In { kImage, kScale, kShift };
+  enum Out { kY };
   int64_t patch_h = 0, patch_w = 0;
   PatchOrder order = PatchOrder::kChannelFirst;
 };
 struct Linear {  // (x (.., K), w (C, K), bias? (C), rng?) -> dropout(act(x w^T + bias)) [, saved]
+  enum In { kX, kWeight, kBias, kRng };
+  enum Out { kY, kSaved };
   Act act = Act::kNone;  // saved: the value before `act`; for ReLU nothing, its output says enough
   float drop = 0;
   uint32_t site = 0;
 };
 struct Activation {  // (x) -> act(x)
+  enum In { kX };
+  enum Out { kY };
   Act act = Act::kGelu;
 };
 struct LayerNorm {  // (x (.., C), w (C), bias? (C)) -> y [, mean (rows), rstd (rows)]
+  enum In { kX, kWeight, kBias };
+  enum Out { kY, kMean, kRstd };
   float eps = 1e-6f;
 };
 struct AddLayerNorm {  // (a, b, w, bias?) -> a + b, layer_norm(a + b) [, mean, rstd]
+  enum In { kA, kB, kWeight, kBias };
+  enum Out { kSum, kY, kMean, kRstd };
   float eps = 1e-6f;
 };
 // (qkv (B, T, 3C) in the order q, k, v, each (H, D), rng?, bias? (H, T, T), mask? (W, T, T)) ->
 // (B, T, C) [, lse (B, H, T)]. bias and mask are added to the scaled scores; item b of the batch
 // has mask b % W.
 struct Attention {
+  enum In { kQkv, kRng, kBias, kMask };
+  enum Out { kY, kLse };
   int64_t heads = 1;
   float drop = 0;  // on the attention weights
   uint32_t site = 0;
 };
-// (Attention's inputs without rng) -> f32 (B, H, T, T): its weights, not dropped; a branch beside
-// it for who wants to see them.
+// (Attention's inputs, never with rng) -> f32 (B, H, T, T): its weights, not dropped; a branch
+// beside it for who wants to see them.
 struct AttentionProbs : Final {
+  enum In { kQkv, kRng, kBias, kMask };
+  enum Out { kProbs };
   int64_t heads = 1;
 };
 // (table ((2 h - 1) (2 w - 1), H)) -> (H, T, T), T = h w: for query t and key u of a window the row
 // of their distance, (yt - yu + h - 1) (2 w - 1) + xt - xu + w - 1.
 struct RelativeBias {
+  enum In { kTable };
+  enum Out { kBias };
   int64_t window_h = 1, window_w = 1;
 };
 // (x, images of `tokens` tokens of `width` values each) -> images of from.size() tokens: token i is
 // x's token from[i], or zeros where that is -1. No token is taken twice, so the gradient is such a
 // node too. Windows, their reverse and the merging of neighbours are all this.
 struct GatherTokens {
+  enum In { kX };
+  enum Out { kY };
   int64_t tokens = 1, width = 1;
   std::vector<int32_t> from;
 };
-struct Add {};           // (a, b) -> a + b
-struct ChannelScale {};  // (x (.., C), gamma (C)) -> x * gamma: LayerScale
-struct Dropout {         // (x, rng) -> x / keep where kept, else 0
+// (a, b) -> a + b
+struct Add {
+  enum In { kA, kB };
+  enum Out { kY };
+};
+// (x (.., C), gamma (C)) -> x * gamma: LayerScale
+struct ChannelScale {
+  enum In { kX, kGamma };
+  enum Out { kY };
+};
+struct Dropout {  // (x, rng) -> x / keep where kept, else 0
+  enum In { kX, kRng };
+  enum Out { kY };
   float drop = 0;
   uint32_t site = 0;
 };
 struct DropPath {  // (x (B, ..), rng) -> whole samples kept (and divided by keep) or zeroed:
                    // stochastic depth
+  enum In { kX, kRng };
+  enum Out { kY };
   float drop = 0;
   uint32_t site = 0;
 };
 // (x (B, T, C), rng) -> (B, prefix + kept, C): of each image the first `prefix` tokens, and of the
 // others the `kept` with the smallest draws, in their order: patch dropout
 struct KeepTokens {
+  enum In { kX, kRng };
+  enum Out { kY };
   int64_t prefix = 0;
   uint32_t site = 0;
 };
+// (x (B, N, C), pos? (1, T, C), prefix tokens (1, 1, C) ...) -> [prefix; x] + pos, (B, T, C)
 struct Tokens {
-};  // (x (B, N, C), pos? (1, T, C), prefix tokens (1, 1, C) ...) -> [prefix; x] + pos, (B, T, C)
-struct Pool {                    // (x (B, T, C) or (B, H, W, C), T = H W) -> (B, C)
+  enum In { kX, kPos, kPrefix };  // the first of them
+  enum Out { kY };
+};
+struct Pool {  // (x (B, T, C) or (B, H, W, C), T = H W) -> (B, C)
+  enum In { kX };
+  enum Out { kY };
   int64_t first = 0, count = 1;  // mean of tokens [first, first + count); one token is a plain copy
 };
 // Images are channels last, (B, H, W, C); windows reach `padding` pixels of zeros (MaxPool: of
 // nothing) over each edge.
 struct Conv2d {  // (x, w (O, C, K, K), and of a FrozenBatchNorm behind it: w?, bias?, mean?, var?,
                  // skip?) -> (B, H', W', O)
+  enum In { kX, kWeight, kNormWeight, kNormBias, kMean, kVar, kSkip };
+  enum Out { kY };
   int64_t stride = 1, padding = 0;
   float eps = 1e-5f;
   Act act = Act::kNone;
 };
 struct MaxPool {  // (x) -> (B, H', W', C)
+  enum In { kX };
+  enum Out { kY };
   int64_t kernel = 3, stride = 2, padding = 1;
 };
 // (x (B, .., C), w (C), bias (C), weight? (B), skip?) -> act(norm(x) + skip) [, mean (C), var (C)]
 // by the statistics of the batch, samples of weight 0 not counted; var is the biased one. act:
 // none or ReLU.
 struct BatchNorm {
+  enum In { kX, kWeight, kBias, kSampleWeight, kSkip };
+  enum Out { kY, kMean, kVar };
   float eps = 1e-5f;
   Act act = Act::kNone;
 };
 // (x, w, bias, mean, var, skip?) -> act(norm(x) + skip) by given statistics: batch norm in
 // inference
 struct FrozenBatchNorm : Final {
+  enum In { kX, kWeight, kBias, kMean, kVar, kSkip };
+  enum Out { kY };
   float eps = 1e-5f;
   Act act = Act::kNone;
 };
 // (mean, var, weight?) of a BatchNorm over `samples` of `positions` rows each -> running mean and
 // unbiased variance, moved by `momentum` towards them
 struct RunningStats : Final {
+  enum In { kMean, kVar, kSampleWeight };
+  enum Out { kRunningMean, kRunningVar };
   float momentum = 0.1f;
   int64_t samples = 0, positions = 1;
 };
 struct CrossEntropy {  // (logits (B, K), target i32 (B) or float (B, K), weight (B)) -> sum_b
                        // weight * loss_b [, lse (B): of z / tau, kBinary has none]
+  enum In { kLogits, kTarget, kSampleWeight };
+  enum Out { kLoss, kLse };
   LossForm form = {};
 };
-struct Argmax : Final {};    // (x (B, K)) -> i32 (B): where the largest is; the lowest on ties
+// (x (B, K)) -> i32 (B): where the largest is; the lowest on ties
+struct Argmax : Final {
+  enum In { kX };
+  enum Out { kY };
+};
 struct LogSoftmax : Final {  // (x (B, K)) -> log softmax(x / tau)
+  enum In { kX };
+  enum Out { kY };
   float tau = 1;
 };
+// (loss, logits, target, weight) -> += f64 (3): loss, correct, images of weight > 0
 struct TrainMetrics : Final {
-};  // (loss, logits, target, weight) -> += f64 (3): loss, correct, images of weight > 0
+  enum In { kLoss, kLogits, kTarget, kSampleWeight };
+  enum Out { kSums };
+};
 
 // ---- backward ----
-struct LinearBwd
-    : Final {  // (dy, x, w, saved?, rng?) -> dx, += dw, += dbias. saved: see Linear; y for ReLU
+// (dy, x, w, saved?, rng?) -> dx, += dw, += dbias. saved: see Linear; y for ReLU
+struct LinearBwd : Final {
+  enum In { kDy, kX, kWeight, kSaved, kRng };
+  enum Out { kDx, kDweight, kDbias };
   Act act = Act::kNone;
   float drop = 0;
   uint32_t site = 0;
 };
 struct ActivationBwd : Final {  // (dy, x) -> dx
+  enum In { kDy, kX };
+  enum Out { kDx };
   Act act = Act::kGelu;
 };
-struct LayerNormBwd : Final {};  // (dy, x, w, mean, rstd, dskip?) -> dx (+ dskip), += dw, += dbias
-struct AttentionBwd : Final {    // (dy, qkv, y, lse, rng?, bias?, mask?) -> dqkv, dbias
+// (dy, x, w, mean, rstd, dskip?) -> dx (+ dskip), += dw, += dbias
+struct LayerNormBwd : Final {
+  enum In { kDy, kX, kWeight, kMean, kRstd, kDskip };
+  enum Out { kDx, kDweight, kDbias };
+};
+struct AttentionBwd : Final {  // (dy, qkv, y, lse, rng?, bias?, mask?) -> dqkv, dbias
+  enum In { kDy, kQkv, kY, kLse, kRng, kBias, kMask };
+  enum Out { kDqkv, kDbias };
   int64_t heads = 1;
   float drop = 0;
   uint32_t site = 0;
 };
 struct RelativeBiasBwd : Final {  // (dy (H, T, T)) -> += dtable
+  enum In { kDy };
+  enum Out { kDtable };
   int64_t window_h = 1, window_w = 1;
 };
 struct AttentionProbsGrad : Final {  // (dy, qkv) -> f32 (B, H, T, T): dy v^T, the gradient of
                                      // Attention's weights
+  enum In { kDy, kQkv };
+  enum Out { kDprobs };
   int64_t heads = 1;
 };
-struct ChannelScaleBwd : Final {};  // (dy, x, gamma) -> dx, += dgamma
-struct KeepTokensBwd : Final {      // (dy, rng) -> dx: 0 where a token was not kept
+// (dy, x, gamma) -> dx, += dgamma
+struct ChannelScaleBwd : Final {
+  enum In { kDy, kX, kGamma };
+  enum Out { kDx, kDgamma };
+};
+struct KeepTokensBwd : Final {  // (dy, rng) -> dx: 0 where a token was not kept
+  enum In { kDy, kRng };
+  enum Out { kDx };
   int64_t prefix = 0;
   uint32_t site = 0;
 };
-struct TokensBwd : Final {};  // (dy) -> dx, += dpos, += dprefix ...
-struct PoolBwd : Final {      // (dy (B, C)) -> dx (B, T, C)
+// (dy) -> dx, += dpos, += dprefix ...
+struct TokensBwd : Final {
+  enum In { kDy };
+  enum Out { kDx, kDpos, kDprefix };  // the first of them
+};
+struct PoolBwd : Final {  // (dy (B, C)) -> dx (B, T, C)
+  enum In { kDy };
+  enum Out { kDx };
   int64_t first = 0, count = 1;
 };
 struct Conv2dBwd : Final {  // (dy, x, w) -> dx, += dw
+  enum In { kDy, kX, kWeight };
+  enum Out { kDx, kDweight };
   int64_t stride = 1, padding = 0;
 };
 struct MaxPoolBwd : Final {  // (dy, x) -> dx: to the first of equal values
+  enum In { kDy, kX };
+  enum Out { kDx };
   int64_t kernel = 3, stride = 2, padding = 1;
 };
 // (dy, x, w, mean, var, y? (with ReLU), weight?) -> dx, += dw, += dbias, dskip (with ReLU)
 struct BatchNormBwd : Final {
+  enum In { kDy, kX, kWeight, kMean, kVar, kY, kSampleWeight };
+  enum Out { kDx, kDweight, kDbias, kDskip };
   float eps = 1e-5f;
   Act act = Act::kNone;
 };
 struct CrossEntropyBwd : Final {  // (logits, target, weight, lse?) -> dlogits
+  enum In { kLogits, kTarget, kSampleWeight, kLse };
+  enum Out { kDlogits };
   LossForm form = {};
 };
 
 // ---- update: whole arenas at once, every tensor a segment ----
-struct ClipScale
-    : Final {          // (gradients) -> (2): global norm, factor min(1, max_norm / (norm + 1e-6))
+// (gradients) -> (2): global norm, factor min(1, max_norm / (norm + 1e-6))
+struct ClipScale : Final {
+  enum In { kGradients };
+  enum Out { kNorms };
   float max_norm = 0;  // 0: no clipping, factor 1
 };
 struct Segment {
@@ -230,6 +341,8 @@ struct Segment {
 // gradients (read, then cleared), parameters, first? and second? moments, ema?, compute copy?
 // (bf16)
 struct OptimizerStep : Final {
+  enum In { kHyper, kClip };
+  enum Out { kGradients, kParameters, kMoment1, kMoment2, kEma, kCopy };
   OptimizerKind kind = OptimizerKind::kAdamW;  // kMuon: descent along what Orthogonalize left
   double beta1 = 0.9, beta2 = 0.999;           // beta1 is the momentum of SGD
   float eps = 1e-8f;
@@ -244,6 +357,8 @@ struct MatrixSegment {
 // the clipped gradient; the gradient becomes scale * U S V^T, where U .. V^T are those of the
 // (Nesterov) momentum and S is near 1: five steps of the quintic Newton-Schulz iteration.
 struct Orthogonalize : Final {
+  enum In { kClip };
+  enum Out { kGradients, kMomentum };
   double momentum = 0.95;
   bool nesterov = true;
   bool bf16 = false;  // operands of the iteration's products may be rounded to bf16
@@ -252,11 +367,16 @@ struct Orthogonalize : Final {
 // SAM's way up, (norms (2): ClipScale's) and, updated in place: gradients (read, then cleared),
 // parameters += rho * gradient / (norm + 1e-12), compute copy? (bf16)
 struct Perturb : Final {
+  enum In { kNorms };
+  enum Out { kGradients, kParameters, kCopy };
   float rho = 0;
   std::vector<Segment> segments;
 };
 // (x) -> x of the same type, or f32 rounded to bf16: state put aside and brought back
-struct Copy : Final {};
+struct Copy : Final {
+  enum In { kX };
+  enum Out { kY };
+};
 
 using Op =
     std::variant<Normalize, Mix, TakeImages, Patchify, Linear, Activation, LayerNorm, AddLayerNorm,

@@ -1,6 +1,7 @@
 // Passes over a traced graph, in the order they are meant to run:
 // fuse -> differentiate -> assign_dtypes -> drop_dead -> plan.
 #pragma once
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,17 @@ std::vector<Value> differentiate(Graph& g, Value of, Value seed, std::span<const
 // Activations and the weights of linear layers become bf16 (compute = kBF16), or every float
 // becomes f64. `keep_f32` values (logits) keep their precision, and so does a bias added to them.
 void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32);
+
+// Whether linear layers of bf16 rows read this value as their weights, and nothing else reads it.
+bool only_bf16_weights(const Graph& g, ValueId id);
+
+// A result that is no more than the column sums of an operand: the gradient of a plain linear
+// layer's bias.
+struct ColumnSums {
+  ValueId of = kAbsent;
+  size_t result = 0;
+};
+std::optional<ColumnSums> column_sums(const Node& node);
 
 // Removes nodes whose results nobody reads, and marks unread outputs absent. `outputs` are read by
 // the caller.

@@ -48,10 +48,10 @@ Value record_probs(Graph& g, const std::string& name) {
     return std::holds_alternative<Attention>(n.op) && probs_name(n) == name;
   });
   const auto behind = at - g.nodes.begin() + 1;
-  const int64_t heads = std::get<Attention>(at->op).heads;
-  const Value qkv(&g, at->in[0]);
+  const auto [heads, drop, site] = std::get<Attention>(at->op);  // a copy: nodes move
+  const Value qkv(&g, at->in[Attention::kQkv]);
   std::vector<Value> in = {qkv, Value()};  // no dropout
-  for (size_t i = 2; i < at->in.size(); ++i) in.emplace_back(&g, at->in[i]);
+  for (size_t i = Attention::kBias; i < at->in.size(); ++i) in.emplace_back(&g, at->in[i]);
   const Value probs = g.emit(name, AttentionProbs{.heads = heads}, in,
                              {{qkv.dim(0), heads, qkv.dim(1), qkv.dim(1)}});
   g.info(probs).exact = true;
@@ -89,7 +89,10 @@ std::vector<AttentionSite> attention_sites(Graph& g) {
   std::vector<AttentionSite> sites;
   for (const Node& node : g.nodes)
     if (const auto* attention = std::get_if<Attention>(&node.op))
-      sites.push_back({parent(node.name), {&g, node.in[0]}, {&g, node.out[0]}, attention->heads});
+      sites.push_back({parent(node.name),
+                       {&g, node.in[Attention::kQkv]},
+                       {&g, node.out[Attention::kY]},
+                       attention->heads});
   return sites;
 }
 

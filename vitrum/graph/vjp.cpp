@@ -95,18 +95,26 @@ class Differentiator {
     const Node node = g_.nodes[it->second];
     const std::string name = node.name + ".again";
     if (const auto* norm = std::get_if<LayerNorm>(&node.op))
-      return emit_again(name, *norm, {kept(node.in[0]), {&g_, node.in[1]}, {&g_, node.in[2]}});
-    if (const auto* norm = std::get_if<AddLayerNorm>(&node.op); norm && v == node.out[1])
-      return emit_again(name, LayerNorm{norm->eps},
-                        {kept(node.out[0]), {&g_, node.in[2]}, {&g_, node.in[3]}});
+      return emit_again(name, *norm,
+                        {kept(node.in[LayerNorm::kX]),
+                         {&g_, node.in[LayerNorm::kWeight]},
+                         {&g_, node.in[LayerNorm::kBias]}});
+    if (const auto* norm = std::get_if<AddLayerNorm>(&node.op);
+        norm && v == node.out[AddLayerNorm::kY]) {
+      const auto& [eps] = *norm;
+      return emit_again(name, LayerNorm{eps},
+                        {kept(node.out[AddLayerNorm::kSum]),
+                         {&g_, node.in[AddLayerNorm::kWeight]},
+                         {&g_, node.in[AddLayerNorm::kBias]}});
+    }
     if (const auto* gather = std::get_if<GatherTokens>(&node.op))
-      return g_.emit(name, *gather, {kept(node.in[0])}, {Value(&g_, v).shape()});
+      return g_.emit(name, *gather, {kept(node.in[GatherTokens::kX])}, {Value(&g_, v).shape()});
     if (const auto* linear = std::get_if<Linear>(&node.op)) {
-      if (policy_ != Recompute::kCheap || !saves_input(linear->act)) return {};
-      Value y = emit_again(name, Activation{linear->act}, {saved_of(it->second)});
-      return linear->drop > 0
-                 ? emit_again(name, Dropout{linear->drop, linear->site}, {y, {&g_, node.in[3]}})
-                 : y;
+      const auto& [act, drop, site] = *linear;
+      if (policy_ != Recompute::kCheap || !saves_input(act)) return {};
+      Value y = emit_again(name, Activation{act}, {saved_of(it->second)});
+      return drop > 0 ? emit_again(name, Dropout{drop, site}, {y, {&g_, node.in[Linear::kRng]}})
+                      : y;
     }
     return {};
   }
@@ -150,7 +158,8 @@ class Differentiator {
   }
   static bool saves_input(Act act) { return act == Act::kGelu || act == Act::kGeluTanh; }
   Value saved_of(size_t node) {
-    return aux(node, 1, Value(&g_, g_.nodes[node].out[0]).shape(), "saved", /*exact=*/false);
+    return aux(node, Linear::kSaved, Value(&g_, g_.nodes[node].out[Linear::kY]).shape(), "saved",
+               /*exact=*/false);
   }
 
   // ---- writing the backward pass ----
@@ -188,99 +197,133 @@ class Differentiator {
 
   // ---- the rules ----
   void vjp(const Linear& op) {
-    Value saved = saves_input(op.act) ? saved_of(node_) : op.act == Act::kRelu ? out(0) : Value();
-    backward(LinearBwd{.act = op.act, .drop = op.drop, .site = op.site},
-             {dy(), in(0), in(1), saved, original(3)}, {here().in[0], here().in[1], here().in[2]});
+    const auto& [act, drop, site] = op;
+    Value saved = saves_input(act)    ? saved_of(node_)
+                  : act == Act::kRelu ? out(Linear::kY)
+                                      : Value();
+    backward(LinearBwd{.act = act, .drop = drop, .site = site},
+             {dy(), in(Linear::kX), in(Linear::kWeight), saved, original(Linear::kRng)},
+             {here().in[Linear::kX], here().in[Linear::kWeight], here().in[Linear::kBias]});
   }
   void vjp(const Activation& op) {
-    backward(ActivationBwd{.act = op.act}, {dy(), in(0)}, {here().in[0]});
+    const auto& [act] = op;
+    backward(ActivationBwd{.act = act}, {dy(), in(Activation::kX)}, {here().in[Activation::kX]});
   }
-  void vjp(const LayerNorm&) {
-    const Shape rows{original(0).shape().rows()};
-    Value x = in(0), mean = aux(node_, 1, rows, "mean", true),
-          rstd = aux(node_, 2, rows, "rstd", true);
-    backward(LayerNormBwd{}, {dy(), x, in(1), mean, rstd, Value()}, here().in);
+  void vjp(const LayerNorm& op) {
+    [[maybe_unused]] const auto& [eps] = op;  // rstd has it
+    const Shape rows{original(LayerNorm::kX).shape().rows()};
+    Value x = in(LayerNorm::kX), mean = aux(node_, LayerNorm::kMean, rows, "mean", true),
+          rstd = aux(node_, LayerNorm::kRstd, rows, "rstd", true);
+    backward(LayerNormBwd{}, {dy(), x, in(LayerNorm::kWeight), mean, rstd, Value()}, here().in);
   }
-  void vjp(const AddLayerNorm&) {
-    const ValueId a = here().in[0], b = here().in[1];
-    Value from_norm = dy(1), from_sum = dy(0), d = from_sum;
+  void vjp(const AddLayerNorm& op) {
+    [[maybe_unused]] const auto& [eps] = op;  // rstd has it
+    const ValueId a = here().in[AddLayerNorm::kA], b = here().in[AddLayerNorm::kB];
+    Value from_norm = dy(AddLayerNorm::kY), from_sum = dy(AddLayerNorm::kSum), d = from_sum;
     if (from_norm) {
-      const Shape rows{original(0).shape().rows()};
-      Value sum = out(0), mean = aux(node_, 2, rows, "mean", true),
-            rstd = aux(node_, 3, rows, "rstd", true);
-      grad_.erase(here().out[0]);  // it goes in as dskip; what comes out is the gradient of the sum
-      backward(LayerNormBwd{}, {from_norm, sum, in(2), mean, rstd, from_sum},
-               {here().out[0], here().in[2], here().in[3]});
-      d = dy(0);
+      const Shape rows{original(AddLayerNorm::kA).shape().rows()};
+      Value sum = out(AddLayerNorm::kSum),
+            mean = aux(node_, AddLayerNorm::kMean, rows, "mean", true),
+            rstd = aux(node_, AddLayerNorm::kRstd, rows, "rstd", true);
+      // It goes in as dskip; what comes out is the gradient of the sum.
+      grad_.erase(here().out[AddLayerNorm::kSum]);
+      backward(LayerNormBwd{}, {from_norm, sum, in(AddLayerNorm::kWeight), mean, rstd, from_sum},
+               {here().out[AddLayerNorm::kSum], here().in[AddLayerNorm::kWeight],
+                here().in[AddLayerNorm::kBias]});
+      d = dy(AddLayerNorm::kSum);
     }
     accumulate(a, d), accumulate(b, d);
   }
   void vjp(const Attention& op) {
-    const Value qkv = in(0);
-    Value y = out(0);
-    Value lse = aux(node_, 1, {qkv.dim(0), op.heads, qkv.dim(1)}, "lse", true);
-    std::vector<Value> ins = {dy(), qkv, y, lse, original(1)};
-    std::vector<ValueId> wrt = {here().in[0]};
-    if (here().in.size() > 2) {
-      ins.insert(ins.end(), {in(2), original(3)});
-      wrt.push_back(here().in[2]);
+    const auto& [heads, drop, site] = op;
+    const Value qkv = in(Attention::kQkv);
+    Value y = out(Attention::kY);
+    Value lse = aux(node_, Attention::kLse, {qkv.dim(0), heads, qkv.dim(1)}, "lse", true);
+    std::vector<Value> ins = {dy(), qkv, y, lse, original(Attention::kRng)};
+    std::vector<ValueId> wrt = {here().in[Attention::kQkv]};
+    if (here().in.size() > Attention::kBias) {
+      ins.insert(ins.end(), {in(Attention::kBias), original(Attention::kMask)});
+      wrt.push_back(here().in[Attention::kBias]);
     }
-    backward(AttentionBwd{.heads = op.heads, .drop = op.drop, .site = op.site}, ins, wrt);
+    backward(AttentionBwd{.heads = heads, .drop = drop, .site = site}, ins, wrt);
   }
   void vjp(const RelativeBias& op) {
-    backward(RelativeBiasBwd{.window_h = op.window_h, .window_w = op.window_w}, {dy()},
-             {here().in[0]});
+    const auto& [window_h, window_w] = op;
+    backward(RelativeBiasBwd{.window_h = window_h, .window_w = window_w}, {dy()},
+             {here().in[RelativeBias::kTable]});
   }
   void vjp(const GatherTokens& op) {
-    GatherTokens back{static_cast<int64_t>(op.from.size()), op.width,
-                      std::vector<int32_t>(static_cast<size_t>(op.tokens), -1)};
-    for (size_t i = 0; i < op.from.size(); ++i)
-      if (op.from[i] >= 0) back.from[static_cast<size_t>(op.from[i])] = static_cast<int32_t>(i);
-    backward(std::move(back), {dy()}, {here().in[0]});
+    const auto& [tokens, width, from] = op;
+    GatherTokens back{static_cast<int64_t>(from.size()), width,
+                      std::vector<int32_t>(static_cast<size_t>(tokens), -1)};
+    for (size_t i = 0; i < from.size(); ++i)
+      if (from[i] >= 0) back.from[static_cast<size_t>(from[i])] = static_cast<int32_t>(i);
+    backward(std::move(back), {dy()}, {here().in[GatherTokens::kX]});
   }
   // A sum of losses has no gradient value: that of the loss is 1, and its terms know.
-  void vjp(const Add&) {
+  void vjp(const NoAttributes<Add>&) {
     Value d = dy();
-    accumulate(here().in[0], d), accumulate(here().in[1], d);
+    accumulate(here().in[Add::kA], d), accumulate(here().in[Add::kB], d);
   }
-  void vjp(const ChannelScale&) { backward(ChannelScaleBwd{}, {dy(), in(0), in(1)}, here().in); }
+  void vjp(const NoAttributes<ChannelScale>&) {
+    backward(ChannelScaleBwd{}, {dy(), in(ChannelScale::kX), in(ChannelScale::kGamma)}, here().in);
+  }
   // Dropping is linear with a mask that depends only on the site, so the gradient is dropped the
   // same way.
-  void vjp(const Dropout& op) { backward(op, {dy(), original(1)}, {here().in[0]}); }
-  void vjp(const DropPath& op) { backward(op, {dy(), original(1)}, {here().in[0]}); }
-  void vjp(const KeepTokens& op) {
-    backward(KeepTokensBwd{.prefix = op.prefix, .site = op.site}, {dy(), original(1)},
-             {here().in[0]});
+  void vjp(const Dropout& op) {
+    [[maybe_unused]] const auto& [drop, site] = op;
+    backward(op, {dy(), original(Dropout::kRng)}, {here().in[Dropout::kX]});
   }
-  void vjp(const Tokens&) { backward(TokensBwd{}, {dy()}, here().in); }
+  void vjp(const DropPath& op) {
+    [[maybe_unused]] const auto& [drop, site] = op;
+    backward(op, {dy(), original(DropPath::kRng)}, {here().in[DropPath::kX]});
+  }
+  void vjp(const KeepTokens& op) {
+    const auto& [prefix, site] = op;
+    backward(KeepTokensBwd{.prefix = prefix, .site = site}, {dy(), original(KeepTokens::kRng)},
+             {here().in[KeepTokens::kX]});
+  }
+  void vjp(const NoAttributes<Tokens>&) { backward(TokensBwd{}, {dy()}, here().in); }
   void vjp(const Pool& op) {
-    backward(PoolBwd{.first = op.first, .count = op.count}, {dy()}, {here().in[0]});
+    const auto& [first, count] = op;
+    backward(PoolBwd{.first = first, .count = count}, {dy()}, {here().in[Pool::kX]});
   }
   void vjp(const Conv2d& op) {
-    backward(Conv2dBwd{.stride = op.stride, .padding = op.padding}, {dy(), in(0), in(1)},
-             {here().in[0], here().in[1]});
+    const auto& [stride, padding, eps, act] = op;
+    if (act != Act::kNone || here().in[Conv2d::kNormWeight] != kAbsent) refuse();
+    backward(Conv2dBwd{.stride = stride, .padding = padding},
+             {dy(), in(Conv2d::kX), in(Conv2d::kWeight)},
+             {here().in[Conv2d::kX], here().in[Conv2d::kWeight]});
   }
   void vjp(const MaxPool& op) {
-    backward(MaxPoolBwd{.kernel = op.kernel, .stride = op.stride, .padding = op.padding},
-             {dy(), in(0)}, {here().in[0]});
+    const auto& [kernel, stride, padding] = op;
+    backward(MaxPoolBwd{.kernel = kernel, .stride = stride, .padding = padding},
+             {dy(), in(MaxPool::kX)}, {here().in[MaxPool::kX]});
   }
   void vjp(const BatchNorm& op) {
-    const ValueId skip = here().in[4];
-    const bool relu = op.act == Act::kRelu;
-    const Shape channels = original(1).shape();
-    const Value d = dy(), x = in(0), y = relu ? out(0) : Value();
-    const Value mean = aux(node_, 1, channels, "mean", true),
-                var = aux(node_, 2, channels, "var", true);
-    backward(BatchNormBwd{.eps = op.eps, .act = op.act}, {d, x, in(1), mean, var, y, original(3)},
-             {here().in[0], here().in[1], here().in[2], relu ? skip : kAbsent});
+    const auto& [eps, act] = op;
+    const ValueId skip = here().in[BatchNorm::kSkip];
+    const bool relu = act == Act::kRelu;
+    const Shape channels = original(BatchNorm::kWeight).shape();
+    const Value d = dy(), x = in(BatchNorm::kX), y = relu ? out(BatchNorm::kY) : Value();
+    const Value mean = aux(node_, BatchNorm::kMean, channels, "mean", true),
+                var = aux(node_, BatchNorm::kVar, channels, "var", true);
+    backward(BatchNormBwd{.eps = eps, .act = act},
+             {d, x, in(BatchNorm::kWeight), mean, var, y, original(BatchNorm::kSampleWeight)},
+             {here().in[BatchNorm::kX], here().in[BatchNorm::kWeight], here().in[BatchNorm::kBias],
+              relu ? skip : kAbsent});
     if (skip != kAbsent && !relu) accumulate(skip, d);
   }
   void vjp(const CrossEntropy& op) {
-    Value logits = in(0), lse;
-    if (op.form.kind != LossKind::kBinary) lse = aux(node_, 1, {logits.dim(0)}, "lse", true);
-    backward(CrossEntropyBwd{.form = op.form}, {logits, in(1), in(2), lse}, {here().in[0]});
+    const auto& [form] = op;
+    Value logits = in(CrossEntropy::kLogits), lse;
+    if (form.kind != LossKind::kBinary)
+      lse = aux(node_, CrossEntropy::kLse, {logits.dim(0)}, "lse", true);
+    backward(CrossEntropyBwd{.form = form},
+             {logits, in(CrossEntropy::kTarget), in(CrossEntropy::kSampleWeight), lse},
+             {here().in[CrossEntropy::kLogits]});
   }
-  void vjp(const Normalize&) { refuse(); }
+  void vjp(const NoAttributes<Normalize>&) { refuse(); }
   void vjp(const Patchify&) { refuse(); }
   template <NoGradient T>
   void vjp(const T&) {

@@ -69,12 +69,13 @@ double log_sum_exp(const Values& s) {
 }  // namespace
 
 void run(const Attention& op, const Operands& io) {
-  const Values qkv = read(io.in[0]);
-  const DropMask mask(at(io.in, 1), op.drop, op.site);
-  const Offsets offsets(at(io.in, 2), at(io.in, 3));
-  const Shape& shape = io.in[0].shape;
-  Values y(qkv.size() / 3), lse(static_cast<size_t>(shape[0] * op.heads * shape[1]));
-  for_each_head(shape, op.heads, [&](const Head& at) {
+  const auto& [heads, drop, site] = op;
+  const Values qkv = read(io.in[Attention::kQkv]);
+  const DropMask mask(at(io.in, Attention::kRng), drop, site);
+  const Offsets offsets(at(io.in, Attention::kBias), at(io.in, Attention::kMask));
+  const Shape& shape = io.in[Attention::kQkv].shape;
+  Values y(qkv.size() / 3), lse(static_cast<size_t>(shape[0] * heads * shape[1]));
+  for_each_head(shape, heads, [&](const Head& at) {
     const int64_t per_row = draws_per_row(at.tokens);
     for (int64_t t = 0; t < at.tokens; ++t) {
       const Values s = scores(at, qkv, offsets, t);
@@ -84,43 +85,48 @@ void run(const Attention& op, const Operands& io) {
                    &qkv[at.v(u)], at.size);
     }
   });
-  write(io.out[0], y);
-  write(at(io.out, 1), lse);
+  write(io.out[Attention::kY], y);
+  write(at(io.out, Attention::kLse), lse);
 }
 
 void run(const AttentionProbs& op, const Operands& io) {
-  const Values qkv = read(io.in[0]);
-  const Offsets offsets(at(io.in, 2), at(io.in, 3));
-  Values p(static_cast<size_t>(io.out[0].shape.numel()));
-  for_each_head(io.in[0].shape, op.heads, [&](const Head& at) {
+  const auto& [heads] = op;
+  const Values qkv = read(io.in[AttentionProbs::kQkv]);
+  const Offsets offsets(at(io.in, AttentionProbs::kBias), at(io.in, AttentionProbs::kMask));
+  Values p(static_cast<size_t>(io.out[AttentionProbs::kProbs].shape.numel()));
+  for_each_head(io.in[AttentionProbs::kQkv].shape, heads, [&](const Head& at) {
     for (int64_t t = 0; t < at.tokens; ++t) {
       const Values s = scores(at, qkv, offsets, t);
       const double norm = log_sum_exp(s);
       for (int64_t u = 0; u < at.tokens; ++u) p[at.row(t) * at.tokens + u] = std::exp(s[u] - norm);
     }
   });
-  write(io.out[0], p);
+  write(io.out[AttentionProbs::kProbs], p);
 }
 
 void run(const AttentionProbsGrad& op, const Operands& io) {
-  const Values dy = read(io.in[0]), qkv = read(io.in[1]);
-  Values d(static_cast<size_t>(io.out[0].shape.numel()));
-  for_each_head(io.in[1].shape, op.heads, [&](const Head& at) {
+  const auto& [heads] = op;
+  const Values dy = read(io.in[AttentionProbsGrad::kDy]),
+               qkv = read(io.in[AttentionProbsGrad::kQkv]);
+  Values d(static_cast<size_t>(io.out[AttentionProbsGrad::kDprobs].shape.numel()));
+  for_each_head(io.in[AttentionProbsGrad::kQkv].shape, heads, [&](const Head& at) {
     for (int64_t t = 0; t < at.tokens; ++t)
       for (int64_t u = 0; u < at.tokens; ++u)
         d[at.row(t) * at.tokens + u] = dot(&dy[at.y(t)], &qkv[at.v(u)], at.size);
   });
-  write(io.out[0], d);
+  write(io.out[AttentionProbsGrad::kDprobs], d);
 }
 
 // With weights p = exp(s - lse), their dropout factors m and g_u = m_u (dy_t . v_u):
 // dv_u += p_u m_u dy_t, and ds_u = p_u (g_u - sum_j p_j g_j).
 void run(const AttentionBwd& op, const Operands& io) {
-  const Values dy = read(io.in[0]), qkv = read(io.in[1]), lse = read(io.in[3]);
-  const DropMask mask(at(io.in, 4), op.drop, op.site);
-  const Offsets offsets(at(io.in, 5), at(io.in, 6));
+  const auto& [heads, drop, site] = op;
+  const Values dy = read(io.in[AttentionBwd::kDy]), qkv = read(io.in[AttentionBwd::kQkv]),
+               lse = read(io.in[AttentionBwd::kLse]);
+  const DropMask mask(at(io.in, AttentionBwd::kRng), drop, site);
+  const Offsets offsets(at(io.in, AttentionBwd::kBias), at(io.in, AttentionBwd::kMask));
   Values d(qkv.size()), dbias(offsets.bias.size());
-  for_each_head(io.in[1].shape, op.heads, [&](const Head& at) {
+  for_each_head(io.in[AttentionBwd::kQkv].shape, heads, [&](const Head& at) {
     const double scale = 1 / std::sqrt(static_cast<double>(at.size));
     const int64_t per_row = draws_per_row(at.tokens);
     Values p(static_cast<size_t>(at.tokens)), g(p);
@@ -141,8 +147,8 @@ void run(const AttentionBwd& op, const Operands& io) {
       }
     }
   });
-  write(io.out[0], d);
-  write(at(io.out, 1), dbias);
+  write(io.out[AttentionBwd::kDqkv], d);
+  write(at(io.out, AttentionBwd::kDbias), dbias);
 }
 
 }  // namespace vitrum::reference

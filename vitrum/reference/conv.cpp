@@ -47,24 +47,30 @@ Values channels_swapped(const Values& w, int64_t out, int64_t outer, int64_t inn
 }  // namespace
 
 void run(const Conv2d& op, const Operands& io) {
-  const TensorView x = io.in[0], w = io.in[1], y = io.out[0];
+  const auto& [stride, padding, eps, act] = op;
+  const TensorView x = io.in[Conv2d::kX], w = io.in[Conv2d::kWeight], y = io.out[Conv2d::kY];
   if (!y) return;
   const int64_t out = w.shape[0], channels = w.shape[1], area = w.shape[2] * w.shape[3];
-  const Windows windows{x.shape, y.shape, w.shape[2], op.stride, op.padding};
+  const Windows windows{x.shape, y.shape, w.shape[2], stride, padding};
   const Values kernel = channels_swapped(read(w), out, channels, area);
   const Values columns = unfolded(windows, read(x), channels);
   write(y, matmul(columns, transpose(kernel, out, area * channels), y.shape.rows(), area * channels,
                   out));
-  if (!at(io.in, 2)) return;
-  const FrozenBatchNorm norm{.eps = op.eps, .act = op.act};
-  run(norm, {{y, io.in[2], io.in[3], io.in[4], io.in[5], at(io.in, 6)}, {y}});
+  if (!at(io.in, Conv2d::kNormWeight)) return;
+  const FrozenBatchNorm norm{.eps = eps, .act = act};
+  run(norm, {{y, io.in[Conv2d::kNormWeight], io.in[Conv2d::kNormBias], io.in[Conv2d::kMean],
+              io.in[Conv2d::kVar], at(io.in, Conv2d::kSkip)},
+             {y}});
 }
 
 void run(const Conv2dBwd& op, const Operands& io) {
-  const TensorView dy = io.in[0], x = io.in[1], w = io.in[2], dx = io.out[0], dw = at(io.out, 1);
+  const auto& [stride, padding] = op;
+  const TensorView dy = io.in[Conv2dBwd::kDy], x = io.in[Conv2dBwd::kX],
+                   w = io.in[Conv2dBwd::kWeight], dx = io.out[Conv2dBwd::kDx],
+                   dw = at(io.out, Conv2dBwd::kDweight);
   const int64_t out = w.shape[0], channels = w.shape[1], k = w.shape[2], area = k * k;
   const int64_t rows = dy.shape.rows();
-  const Windows windows{x.shape, dy.shape, k, op.stride, op.padding};
+  const Windows windows{x.shape, dy.shape, k, stride, padding};
   const Values d = read(dy);
   if (dw) {
     const Values columns = unfolded(windows, read(x), channels);
@@ -100,27 +106,31 @@ static void each_maximum(const Windows& windows, const Values& x, const Use& use
 }
 
 void run(const MaxPool& op, const Operands& io) {
-  if (!io.out[0]) return;
-  const Values x = read(io.in[0]);
-  const Windows windows{io.in[0].shape, io.out[0].shape, op.kernel, op.stride, op.padding};
+  const auto& [kernel, stride, padding] = op;
+  if (!io.out[MaxPool::kY]) return;
+  const Values x = read(io.in[MaxPool::kX]);
+  const Windows windows{io.in[MaxPool::kX].shape, io.out[MaxPool::kY].shape, kernel, stride,
+                        padding};
   const int64_t channels = windows.in[3];
   Values y(static_cast<size_t>(windows.out.numel()));
   each_maximum(windows, x, [&](int64_t r, int64_t c, int64_t pixel) {
     y[r * channels + c] = x[pixel * channels + c];
   });
-  write(io.out[0], y);
+  write(io.out[MaxPool::kY], y);
 }
 
 void run(const MaxPoolBwd& op, const Operands& io) {
-  if (!io.out[0]) return;
-  const Values dy = read(io.in[0]), x = read(io.in[1]);
-  const Windows windows{io.in[1].shape, io.in[0].shape, op.kernel, op.stride, op.padding};
+  const auto& [kernel, stride, padding] = op;
+  if (!io.out[MaxPoolBwd::kDx]) return;
+  const Values dy = read(io.in[MaxPoolBwd::kDy]), x = read(io.in[MaxPoolBwd::kX]);
+  const Windows windows{io.in[MaxPoolBwd::kX].shape, io.in[MaxPoolBwd::kDy].shape, kernel, stride,
+                        padding};
   const int64_t channels = windows.in[3];
   Values dx(x.size());
   each_maximum(windows, x, [&](int64_t r, int64_t c, int64_t pixel) {
     dx[pixel * channels + c] += dy[r * channels + c];
   });
-  write(io.out[0], dx);
+  write(io.out[MaxPoolBwd::kDx], dx);
 }
 
 }  // namespace vitrum::reference

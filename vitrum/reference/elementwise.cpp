@@ -40,55 +40,61 @@ double activation_slope(Act act, double x) {
 }
 
 void run(const Activation& op, const Operands& io) {
-  Values v = read(io.in[0]);
-  for (double& x : v) x = activate(op.act, x);
-  write(io.out[0], v);
+  const auto& [act] = op;
+  Values v = read(io.in[Activation::kX]);
+  for (double& x : v) x = activate(act, x);
+  write(io.out[Activation::kY], v);
 }
 
 void run(const ActivationBwd& op, const Operands& io) {
-  Values d = read(io.in[0]);
-  const Values x = read(io.in[1]);
-  for (size_t i = 0; i < d.size(); ++i) d[i] *= activation_slope(op.act, x[i]);
-  write(io.out[0], d);
+  const auto& [act] = op;
+  Values d = read(io.in[ActivationBwd::kDy]);
+  const Values x = read(io.in[ActivationBwd::kX]);
+  for (size_t i = 0; i < d.size(); ++i) d[i] *= activation_slope(act, x[i]);
+  write(io.out[ActivationBwd::kDx], d);
 }
 
-void run(const Add&, const Operands& io) {
-  Values v = read(io.in[0]);
-  const Values b = read(io.in[1]);
+void run(const NoAttributes<Add>&, const Operands& io) {
+  Values v = read(io.in[Add::kA]);
+  const Values b = read(io.in[Add::kB]);
   for (size_t i = 0; i < v.size(); ++i) v[i] += b[i];
-  write(io.out[0], v);
+  write(io.out[Add::kY], v);
 }
 
-void run(const ChannelScale&, const Operands& io) {
-  Values v = read(io.in[0]);
-  const Values gamma = read(io.in[1]);
+void run(const NoAttributes<ChannelScale>&, const Operands& io) {
+  Values v = read(io.in[ChannelScale::kX]);
+  const Values gamma = read(io.in[ChannelScale::kGamma]);
   for (size_t i = 0; i < v.size(); ++i) v[i] *= gamma[i % gamma.size()];
-  write(io.out[0], v);
+  write(io.out[ChannelScale::kY], v);
 }
 
-void run(const ChannelScaleBwd&, const Operands& io) {
-  const Values dy = read(io.in[0]), x = read(io.in[1]), gamma = read(io.in[2]);
+void run(const NoAttributes<ChannelScaleBwd>&, const Operands& io) {
+  const Values dy = read(io.in[ChannelScaleBwd::kDy]), x = read(io.in[ChannelScaleBwd::kX]),
+               gamma = read(io.in[ChannelScaleBwd::kGamma]);
   Values dx(dy.size()), product(dy.size());
   for (size_t i = 0; i < dy.size(); ++i)
     dx[i] = dy[i] * gamma[i % gamma.size()], product[i] = dy[i] * x[i];
-  write(io.out[0], dx);
-  add_to(at(io.out, 1), sum_rows(product, static_cast<int64_t>(gamma.size())));
+  write(io.out[ChannelScaleBwd::kDx], dx);
+  add_to(at(io.out, ChannelScaleBwd::kDgamma),
+         sum_rows(product, static_cast<int64_t>(gamma.size())));
 }
 
 void run(const Dropout& op, const Operands& io) {
-  const DropMask mask(io.in[1], op.drop, op.site);
-  Values v = read(io.in[0]);
+  const auto& [drop, site] = op;
+  const DropMask mask(io.in[Dropout::kRng], drop, site);
+  Values v = read(io.in[Dropout::kX]);
   for (size_t i = 0; i < v.size(); ++i) v[i] *= mask.at(static_cast<int64_t>(i));
-  write(io.out[0], v);
+  write(io.out[Dropout::kY], v);
 }
 
 void run(const DropPath& op, const Operands& io) {
-  const DropMask mask(io.in[1], op.drop, op.site);
-  Values v = read(io.in[0]);
-  const size_t sample = v.size() / static_cast<size_t>(io.in[0].shape[0]);
+  const auto& [drop, site] = op;
+  const DropMask mask(io.in[DropPath::kRng], drop, site);
+  Values v = read(io.in[DropPath::kX]);
+  const size_t sample = v.size() / static_cast<size_t>(io.in[DropPath::kX].shape[0]);
   for (size_t i = 0; i < v.size(); ++i)
     v[i] *= mask.at(/*per_row=*/1, static_cast<int64_t>(i / sample), 0);
-  write(io.out[0], v);
+  write(io.out[DropPath::kY], v);
 }
 
 }  // namespace vitrum::reference

@@ -19,13 +19,14 @@ static Values normalized(const TensorView& image, const TensorView& scale,
   return v;
 }
 
-void run(const Normalize&, const Operands& io) {
-  write(io.out[0], normalized(io.in[0], io.in[1], io.in[2]));
+void run(const NoAttributes<Normalize>&, const Operands& io) {
+  write(io.out[Normalize::kY],
+        normalized(io.in[Normalize::kPixels], io.in[Normalize::kScale], io.in[Normalize::kShift]));
 }
 
-void run(const Mix&, const Operands& io) {
-  const Shape& s = io.in[0].shape;
-  const Values image = read(io.in[0]), mix = read(io.in[1]);
+void run(const NoAttributes<Mix>&, const Operands& io) {
+  const Shape& s = io.in[Mix::kPixels].shape;
+  const Values image = read(io.in[Mix::kPixels]), mix = read(io.in[Mix::kMix]);
   const int64_t size = s[1] * s[2] * s[3];  // of an image
   Values out(image.size());
   for (int64_t i = 0; i < s.numel(); ++i) {
@@ -36,7 +37,7 @@ void run(const Mix&, const Operands& io) {
     const double partner = image[static_cast<int64_t>(m[0]) * size + i % size];
     out[i] = own * image[i] + (1 - own) * partner;
   }
-  write(io.out[0], out);
+  write(io.out[Mix::kY], out);
 }
 
 // Byte (y, x) of channel c in the row's box.
@@ -50,11 +51,12 @@ static double erased(const ImageRow& row, const Values& noise, int64_t c, int64_
   return noise[c * 4096 + (word >> (16 * (pixel % 2)) & 0xffff) / 16];
 }
 
-void run(const TakeImages&, const Operands& io) {
-  const Shape& s = io.out[0].shape;
+void run(const NoAttributes<TakeImages>&, const Operands& io) {
+  const Shape& s = io.out[TakeImages::kY].shape;
   const int64_t height = s[2], width = s[3];
-  const Values images = read(io.in[0]), noise = read(at(io.in, 2));
-  const auto* const rows = static_cast<const ImageRow*>(io.in[1].data);
+  const Values images = read(io.in[TakeImages::kImages]),
+               noise = read(at(io.in, TakeImages::kNoise));
+  const auto* const rows = static_cast<const ImageRow*>(io.in[TakeImages::kRows].data);
   Values out(static_cast<size_t>(s.numel()));
   for (int64_t i = 0; i < s.numel(); ++i) {
     const int64_t x = i % width, y = i / width % height, c = i / (width * height) % s[1];
@@ -66,13 +68,15 @@ void run(const TakeImages&, const Operands& io) {
     else if (from_y >= 0 && from_y < height && from_x >= 0 && from_x < width)
       out[i] = images[((row.image * s[1] + c) * height + from_y) * width + from_x];
   }
-  write(io.out[0], out);
+  write(io.out[TakeImages::kY], out);
 }
 
 void run(const Patchify& op, const Operands& io) {
-  const Values image = normalized(io.in[0], at(io.in, 1), at(io.in, 2));
-  const Shape& s = io.in[0].shape;
-  const int64_t channels = s[1], height = s[2], width = s[3], ph = op.patch_h, pw = op.patch_w;
+  const auto& [patch_h, patch_w, order] = op;
+  const Values image =
+      normalized(io.in[Patchify::kImage], at(io.in, Patchify::kScale), at(io.in, Patchify::kShift));
+  const Shape& s = io.in[Patchify::kImage].shape;
+  const int64_t channels = s[1], height = s[2], width = s[3], ph = patch_h, pw = patch_w;
   Values out(image.size());
   int64_t i = 0;  // of `image`
   for (int64_t b = 0; b < s[0]; ++b)
@@ -82,18 +86,18 @@ void run(const Patchify& op, const Operands& io) {
           const int64_t patch = (b * (height / ph) + y / ph) * (width / pw) + x / pw;
           const int64_t pixel = y % ph * pw + x % pw;
           const int64_t place =
-              op.order == PatchOrder::kChannelFirst ? c * ph * pw + pixel : pixel * channels + c;
+              order == PatchOrder::kChannelFirst ? c * ph * pw + pixel : pixel * channels + c;
           out[patch * channels * ph * pw + place] = image[i];
         }
-  write(io.out[0], out);
+  write(io.out[Patchify::kY], out);
 }
 
-void run(const Tokens&, const Operands& io) {
-  const Shape& s = io.in[0].shape;
-  const Values x = read(io.in[0]), pos = read(io.in[1]);
-  const int64_t prefix = static_cast<int64_t>(io.in.size()) - 2, n = s[1], c = s[2];
+void run(const NoAttributes<Tokens>&, const Operands& io) {
+  const Shape& s = io.in[Tokens::kX].shape;
+  const Values x = read(io.in[Tokens::kX]), pos = read(io.in[Tokens::kPos]);
+  const int64_t prefix = static_cast<int64_t>(io.in.size()) - Tokens::kPrefix, n = s[1], c = s[2];
   std::vector<Values> prefixes;
-  for (int64_t p = 0; p < prefix; ++p) prefixes.push_back(read(io.in[p + 2]));
+  for (int64_t p = 0; p < prefix; ++p) prefixes.push_back(read(io.in[Tokens::kPrefix + p]));
   Values out;
   for (int64_t b = 0; b < s[0]; ++b)
     for (int64_t t = 0; t < prefix + n; ++t)
@@ -101,48 +105,51 @@ void run(const Tokens&, const Operands& io) {
         const double token = t < prefix ? prefixes[t][i] : x[(b * n + t - prefix) * c + i];
         out.push_back(token + (pos.empty() ? 0 : pos[t * c + i]));
       }
-  write(io.out[0], out);
+  write(io.out[Tokens::kY], out);
 }
 
-void run(const TokensBwd&, const Operands& io) {
-  const Shape& s = io.in[0].shape;
-  const Values dy = read(io.in[0]);
-  const int64_t prefix = static_cast<int64_t>(io.out.size()) - 2, tokens = s[1], c = s[2];
+void run(const NoAttributes<TokensBwd>&, const Operands& io) {
+  const Shape& s = io.in[TokensBwd::kDy].shape;
+  const Values dy = read(io.in[TokensBwd::kDy]);
+  const int64_t prefix = static_cast<int64_t>(io.out.size()) - TokensBwd::kDprefix, tokens = s[1],
+                c = s[2];
   Values dx;
   for (int64_t b = 0; b < s[0]; ++b)
     dx.insert(dx.end(), dy.begin() + (b * tokens + prefix) * c, dy.begin() + (b + 1) * tokens * c);
-  write(io.out[0], dx);
+  write(io.out[TokensBwd::kDx], dx);
 
   const Values dpos = sum_rows(dy, tokens * c);  // over images
-  add_to(io.out[1], dpos);
+  add_to(io.out[TokensBwd::kDpos], dpos);
   for (int64_t p = 0; p < prefix; ++p)
-    add_to(io.out[p + 2], Values(&dpos[p * c], &dpos[p * c] + c));
+    add_to(io.out[TokensBwd::kDprefix + p], Values(&dpos[p * c], &dpos[p * c] + c));
 }
 
 // (B, H, W, C) as (B, H W, C)
 static Shape as_tokens(const Shape& s) { return {s[0], s.rows() / s[0], s[-1]}; }
 
 void run(const Pool& op, const Operands& io) {
-  const Shape s = as_tokens(io.in[0].shape);
-  const Values x = read(io.in[0]);
+  const auto& [first, count] = op;
+  const Shape s = as_tokens(io.in[Pool::kX].shape);
+  const Values x = read(io.in[Pool::kX]);
   Values y(static_cast<size_t>(s[0] * s[2]));
   for (int64_t b = 0; b < s[0]; ++b)
-    for (int64_t t = op.first; t < op.first + op.count; ++t)
+    for (int64_t t = first; t < first + count; ++t)
       for (int64_t i = 0; i < s[2]; ++i) y[b * s[2] + i] += x[(b * s[1] + t) * s[2] + i];
-  for (double& v : y) v /= static_cast<double>(op.count);
-  write(io.out[0], y);
+  for (double& v : y) v /= static_cast<double>(count);
+  write(io.out[Pool::kY], y);
 }
 
 void run(const PoolBwd& op, const Operands& io) {
-  if (!io.out[0]) return;
-  const Shape s = as_tokens(io.out[0].shape);
-  const Values dy = read(io.in[0]);
+  const auto& [first, count] = op;
+  if (!io.out[PoolBwd::kDx]) return;
+  const Shape s = as_tokens(io.out[PoolBwd::kDx].shape);
+  const Values dy = read(io.in[PoolBwd::kDy]);
   Values dx(static_cast<size_t>(s.numel()));
   for (int64_t b = 0; b < s[0]; ++b)
-    for (int64_t t = op.first; t < op.first + op.count; ++t)
+    for (int64_t t = first; t < first + count; ++t)
       for (int64_t i = 0; i < s[2]; ++i)
-        dx[(b * s[1] + t) * s[2] + i] = dy[b * s[2] + i] / static_cast<double>(op.count);
-  write(io.out[0], dx);
+        dx[(b * s[1] + t) * s[2] + i] = dy[b * s[2] + i] / static_cast<double>(count);
+  write(io.out[PoolBwd::kDx], dx);
 }
 
 }  // namespace vitrum::reference

@@ -27,26 +27,29 @@ static std::vector<int64_t> kept_tokens(const TensorView& rng, uint32_t site, in
 }
 
 void run(const KeepTokens& op, const Operands& io) {
-  const Shape &from = io.in[0].shape, &to = io.out[0].shape;
-  const Values x = read(io.in[0]);
+  const auto& [prefix, site] = op;
+  const Shape &from = io.in[KeepTokens::kX].shape, &to = io.out[KeepTokens::kY].shape;
+  const Values x = read(io.in[KeepTokens::kX]);
   Values y;
   for (int64_t b = 0; b < from[0]; ++b)
-    for (const int64_t t : kept_tokens(io.in[1], op.site, op.prefix, from[1], to[1], b))
+    for (const int64_t t : kept_tokens(io.in[KeepTokens::kRng], site, prefix, from[1], to[1], b))
       for (int64_t c = 0; c < from[2]; ++c) y.push_back(x[(b * from[1] + t) * from[2] + c]);
-  write(io.out[0], y);
+  write(io.out[KeepTokens::kY], y);
 }
 
 void run(const KeepTokensBwd& op, const Operands& io) {
-  const Shape &from = io.in[0].shape, &to = io.out[0].shape;
-  const Values dy = read(io.in[0]);
+  const auto& [prefix, site] = op;
+  const Shape &from = io.in[KeepTokensBwd::kDy].shape, &to = io.out[KeepTokensBwd::kDx].shape;
+  const Values dy = read(io.in[KeepTokensBwd::kDy]);
   Values dx(static_cast<size_t>(to.numel()));
   int64_t row = 0;
   for (int64_t b = 0; b < from[0]; ++b)
-    for (const int64_t t : kept_tokens(io.in[1], op.site, op.prefix, to[1], from[1], b)) {
+    for (const int64_t t :
+         kept_tokens(io.in[KeepTokensBwd::kRng], site, prefix, to[1], from[1], b)) {
       for (int64_t c = 0; c < to[2]; ++c) dx[(b * to[1] + t) * to[2] + c] = dy[row * to[2] + c];
       ++row;
     }
-  write(io.out[0], dx);
+  write(io.out[KeepTokensBwd::kDx], dx);
 }
 
 }  // namespace vitrum::reference

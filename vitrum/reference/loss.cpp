@@ -40,10 +40,13 @@ static double binary_loss(double z, double t) {
 }
 
 void run(const CrossEntropy& op, const Operands& io) {
-  const Shape& s = io.in[0].shape;
-  const bool binary = op.form.kind == LossKind::kBinary;
-  const Values z = divided(read(io.in[0]), binary ? 1 : op.form.tau), weight = read(io.in[2]);
-  const Values t = wanted(io.in[1], s, op.form), given = read(io.in[1]);
+  const auto& [form] = op;
+  const Shape& s = io.in[CrossEntropy::kLogits].shape;
+  const bool binary = form.kind == LossKind::kBinary;
+  const Values z = divided(read(io.in[CrossEntropy::kLogits]), binary ? 1 : form.tau),
+               weight = read(io.in[CrossEntropy::kSampleWeight]);
+  const Values t = wanted(io.in[CrossEntropy::kTarget], s, form),
+               given = read(io.in[CrossEntropy::kTarget]);
   Values lse(static_cast<size_t>(s[0]));
   double total = 0;
   for (int64_t b = 0; b < s[0]; ++b) {
@@ -54,21 +57,24 @@ void run(const CrossEntropy& op, const Operands& io) {
         loss += binary_loss(z[i], t[i]) / static_cast<double>(s[1]);
       else
         loss += t[i] * (lse[b] - z[i]);
-      if (op.form.kind == LossKind::kDivergence && t[i] > 0) loss += t[i] * given[i];
+      if (form.kind == LossKind::kDivergence && t[i] > 0) loss += t[i] * given[i];
     }
-    total += weight[b] * static_cast<double>(op.form.scale) * loss;
+    total += weight[b] * static_cast<double>(form.scale) * loss;
   }
-  write(io.out[0], {total});
-  write(at(io.out, 1), lse);
+  write(io.out[CrossEntropy::kLoss], {total});
+  write(at(io.out, CrossEntropy::kLse), lse);
 }
 
 void run(const CrossEntropyBwd& op, const Operands& io) {
-  const Shape& s = io.in[0].shape;
-  const bool binary = op.form.kind == LossKind::kBinary;
-  const double slope = static_cast<double>(op.form.scale) /
-                       (binary ? static_cast<double>(s[1]) : static_cast<double>(op.form.tau));
-  const Values z = divided(read(io.in[0]), binary ? 1 : op.form.tau), weight = read(io.in[2]);
-  const Values lse = read(at(io.in, 3)), t = wanted(io.in[1], s, op.form);
+  const auto& [form] = op;
+  const Shape& s = io.in[CrossEntropyBwd::kLogits].shape;
+  const bool binary = form.kind == LossKind::kBinary;
+  const double slope = static_cast<double>(form.scale) /
+                       (binary ? static_cast<double>(s[1]) : static_cast<double>(form.tau));
+  const Values z = divided(read(io.in[CrossEntropyBwd::kLogits]), binary ? 1 : form.tau),
+               weight = read(io.in[CrossEntropyBwd::kSampleWeight]);
+  const Values lse = read(at(io.in, CrossEntropyBwd::kLse)),
+               t = wanted(io.in[CrossEntropyBwd::kTarget], s, form);
   Values dz(z.size());
   for (int64_t b = 0; b < s[0]; ++b) {
     double mass = 0;  // 1, unless soft targets do not add up to it
@@ -78,41 +84,43 @@ void run(const CrossEntropyBwd& op, const Operands& io) {
       dz[i] = weight[b] * slope * (given - t[i]);
     }
   }
-  write(io.out[0], dz);
+  write(io.out[CrossEntropyBwd::kDlogits], dz);
 }
 
 // The lowest index wins ties.
 static int64_t argmax(const double* row, int64_t n) { return std::max_element(row, row + n) - row; }
 
-void run(const Argmax&, const Operands& io) {
-  const Shape& s = io.in[0].shape;
-  const Values x = read(io.in[0]);
+void run(const NoAttributes<Argmax>&, const Operands& io) {
+  const Shape& s = io.in[Argmax::kX].shape;
+  const Values x = read(io.in[Argmax::kX]);
   Values best(static_cast<size_t>(s[0]));
   for (int64_t b = 0; b < s[0]; ++b) best[b] = static_cast<double>(argmax(&x[b * s[1]], s[1]));
-  write(io.out[0], best);
+  write(io.out[Argmax::kY], best);
 }
 
 void run(const LogSoftmax& op, const Operands& io) {
-  const Shape& s = io.in[0].shape;
-  Values x = divided(read(io.in[0]), op.tau);
+  const auto& [tau] = op;
+  const Shape& s = io.in[LogSoftmax::kX].shape;
+  Values x = divided(read(io.in[LogSoftmax::kX]), tau);
   for (int64_t b = 0; b < s[0]; ++b) {
     const double lse = log_sum_exp(&x[b * s[1]], s[1]);
     for (int64_t k = 0; k < s[1]; ++k) x[b * s[1] + k] -= lse;
   }
-  write(io.out[0], x);
+  write(io.out[LogSoftmax::kY], x);
 }
 
-void run(const TrainMetrics&, const Operands& io) {
-  const Shape& s = io.in[1].shape;
-  const Values loss = read(io.in[0]), z = read(io.in[1]), weight = read(io.in[3]);
-  const Values t = wanted(io.in[2], s, {});
+void run(const NoAttributes<TrainMetrics>&, const Operands& io) {
+  const Shape& s = io.in[TrainMetrics::kLogits].shape;
+  const Values loss = read(io.in[TrainMetrics::kLoss]), z = read(io.in[TrainMetrics::kLogits]),
+               weight = read(io.in[TrainMetrics::kSampleWeight]);
+  const Values t = wanted(io.in[TrainMetrics::kTarget], s, {});
   double correct = 0, images = 0;
   for (int64_t b = 0; b < s[0]; ++b) {
     if (!(weight[b] > 0)) continue;
     images += 1;
     correct += argmax(&z[b * s[1]], s[1]) == argmax(&t[b * s[1]], s[1]) ? 1 : 0;
   }
-  add_to(io.out[0], {loss[0], correct, images});
+  add_to(io.out[TrainMetrics::kSums], {loss[0], correct, images});
 }
 
 }  // namespace vitrum::reference

@@ -34,21 +34,22 @@ Values orthogonalized(Values x, const MatrixSegment& matrix) {
 }  // namespace
 
 void run(const Orthogonalize& op, const Operands& io) {
-  const Values clip = read(at(io.in, 0));
-  Values g = read(io.out[0]), m = read(io.out[1]);
-  for (const MatrixSegment& matrix : op.matrices) {
+  const auto& [momentum, nesterov, bf16, matrices] = op;
+  const Values clip = read(at(io.in, Orthogonalize::kClip));
+  Values g = read(io.out[Orthogonalize::kGradients]), m = read(io.out[Orthogonalize::kMomentum]);
+  for (const MatrixSegment& matrix : matrices) {
     const auto first = static_cast<size_t>(matrix.offset);
     Values x(static_cast<size_t>(matrix.rows * matrix.columns));
     for (size_t i = 0; i < x.size(); ++i) {
       const double d = g[first + i] * (clip.empty() ? 1 : clip[1]);
       double& moment = m[first + i];
-      moment = op.momentum * moment + (1 - op.momentum) * d;
-      x[i] = op.nesterov ? op.momentum * moment + (1 - op.momentum) * d : moment;
+      moment = momentum * moment + (1 - momentum) * d;
+      x[i] = nesterov ? momentum * moment + (1 - momentum) * d : moment;
     }
     x = orthogonalized(std::move(x), matrix);
     for (size_t i = 0; i < x.size(); ++i) g[first + i] = matrix.scale * x[i];
   }
-  write(io.out[0], g), write(io.out[1], m);
+  write(io.out[Orthogonalize::kGradients], g), write(io.out[Orthogonalize::kMomentum], m);
 }
 
 }  // namespace vitrum::reference

@@ -27,21 +27,28 @@ static void layer_norm(const Values& x, const Values& w, const Values& bias, flo
 }
 
 void run(const LayerNorm& op, const Operands& io) {
-  layer_norm(read(io.in[0]), read(io.in[1]), read(at(io.in, 2)), op.eps, io, 0);
+  const auto& [eps] = op;
+  layer_norm(read(io.in[LayerNorm::kX]), read(io.in[LayerNorm::kWeight]),
+             read(at(io.in, LayerNorm::kBias)), eps, io, LayerNorm::kY);
 }
 
 void run(const AddLayerNorm& op, const Operands& io) {
-  Values sum = read(io.in[0]);
-  const Values b = read(io.in[1]);
+  const auto& [eps] = op;
+  Values sum = read(io.in[AddLayerNorm::kA]);
+  const Values b = read(io.in[AddLayerNorm::kB]);
   for (size_t i = 0; i < sum.size(); ++i) sum[i] += b[i];
-  round_all(sum, io.out[0] ? io.out[0].dtype : io.in[0].dtype);
-  write(io.out[0], sum);
-  layer_norm(sum, read(io.in[2]), read(at(io.in, 3)), op.eps, io, 1);
+  round_all(sum, io.out[AddLayerNorm::kSum] ? io.out[AddLayerNorm::kSum].dtype
+                                            : io.in[AddLayerNorm::kA].dtype);
+  write(io.out[AddLayerNorm::kSum], sum);
+  layer_norm(sum, read(io.in[AddLayerNorm::kWeight]), read(at(io.in, AddLayerNorm::kBias)), eps, io,
+             AddLayerNorm::kY);
 }
 
-void run(const LayerNormBwd&, const Operands& io) {
-  const Values dy = read(io.in[0]), x = read(io.in[1]), w = read(io.in[2]);
-  const Values mean = read(io.in[3]), rstd = read(io.in[4]), dskip = read(at(io.in, 5));
+void run(const NoAttributes<LayerNormBwd>&, const Operands& io) {
+  const Values dy = read(io.in[LayerNormBwd::kDy]), x = read(io.in[LayerNormBwd::kX]),
+               w = read(io.in[LayerNormBwd::kWeight]);
+  const Values mean = read(io.in[LayerNormBwd::kMean]), rstd = read(io.in[LayerNormBwd::kRstd]),
+               dskip = read(at(io.in, LayerNormBwd::kDskip));
   const size_t c = w.size(), rows = mean.size();
   Values dx(x.size()), dw(c), dbias(c);
   for (size_t r = 0; r < rows; ++r) {
@@ -57,12 +64,12 @@ void run(const LayerNormBwd&, const Operands& io) {
           rstd[r] * (dy[r * c + i] * w[i] - (sum + hat(i) * sum_hat) / static_cast<double>(c));
   }
   if (!dskip.empty()) {
-    round_all(dx, io.out[0].dtype);
+    round_all(dx, io.out[LayerNormBwd::kDx].dtype);
     for (size_t i = 0; i < dx.size(); ++i) dx[i] += dskip[i];
   }
-  write(io.out[0], dx);
-  add_to(at(io.out, 1), dw);
-  add_to(at(io.out, 2), dbias);
+  write(io.out[LayerNormBwd::kDx], dx);
+  add_to(at(io.out, LayerNormBwd::kDweight), dw);
+  add_to(at(io.out, LayerNormBwd::kDbias), dbias);
 }
 
 }  // namespace vitrum::reference

@@ -8,14 +8,16 @@
 namespace vitrum::reference {
 
 void run(const ClipScale& op, const Operands& io) {
+  const auto& [max_norm] = op;
   double squares = 0;
-  for (double g : read(io.in[0])) squares += g * g;
+  for (double g : read(io.in[ClipScale::kGradients])) squares += g * g;
   const double norm = std::sqrt(squares);
-  write(io.out[0], {norm, op.max_norm > 0 ? std::min(1.0, op.max_norm / (norm + 1e-6)) : 1.0});
+  write(io.out[ClipScale::kNorms],
+        {norm, max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0});
 }
 
-void run(const Copy&, const Operands& io) {
-  const TensorView &x = io.in[0], &y = io.out[0];
+void run(const NoAttributes<Copy>&, const Operands& io) {
+  const TensorView &x = io.in[Copy::kX], &y = io.out[Copy::kY];
   if (x.dtype == y.dtype)
     std::memcpy(y.data, x.data, x.bytes());
   else
@@ -29,14 +31,17 @@ static void each(const Segment& s, const Body& body) {
 }
 
 void run(const Perturb& op, const Operands& io) {
-  const double scale = op.rho / (read(io.in[0])[0] + 1e-12);
-  Values g = read(io.out[0]), p = read(io.out[1]), copy = read(at(io.out, 2));
-  for (const Segment& s : op.segments)
+  const auto& [rho, segments] = op;
+  const double scale = rho / (read(io.in[Perturb::kNorms])[0] + 1e-12);
+  Values g = read(io.out[Perturb::kGradients]), p = read(io.out[Perturb::kParameters]),
+         copy = read(at(io.out, Perturb::kCopy));
+  for (const Segment& s : segments)
     each(s, [&](size_t i) {
       p[i] += scale * g[i], g[i] = 0;
       if (!copy.empty()) copy[i] = p[i];
     });
-  write(io.out[0], g), write(io.out[1], p), write(at(io.out, 2), copy);
+  write(io.out[Perturb::kGradients], g), write(io.out[Perturb::kParameters], p),
+      write(at(io.out, Perturb::kCopy), copy);
 }
 
 namespace {
@@ -115,12 +120,18 @@ struct Step {
 
 // Elements that belong to no segment (padding, frozen parameters) stay as they are.
 void run(const OptimizerStep& op, const Operands& io) {
+  const auto& [kind, beta1, beta2, eps, nesterov, segments] = op;  // the others: Step
   const std::vector<TensorView>& out = io.out;
-  Step step{op,           read(io.in[0]),   read(at(io.in, 1)), read(out[0]),
-            read(out[1]), read(at(out, 2)), read(at(out, 3))};
-  Values ema = read(at(out, 4)), copy = read(at(out, 5));
+  Step step{op,
+            read(io.in[OptimizerStep::kHyper]),
+            read(at(io.in, OptimizerStep::kClip)),
+            read(out[OptimizerStep::kGradients]),
+            read(out[OptimizerStep::kParameters]),
+            read(at(out, OptimizerStep::kMoment1)),
+            read(at(out, OptimizerStep::kMoment2))};
+  Values ema = read(at(out, OptimizerStep::kEma)), copy = read(at(out, OptimizerStep::kCopy));
   const double average = step.hyper[3];
-  for (const Segment& s : op.segments) {
+  for (const Segment& s : segments) {
     step.run(s);
     each(s, [&](size_t i) {
       step.g[i] = 0;

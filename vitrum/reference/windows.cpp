@@ -17,31 +17,34 @@ static void for_each_pair(int64_t h, int64_t w, int64_t heads, const Use& use) {
 }
 
 void run(const RelativeBias& op, const Operands& io) {
-  const Values table = read(io.in[0]);
-  Values bias(static_cast<size_t>(io.out[0].shape.numel()));
-  for_each_pair(op.window_h, op.window_w, io.out[0].shape[0],
+  const auto& [window_h, window_w] = op;
+  const Values table = read(io.in[RelativeBias::kTable]);
+  Values bias(static_cast<size_t>(io.out[RelativeBias::kBias].shape.numel()));
+  for_each_pair(window_h, window_w, io.out[RelativeBias::kBias].shape[0],
                 [&](int64_t place, int64_t row) { bias[place] = table[row]; });
-  write(io.out[0], bias);
+  write(io.out[RelativeBias::kBias], bias);
 }
 
 void run(const RelativeBiasBwd& op, const Operands& io) {
-  if (!io.out[0]) return;
-  const Values dy = read(io.in[0]);
-  Values dtable(static_cast<size_t>(io.out[0].shape.numel()));
-  for_each_pair(op.window_h, op.window_w, io.in[0].shape[0],
+  const auto& [window_h, window_w] = op;
+  if (!io.out[RelativeBiasBwd::kDtable]) return;
+  const Values dy = read(io.in[RelativeBiasBwd::kDy]);
+  Values dtable(static_cast<size_t>(io.out[RelativeBiasBwd::kDtable].shape.numel()));
+  for_each_pair(window_h, window_w, io.in[RelativeBiasBwd::kDy].shape[0],
                 [&](int64_t place, int64_t row) { dtable[row] += dy[place]; });
-  add_to(io.out[0], dtable);
+  add_to(io.out[RelativeBiasBwd::kDtable], dtable);
 }
 
 void run(const GatherTokens& op, const Operands& io) {
-  const Values x = read(io.in[0]);
-  const int64_t width = op.width, images = io.in[0].shape.numel() / (op.tokens * width);
+  const auto& [tokens, width, from] = op;
+  const Values x = read(io.in[GatherTokens::kX]);
+  const int64_t images = io.in[GatherTokens::kX].shape.numel() / (tokens * width);
   Values y;
   for (int64_t b = 0; b < images; ++b)
-    for (const int32_t from : op.from)
+    for (const int32_t token : from)
       for (int64_t c = 0; c < width; ++c)
-        y.push_back(from < 0 ? 0 : x[(b * op.tokens + from) * width + c]);
-  write(io.out[0], y);
+        y.push_back(token < 0 ? 0 : x[(b * tokens + token) * width + c]);
+  write(io.out[GatherTokens::kY], y);
 }
 
 }  // namespace vitrum::reference

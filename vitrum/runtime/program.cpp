@@ -65,22 +65,24 @@ std::vector<ChainNode> chain_from(const Graph& g, size_t first, const std::vecto
   return chain;
 }
 
-// Which nodes are one kernel, and which gradient of a bias it adds up in passing.
+// Which nodes are one kernel, and which column sums it adds up in passing.
 struct Joint {
   size_t first;
   std::vector<ChainNode> nodes;
   ValueId columns = kAbsent;
 };
 struct Joints {
-  std::vector<Joint> all;               // of every node, in order
-  std::vector<bool> with_next, biased;  // of nodes; biased: another kernel has its bias' gradient
+  std::vector<Joint> all;                     // of every node, in order
+  std::vector<bool> with_next;                // of nodes
+  std::vector<std::optional<size_t>> summed;  // of nodes: the result that another kernel adds up
 };
 
 Joints find_joints(const Graph& g, std::span<const Value> outputs, const Backend& backend,
                    PackedParams* packed) {
   const std::vector<int> readers_of = readers(g, outputs);
-  Joints joints{
-      {}, std::vector<bool>(g.nodes.size(), false), std::vector<bool>(g.nodes.size(), false)};
+  Joints joints{.all = {},
+                .with_next = std::vector<bool>(g.nodes.size(), false),
+                .summed = std::vector<std::optional<size_t>>(g.nodes.size())};
   std::vector<int> producer(g.values.size(), -1);  // whose last node has it as its first result
   for (size_t i = 0; i < g.nodes.size(); i += joints.all.back().nodes.size()) {
     std::vector<ChainNode> chain = chain_from(g, i, readers_of, packed);
@@ -93,27 +95,18 @@ Joints find_joints(const Graph& g, std::span<const Value> outputs, const Backend
       producer[static_cast<size_t>(last.out[0])] = static_cast<int>(joints.all.size()) - 1;
   }
   for (size_t i = 0; i < g.nodes.size(); ++i) {
-    const Node& node = g.nodes[i];
-    const auto* linear = std::get_if<LinearBwd>(&node.op);
-    if (!linear || linear->act != Act::kNone || linear->drop != 0 || node.out[2] == kAbsent)
-      continue;
-    const int before = producer[static_cast<size_t>(node.in[0])];
+    const std::optional<ColumnSums> sums = column_sums(g.nodes[i]);
+    const int before = sums ? producer[static_cast<size_t>(sums->of)] : -1;
     if (before < 0 || joints.all[static_cast<size_t>(before)].columns != kAbsent) continue;
-    joints.all[static_cast<size_t>(before)].columns = node.out[2];
-    joints.biased[i] = true;
+    joints.all[static_cast<size_t>(before)].columns = g.nodes[i].out[sums->result];
+    joints.summed[i] = sums->result;
   }
   return joints;
 }
 
 // Whether the backend will make its own copy of these weights: all they are read for are products.
 bool is_packed(const Graph& g, ValueId id, ParamStore& store) {
-  if (!store.packed() || !store.backend().packs_weights()) return false;
-  for (const Node& node : g.nodes)
-    for (size_t i = 0; i < node.in.size(); ++i)
-      if (node.in[i] == id && !(std::holds_alternative<Linear>(node.op) && i == 1 &&
-                                g.values[static_cast<size_t>(node.in[0])].dtype == DType::kBF16))
-        return false;
-  return true;
+  return store.packed() && store.backend().packs_weights() && only_bf16_weights(g, id);
 }
 
 }  // namespace
@@ -137,7 +130,7 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
     for (size_t k = 0; k < nodes.size(); ++k) {
       nodes[k].io = operands(g.nodes[joint.first + k], view);
       nodes[k].io.packed = store.packed();
-      if (joints.biased[joint.first + k]) nodes[k].io.out[2] = {};
+      if (const auto& summed = joints.summed[joint.first + k]) nodes[k].io.out[*summed] = {};
     }
     if (joint.columns != kAbsent) nodes.back().io.column_sums = view(joint.columns);
     // One kernel a node all the same: the first of joined ones has the work of all.

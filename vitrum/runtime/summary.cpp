@@ -126,25 +126,26 @@ class Table {
 }  // namespace
 
 int64_t multiply_adds(const Graph& g, const Node& node) {
-  const Shape& x = value(g, node.in[0]).shape;
-  if (std::holds_alternative<Linear>(node.op)) return x.numel() * value(g, node.out[0]).shape[-1];
+  const auto in = [&](size_t i) -> const Shape& { return value(g, node.in[i]).shape; };
+  const auto out = [&](size_t i) -> const Shape& { return value(g, node.out[i]).shape; };
+  const auto wanted = [&](size_t i) { return node.out[i] != kAbsent ? 1 : 0; };
+  if (std::holds_alternative<Linear>(node.op)) return in(Linear::kX).numel() * out(Linear::kY)[-1];
+  if (std::holds_alternative<LinearBwd>(node.op))
+    return (wanted(LinearBwd::kDx) + wanted(LinearBwd::kDweight)) * in(LinearBwd::kDy).numel() *
+           in(LinearBwd::kX)[-1];
   // Every output reads the window of every input channel: (O, C, K, K).
   if (std::holds_alternative<Conv2d>(node.op))
-    return value(g, node.out[0]).shape.rows() * value(g, node.in[1]).shape.numel();
-  if (std::holds_alternative<Conv2dBwd>(node.op)) {
-    const int64_t wanted = (node.out[0] != kAbsent) + (node.out[1] != kAbsent);
-    return wanted * x.rows() * value(g, node.in[2]).shape.numel();
-  }
-  // q k^T and the weighted sum of v: (B, T, 3C) -> 2 * B * T * T * C
-  if (std::holds_alternative<Attention>(node.op)) return 2 * x.rows() * x[-2] * (x[-1] / 3);
-  if (std::holds_alternative<AttentionProbs>(node.op)) return x.rows() * x[-2] * (x[-1] / 3);
-  if (std::holds_alternative<AttentionProbsGrad>(node.op)) return x.rows() * x[-2] * x[-1];
-  if (std::holds_alternative<LinearBwd>(node.op)) {
-    const int64_t wanted = (node.out[0] != kAbsent) + (node.out[1] != kAbsent);
-    return wanted * x.numel() * value(g, node.in[1]).shape[-1];
-  }
-  // Two products for each of forward's; the scores that are computed again are not counted.
-  if (std::holds_alternative<AttentionBwd>(node.op)) return 4 * x.rows() * x[-2] * x[-1];
+    return out(Conv2d::kY).rows() * in(Conv2d::kWeight).numel();
+  if (std::holds_alternative<Conv2dBwd>(node.op))
+    return (wanted(Conv2dBwd::kDx) + wanted(Conv2dBwd::kDweight)) * in(Conv2dBwd::kDy).rows() *
+           in(Conv2dBwd::kWeight).numel();
+  // q k^T, and the weighted sum of v, have as many each: (B, T, 3C) -> B * T * T * C. Two for each
+  // of forward's on the way back; the scores that are computed again are not counted.
+  const auto product = [&](size_t qkv) { return in(qkv).rows() * in(qkv)[-2] * (in(qkv)[-1] / 3); };
+  if (std::holds_alternative<Attention>(node.op)) return 2 * product(Attention::kQkv);
+  if (std::holds_alternative<AttentionProbs>(node.op)) return product(AttentionProbs::kQkv);
+  if (std::holds_alternative<AttentionProbsGrad>(node.op)) return product(AttentionProbsGrad::kQkv);
+  if (std::holds_alternative<AttentionBwd>(node.op)) return 4 * product(AttentionBwd::kQkv);
   return 0;
 }
 
