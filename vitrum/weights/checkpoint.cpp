@@ -11,6 +11,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
+#include "vitrum/weights/family.h"
 #include "vitrum/weights/layout.h"
 #include "vitrum/weights/open_tensors.h"
 
@@ -56,11 +57,6 @@ Matrix matrix_of(const Shape& shape, size_t tensors, size_t element) {
   return {rows / static_cast<int64_t>(tensors), columns, element};
 }
 
-int64_t square_root(int64_t n) {
-  const auto root = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(n))));
-  return root * root == n ? root : 0;
-}
-
 }  // namespace
 
 std::vector<ParamSpec> model_params(const ModelConfig& c) {
@@ -85,7 +81,8 @@ Checkpoint::Checkpoint(const std::string& path)
 
 ModelConfig Checkpoint::stored_sizes(ModelConfig config) const {
   require_family(config);
-  return config.visit([&](auto c) { return ModelConfig(sizes_of(std::move(c))); });
+  const StoredDims dims = [&](const char* param, int rank) { return dims_of(param, rank, config); };
+  return weights_of(config).stored_sizes(config, dialect(), dims);
 }
 
 std::vector<int64_t> Checkpoint::dims_of(const char* name, int rank,
@@ -98,51 +95,6 @@ std::vector<int64_t> Checkpoint::dims_of(const char* name, int rank,
   if (google && rank == 2) std::swap(dims[0], dims[1]);
   if (google && rank == 4) dims = {dims[3], dims[2], dims[0], dims[1]};
   return dims;
-}
-
-// Only what agrees with the rest of the model is taken: a size is then no larger than the file.
-SwinConfig Checkpoint::sizes_of(SwinConfig c) const {
-  const std::vector<int64_t> head = dims_of("head.fc.weight", 2, c);
-  c.classes = !head.empty() && head[1] == c.features() ? head[0] : 0;
-  c.head_bias = c.classes == 0 || !dims_of("head.fc.bias", 1, c).empty();
-  const std::vector<int64_t> patch = dims_of("patch_embed.proj.weight", 4, c);
-  if (!patch.empty() && patch[0] == c.width && patch[2] == c.patch_h && patch[3] == c.patch_w)
-    c.channels = std::max<int64_t>(patch[1], 1);
-  const std::vector<int64_t> table =
-      dims_of("layers.0.blocks.0.attn.relative_position_bias_table", 2, c);
-  const int64_t side = table.empty() || table[1] != c.heads[0] ? 0 : square_root(table[0]);
-  const SwinWindows now = swin_windows(c, 0, false);
-  if (side % 2 == 1 && (side != 2 * now.window_h - 1 || side != 2 * now.window_w - 1))
-    c.window_h = c.window_w = (side + 1) / 2;
-  return c;
-}
-
-ResNetConfig Checkpoint::sizes_of(ResNetConfig c) const {
-  const std::vector<int64_t> head = dims_of("fc.weight", 2, c),
-                             conv = dims_of("conv1.weight", 4, c);
-  c.classes = !head.empty() && head[1] == c.features() ? head[0] : 0;
-  c.head_bias = c.classes == 0 || !dims_of("fc.bias", 1, c).empty();
-  if (!conv.empty() && conv[0] == c.width) c.channels = std::max<int64_t>(conv[1], 1);
-  return c;
-}
-
-ViTConfig Checkpoint::sizes_of(ViTConfig c) const {
-  const std::vector<int64_t> head = dims_of("head.weight", 2, c);
-  c.classes = !head.empty() && head[1] == c.width ? head[0] : 0;
-  c.head_bias = c.classes == 0 || !dims_of("head.bias", 1, c).empty();
-  // timm's distilled models have two heads; transformers' may have none that reads the token.
-  if (c.distilled)
-    c.dist_head = c.classes == 0 ? naming_.dialect->name == "timm"
-                                 : !dims_of("head_dist.weight", 2, c).empty();
-  const std::vector<int64_t> patch = dims_of("patch_embed.proj.weight", 4, c);
-  if (!patch.empty() && patch[0] == c.width && patch[2] == c.patch_h && patch[3] == c.patch_w)
-    c.channels = std::max<int64_t>(patch[1], 1);
-  const std::vector<int64_t> positions = dims_of("pos_embed", 3, c);
-  if (!positions.empty() && positions[2] == c.width) {
-    const int64_t side = square_root(positions[1] - c.prefix_tokens());
-    if (side > 0) c.image_h = side * c.patch_h, c.image_w = side * c.patch_w;
-  }
-  return c;
 }
 
 void Checkpoint::require_family(const ModelConfig& config) const {

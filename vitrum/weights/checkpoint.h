@@ -38,9 +38,6 @@ class Checkpoint {
 
  private:
   void require_family(const ModelConfig& config) const;
-  ViTConfig sizes_of(ViTConfig config) const;
-  SwinConfig sizes_of(SwinConfig config) const;
-  ResNetConfig sizes_of(ResNetConfig config) const;
   // The dimensions of a one-tensor parameter, in our order, where it has `rank` of them.
   std::vector<int64_t> dims_of(const char* name, int rank, const ModelConfig& config) const;
 

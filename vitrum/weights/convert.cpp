@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <concepts>
 #include <deque>
 #include <filesystem>
 
@@ -11,8 +10,8 @@
 #include "vitrum/core/files.h"
 #include "vitrum/weights/checkpoint.h"
 #include "vitrum/weights/convert_floats.h"
+#include "vitrum/weights/family.h"
 #include "vitrum/weights/layout.h"
-#include "vitrum/weights/model_config.h"
 #include "vitrum/weights/write_tensors.h"
 
 namespace vitrum {
@@ -36,78 +35,12 @@ Format format_of(const std::string& target, std::string_view dialect) {
   return Format::kDirectory;
 }
 
-// What other frameworks' ViTs have no switch for. timm's directories keep ours beside timm's.
-void require_plain(const Dialect& dialect, const ViTConfig& c) {
-  if (dialect.name == "timm") return;
-  const auto require = [&](bool has, const char* what) {
-    if (!has) fail_input("{} has no ViT {}", dialect.title, what);
-  };
-  require(c.pre_norm, "with the norms after the blocks");
-  require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");
-  require(c.class_token && !c.mean_pool, "that pools by the mean");
-  require(!c.distilled || dialect.name == "hf", "with a distillation token");
-  require(!c.sincos_positions, "with fixed positions");
-  require(c.layer_scale == 0, "with LayerScale");
-  require(c.proj_bias && c.mlp_bias && c.norm_bias, "without biases");
-  require(c.head_bias || c.classes == 0, "with a head without bias");
-  require(c.qkv_bias || dialect.name == "hf", "without biases of queries, keys and values");
-  const bool square = c.image_h == c.image_w && c.patch_h == c.patch_w;
-  require(square || dialect.name != "torchvision", "for images that are not square");
-}
-
-void require_plain(const Dialect& dialect, const SwinConfig& c) {
-  if (dialect.name == "timm") return;
-  const auto require = [&](bool has, const char* what) {
-    if (!has) fail_input("{} has no Swin {}", dialect.title, what);
-  };
-  require(c.head_bias || c.classes == 0, "with a head without bias");
-  require(!shrinks(c), "whose windows are smaller in later stages");
-  require(c.qkv_bias || dialect.name == "hf", "without biases of queries, keys and values");
-  require(c.window_h == c.window_w || dialect.name == "torchvision",
-          "with windows that are not square");
-}
-
-void require_plain(const Dialect& dialect, const ResNetConfig& c) {
-  if (dialect.name == "timm") return;
-  const auto require = [&](bool has, const char* what) {
-    if (!has) fail_input("{} has no ResNet {}", dialect.title, what);
-  };
-  require(!c.small_stem, "with a stem for small images");
-  require(c.head_bias || c.classes == 0, "with a head without bias");
-}
-
-// A bare file cannot say what to compute with; a directory of timm's says it to us only.
-template <class Config>
-std::vector<std::string> computed_otherwise(const Dialect& dialect, const Config& c, bool says_so) {
-  std::vector<std::string> notes;
-  if (c.eps != dialect.eps && !says_so)
-    notes.push_back(fmt::format("{} computes LayerNorm with eps {}, the model with {}",
-                                dialect.title, dialect.eps, c.eps));
-  if (c.act != dialect.act && !says_so && dialect.name != "timm")
-    notes.push_back(fmt::format("{} computes {}, the model {}", dialect.title,
-                                kActNames[static_cast<size_t>(dialect.act)],
-                                kActNames[static_cast<size_t>(c.act)]));
-  if constexpr (std::same_as<Config, SwinConfig>) {
-    const bool pads_first = dialect.name == "torchvision" || dialect.name == "hf";
-    if (fills_up(c) && c.pad_first != pads_first)
-      notes.push_back(fmt::format("{} fills up windows {} they are shifted, the model does not",
-                                  dialect.title, pads_first ? "before" : "after"));
-  }
-  return notes;
-}
-
-std::vector<std::string> computed_otherwise(const Dialect& dialect, const ResNetConfig& c, bool) {
-  if (c.eps == dialect.eps) return {};
-  return {fmt::format("{} computes batch norm with eps {}, the model with {}", dialect.title,
-                      dialect.eps, c.eps)};
-}
-
 // The base model's part of a name in transformers' files.
 Naming naming_for(const Dialect& dialect, const ModelConfig& config) {
-  const auto* vit = config.as<ViTConfig>();
-  const std::string_view base = vit && vit->distilled ? "deit" : dialect.family;
+  const WeightFamily& family = weights_of(config);
   const bool prefixed = dialect.name == "hf" && config.classes() > 0;
-  return {&dialect, false, prefixed ? fmt::format("{}.", base) : "", vit && vit->two_heads()};
+  return {&dialect, false, prefixed ? fmt::format("{}.", family.hf_base(config)) : "",
+          family.two_heads(config)};
 }
 
 class Converter {
@@ -199,7 +132,8 @@ Converted convert_model(const std::string& source, const std::string& arch,
   if (fs::equivalent(source, target, none_there) ||
       fs::equivalent(weights_path(source), target + "/model.safetensors", none_there))
     fail_usage("{} is the model itself; write the converted one to another place", target);
-  spec.config.visit([&](const auto& c) { require_plain(dialect, c); });
+  const WeightFamily& family = weights_of(spec.config);
+  family.require_plain(dialect, spec.config);
   const Checkpoint file(weights_path(source));
   const std::vector<ParamSpec> params = model_params(spec.config);
   file.check(params, spec.config, spec.config.classes() > 0);
@@ -216,9 +150,8 @@ Converted convert_model(const std::string& source, const std::string& arch,
     case Format::kNpz: write_npz(target, tensors); break;
   }
   const bool says_so = format == Format::kDirectory && dialect.name == "hf";
-  Converted result{static_cast<int64_t>(tensors.size()), 0, spec.config.visit([&](const auto& c) {
-                     return computed_otherwise(dialect, c, says_so);
-                   })};
+  Converted result{static_cast<int64_t>(tensors.size()), 0,
+                   family.notes(dialect, spec.config, says_so)};
   for (const NamedTensor& t : tensors) result.bytes += static_cast<int64_t>(t.tensor.bytes());
   return result;
 }

@@ -7,6 +7,8 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
+#include "vitrum/core/nearest.h"
+#include "vitrum/weights/family.h"
 
 namespace vitrum {
 namespace {
@@ -72,8 +74,11 @@ std::vector<std::string> expanded(const std::string& name) {
 
 // The prefix less the base model's own part: "module.vit." -> "module.".
 std::string_view outer(std::string_view prefix) {
-  for (const std::string_view base : {"vit.", "deit.", "swin.", "resnet."})
-    if (prefix.ends_with(base)) return prefix.substr(0, prefix.size() - base.size());
+  for (const WeightFamily* family : weight_families())
+    for (const std::string_view type : family->model_types) {
+      const std::string base = fmt::format("{}.", type);
+      if (prefix.ends_with(base)) return prefix.substr(0, prefix.size() - base.size());
+    }
   return prefix;
 }
 
@@ -152,24 +157,10 @@ bool is_beside(const Dialect& dialect, std::string_view name) {
   });
 }
 
-LayoutSizes sizes_of(const ViTConfig& c) {
-  return {.patch_h = c.patch_h,
-          .patch_w = c.patch_w,
-          .channels = c.channels,
-          .heads = c.heads,
-          .head_dim = c.width / c.heads,
-          .channel_last = c.patch_order == PatchOrder::kChannelLast};
-}
-
-LayoutSizes sizes_of(const SwinConfig& c) {
-  return {.patch_h = c.patch_h, .patch_w = c.patch_w, .channels = c.channels};
-}
-LayoutSizes sizes_of(const ResNetConfig&) { return {}; }  // stored as it is everywhere
-
 }  // namespace
 
 LayoutSizes layout_sizes(const ModelConfig& config) {
-  return config.visit([](const auto& c) { return sizes_of(c); });
+  return weights_of(config).layout_sizes(config);
 }
 
 std::optional<StoredParam> stored_as(const Naming& naming, std::string_view name,
@@ -184,25 +175,42 @@ std::optional<StoredParam> stored_as(const Naming& naming, std::string_view name
   return stored;
 }
 
+const Dialect& find_dialect(std::string_view family, std::string_view name) {
+  std::vector<std::string> names;
+  for (const WeightFamily* f : weight_families())
+    for (const Dialect& d : f->dialects) {
+      if (d.family != family) continue;
+      if (d.name == name) return d;
+      names.emplace_back(d.name);
+    }
+  fail_usage("unknown dialect '{}' of {} weights; there are {}{}", name, family, join(names, ", "),
+             did_you_mean(name, names));
+}
+
+// The best of the dialect's namings of this file, where it is better than what was found before.
+static void find_better(const TensorSource& file, const Dialect& dialect, Naming& best,
+                        int& best_score) {
+  // Every model has this one, so what stands before it is the file's prefix.
+  const std::string mark = match({&dialect, false, {}}, dialect.probes[0])->names[0];
+  int candidates = 0;
+  for (const TensorInfo& t : file.tensors()) {
+    if (!t.name.ends_with(mark) || candidates == kMaxPrefixes) continue;
+    const std::string prefix = t.name.substr(0, t.name.size() - mark.size());
+    if (!prefix.empty() && prefix.back() != '.' && prefix.back() != '/') continue;
+    ++candidates;
+    for (const bool other : {false, true}) {
+      const Naming candidate{&dialect, other, prefix};
+      const int points = score(file, candidate);
+      if (points > best_score) best = candidate, best_score = points;
+    }
+  }
+}
+
 Naming detect_naming(const TensorSource& file) {
   Naming best;
   int best_score = 0;
-  for (const Dialect& dialect : dialects()) {
-    // Every model has this one, so what stands before it is the file's prefix.
-    const std::string mark = match({&dialect, false, {}}, dialect.probes[0])->names[0];
-    int candidates = 0;
-    for (const TensorInfo& t : file.tensors()) {
-      if (!t.name.ends_with(mark) || candidates == kMaxPrefixes) continue;
-      const std::string prefix = t.name.substr(0, t.name.size() - mark.size());
-      if (!prefix.empty() && prefix.back() != '.' && prefix.back() != '/') continue;
-      ++candidates;
-      for (const bool other : {false, true}) {
-        const Naming candidate{&dialect, other, prefix};
-        const int points = score(file, candidate);
-        if (points > best_score) best = candidate, best_score = points;
-      }
-    }
-  }
+  for (const WeightFamily* family : weight_families())
+    for (const Dialect& dialect : family->dialects) find_better(file, dialect, best, best_score);
   if (best_score == 0)
     fail_input(
         "'{}' holds no model under names we know (timm, Hugging Face, torchvision, Google); found "

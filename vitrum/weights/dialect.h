@@ -1,5 +1,5 @@
-// How frameworks name and lay out a model's parameters, as tables (dialect_tables.cpp). Our own
-// names are timm's.
+// How frameworks name and lay out a model's parameters, as tables (families/). Our own names are
+// timm's.
 #pragma once
 #include <optional>
 #include <span>
@@ -42,6 +42,12 @@ struct NameRule {
   bool two_heads = false;  // only in files with a distillation head
 };
 
+// timm's names of models that cut patches.
+inline constexpr NameRule kTimmRules[] = {
+    {"patch_embed.proj.weight", "patch_embed.proj.weight", {}, Layout::kConv},
+    {"", ""},
+};
+
 struct Dialect {
   std::string_view family;  // as family_of()
   std::string_view name, title;
@@ -59,7 +65,6 @@ struct Dialect {
   Act act;
 };
 
-std::span<const Dialect> dialects();
 // "timm", "hf", "torchvision", "npz"; an unknown one is a usage error.
 const Dialect& find_dialect(std::string_view family, std::string_view name);
 

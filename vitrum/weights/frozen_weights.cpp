@@ -35,7 +35,7 @@ FrozenWeights::FrozenWeights(const std::string& model, const ModelSpec& spec, co
     : backend_(backend),
       config_(stored),
       file_(weights_path(model)),
-      adapt_(stored, spec.config, file_.dialect().positions),
+      adapt_(adapter(stored, spec.config, file_.dialect().positions)),
       stored_(stored == spec.config ? g.params : model_params(stored)),
       store_(g, backend,
              [this](size_t param, ParamStore::Form form) { return find(param, form); }) {
@@ -65,7 +65,7 @@ TensorView FrozenWeights::find(size_t param, ParamStore::Form form) {
   std::span<const std::byte> bytes = file_.read(spec, config_, scratch);
   // The kernels load vectors from any address, but a number must be where numbers may be.
   const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % size_of(stored) == 0;
-  const bool changes = adapt_.changes(spec.name),
+  const bool changes = adapt_->changes(spec.name),
              packed = form == kToPack && (stored == DType::kF32 || stored == DType::kBF16);
   if ((stored == wanted || packed) && aligned && scratch.empty() && backend_.host_visible() &&
       !changes) {
@@ -76,7 +76,7 @@ TensorView FrozenWeights::find(size_t param, ParamStore::Form form) {
   }
   std::vector<float> changed;
   if (changes) {
-    changed = adapt_(spec.name, to_floats(bytes, stored));
+    changed = (*adapt_)(spec.name, to_floats(bytes, stored));
     bytes = std::as_bytes(std::span(changed));
   }
   const DType from = changes ? DType::kF32 : stored;

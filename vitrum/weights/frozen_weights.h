@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,7 @@ class FrozenWeights {
   Backend& backend_;
   ModelConfig config_;  // of the file
   Checkpoint file_;
-  Adaptation adapt_;
+  std::unique_ptr<const Adapter> adapt_;
   std::vector<ParamSpec> stored_;         // as the file has them
   std::map<const void*, size_t> packed_;  // those the backend will copy, by where they are mapped
   std::vector<Buffer> owned_;

@@ -36,7 +36,7 @@ std::string shown(const Json& j) {
   fail_input("{}: {} must be {}, not {}", keys.where(), key, expected, shown(found));
 }
 
-int64_t whole(const JsonKeys& keys, const std::string& key, const Json& j, Range range) {
+int64_t whole(const JsonKeys& keys, const std::string& key, const Json& j, IntRange range) {
   const bool fits =
       j.is_number_unsigned() ? j.get<uint64_t>() <= uint64_t{INT64_MAX} : j.is_number_integer();
   if (!fits || j.get<int64_t>() < range.low || j.get<int64_t>() > range.high)
@@ -83,7 +83,7 @@ bool JsonKeys::is_number(const std::string& key) const {
   return j && j->is_number();
 }
 
-int64_t JsonKeys::integer(const std::string& key, int64_t fallback, Range range) const {
+int64_t JsonKeys::integer(const std::string& key, int64_t fallback, IntRange range) const {
   const Json* j = find(object_, key);
   return j ? whole(*this, key, *j, range) : fallback;
 }
@@ -122,7 +122,7 @@ size_t JsonKeys::choice(const std::string& key, size_t fallback,
 
 std::pair<int64_t, int64_t> JsonKeys::pair(const std::string& key,
                                            std::pair<int64_t, int64_t> fallback,
-                                           Range range) const {
+                                           IntRange range) const {
   const Json* j = find(object_, key);
   if (!j) return fallback;
   if (!j->is_array()) return {whole(*this, key, *j, range), whole(*this, key, *j, range)};
@@ -130,7 +130,7 @@ std::pair<int64_t, int64_t> JsonKeys::pair(const std::string& key,
   return {whole(*this, key, (*j)[0], range), whole(*this, key, (*j)[1], range)};
 }
 
-std::vector<int64_t> JsonKeys::integers(const std::string& key, Range range) const {
+std::vector<int64_t> JsonKeys::integers(const std::string& key, IntRange range) const {
   std::vector<int64_t> all;
   for (const Json& j : list(*this, key, find(object_, key)))
     all.push_back(whole(*this, key, j, range));

@@ -11,7 +11,7 @@
 
 namespace vitrum {
 
-struct Range {
+struct IntRange {
   int64_t low, high;
 };
 
@@ -23,7 +23,7 @@ class JsonKeys {
   bool has(const std::string& key) const;
   bool is_number(const std::string& key) const;
 
-  int64_t integer(const std::string& key, int64_t fallback, Range range) const;
+  int64_t integer(const std::string& key, int64_t fallback, IntRange range) const;
   double number(const std::string& key, double fallback, double low, double high) const;
   bool boolean(const std::string& key, bool fallback) const;
   std::string text(const std::string& key, const std::string& fallback) const;
@@ -32,8 +32,8 @@ class JsonKeys {
 
   // [a, b], or one number for both.
   std::pair<int64_t, int64_t> pair(const std::string& key, std::pair<int64_t, int64_t> fallback,
-                                   Range range) const;
-  std::vector<int64_t> integers(const std::string& key, Range range) const;
+                                   IntRange range) const;
+  std::vector<int64_t> integers(const std::string& key, IntRange range) const;
   std::vector<float> floats(const std::string& key) const;
   std::vector<std::string> texts(const std::string& key) const;
   // {"0": "cat", "1": "dog"}: every key from 0 on must be there.

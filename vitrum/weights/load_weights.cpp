@@ -30,7 +30,7 @@ class Loader {
         stored_(expected_config(spec.config, stored)),
         wanted_(spec.config),
         params_(model_params(stored_)),
-        adapt_(stored_, wanted_, position_rule(options.pos_resample, file.dialect())),
+        adapt_(adapter(stored_, wanted_, position_rule(options.pos_resample, file.dialect()))),
         options_(options),
         // Where no head is wanted, the file's is not used either.
         new_head_(options.head != HeadInit::kKeep || stored_.classes() != wanted_.classes() ||
@@ -52,7 +52,7 @@ class Loader {
     LoadReport r{std::string(file_.dialect().name), {}};
     if (new_head_ && wanted_.classes() > 0)
       r.adapted.push_back(fmt::format("new head of {} classes", wanted_.classes()));
-    for (std::string& change : adapt_.report()) r.adapted.push_back(std::move(change));
+    for (std::string& change : adapt_->report()) r.adapted.push_back(std::move(change));
     return r;
   }
 
@@ -75,11 +75,11 @@ class Loader {
     const ParamSpec& from = stored_param(param.name);
     const auto bytes = file_.read(from, stored_, scratch_);
     const DType dtype = file_.dtype(from, stored_);
-    const bool as_is = !adapt_.changes(param.name);
+    const bool as_is = !adapt_->changes(param.name);
     if (as_is && dtype == DType::kF32 && store.dtype(Arena::kMaster) == DType::kF32)
       return store.backend().upload(store.view(i, Arena::kMaster), bytes.data());
     const std::vector<float> values = to_floats(bytes, dtype);
-    store.write(i, as_is ? values : adapt_(param.name, values));
+    store.write(i, as_is ? values : (*adapt_)(param.name, values));
   }
 
   std::vector<float> start_values(const ParamSpec& param) const {
@@ -91,7 +91,7 @@ class Loader {
   const Checkpoint& file_;
   const ModelConfig stored_, wanted_;
   const std::vector<ParamSpec> params_;  // of the stored model
-  const Adaptation adapt_;
+  const std::unique_ptr<const Adapter> adapt_;
   const LoadOptions options_;
   const bool new_head_;
   std::vector<std::byte> scratch_;

@@ -124,6 +124,18 @@ std::vector<double> apply(const std::vector<double>& in, int64_t outer, int64_t 
 
 }  // namespace
 
+const char* name_of(PositionRule rule) {
+  switch (rule) {
+    case PositionRule::kBicubicAntialias: return "bicubic, antialiased";
+    case PositionRule::kBicubic: return "bicubic";
+    case PositionRule::kBicubicAlignCorners: return "bicubic, corners aligned";
+    case PositionRule::kBilinear: return "bilinear";
+    case PositionRule::kGeometric: return "linear, as timm";
+    case PositionRule::kZoom: return "bilinear, corners aligned";
+  }
+  return "";
+}
+
 std::vector<float> resample_positions(std::span<const float> positions, int64_t prefix,
                                       int64_t width, Grid from, Grid to, PositionRule rule) {
   assert(static_cast<int64_t>(positions.size()) == (prefix + from.rows * from.columns) * width);

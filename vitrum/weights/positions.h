@@ -16,6 +16,8 @@ enum class PositionRule : uint8_t {
   kZoom,                 // Google's scipy.ndimage.zoom of order 1: corners stay in place
 };
 
+const char* name_of(PositionRule rule);  // for people
+
 struct Grid {
   int64_t rows = 0, columns = 0;
   bool operator==(const Grid&) const = default;
