@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "vitrum/core/error.h"
+#include "vitrum/graph/act.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/graph/passes.h"
 
@@ -111,7 +112,7 @@ class Differentiator {
       return g_.emit(name, *gather, {kept(node.in[GatherTokens::kX])}, {Value(&g_, v).shape()});
     if (const auto* linear = std::get_if<Linear>(&node.op)) {
       const auto& [act, drop, site] = *linear;
-      if (policy_ != Recompute::kCheap || !saves_input(act)) return {};
+      if (policy_ != Recompute::kCheap || slope_from(act) != SlopeFrom::kInput) return {};
       Value y = emit_again(name, Activation{act}, {saved_of(it->second)});
       return drop > 0 ? emit_again(name, Dropout{drop, site}, {y, {&g_, node.in[Linear::kRng]}})
                       : y;
@@ -156,7 +157,6 @@ class Differentiator {
               .id();
     return {&g_, g_.nodes[at].out[k]};
   }
-  static bool saves_input(Act act) { return act == Act::kGelu || act == Act::kGeluTanh; }
   Value saved_of(size_t node) {
     return aux(node, Linear::kSaved, Value(&g_, g_.nodes[node].out[Linear::kY]).shape(), "saved",
                /*exact=*/false);
@@ -198,9 +198,10 @@ class Differentiator {
   // ---- the rules ----
   void vjp(const Linear& op) {
     const auto& [act, drop, site] = op;
-    Value saved = saves_input(act)    ? saved_of(node_)
-                  : act == Act::kRelu ? out(Linear::kY)
-                                      : Value();
+    const SlopeFrom from = slope_from(act);
+    Value saved = from == SlopeFrom::kInput    ? saved_of(node_)
+                  : from == SlopeFrom::kOutput ? out(Linear::kY)
+                                               : Value();
     backward(LinearBwd{.act = act, .drop = drop, .site = site},
              {dy(), in(Linear::kX), in(Linear::kWeight), saved, original(Linear::kRng)},
              {here().in[Linear::kX], here().in[Linear::kWeight], here().in[Linear::kBias]});
