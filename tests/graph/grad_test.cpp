@@ -227,6 +227,13 @@ std::vector<Trial> trials() {
                           relative_bias(s, relative_bias_table(s, kTokens, 1, 3), kTokens, 1),
                           mask);
        }},
+      {"attention_mask_alone",
+       [](Scope s, Value x) {
+         std::vector<float> data(3 * kTokens * kTokens, 0.f);
+         for (size_t i = 0; i < data.size(); i += 4) data[i] = -100;
+         Value mask = s.graph().constant("mask", {3, kTokens, kTokens}, data);
+         return attention(s, linear(s / "qkv", x, 3 * kWidth), 3, 0, Value(), mask);
+       }},
       {"gather_tokens",
        [](Scope s, Value x) {
          x = layer_norm(s / "norm", x, 1e-6f);

@@ -379,18 +379,27 @@ namespace {
 struct BiasCase {
   int64_t batch, tokens, heads, size, masks;  // masks: 0 for none
   float drop = 0;
+  bool bias = true;
 };
 }  // namespace
-static const std::vector<BiasCase> kBiasCases = {
-    {1, 2, 1, 8, 0},   {4, 4, 2, 8, 2, 0.1f},   {6, 16, 3, 32, 3}, {40, 9, 2, 24, 4},
-    {8, 49, 3, 32, 4}, {3, 49, 1, 32, 0, 0.2f}, {2, 64, 2, 16, 0}, {2, 70, 1, 64, 1}};
+static const std::vector<BiasCase> kBiasCases = {{1, 2, 1, 8, 0},
+                                                 {4, 4, 2, 8, 2, 0.1f},
+                                                 {6, 16, 3, 32, 3},
+                                                 {40, 9, 2, 24, 4},
+                                                 {8, 49, 3, 32, 4},
+                                                 {3, 49, 1, 32, 0, 0.2f},
+                                                 {2, 64, 2, 16, 0},
+                                                 {2, 70, 1, 64, 1},
+                                                 {6, 16, 3, 32, 3, 0, false},
+                                                 {20, 9, 2, 8, 4, 0.1f, false},
+                                                 {2, 90, 1, 64, 2, 0, false}};
 
 static std::string label_of(const BiasCase& c) {
-  return std::to_string(c.heads) + " heads bias" + (c.masks > 0 ? " mask" : "") +
-         (c.drop > 0 ? " drop" : "");
+  return std::to_string(c.heads) + " heads" + (c.bias ? " bias" : "") +
+         (c.masks > 0 ? " mask" : "") + (c.drop > 0 ? " drop" : "");
 }
 static HostTensor bias_of(Maker& m, const BiasCase& c) {
-  return m.normal({c.heads, c.tokens, c.tokens}, kF32, 0.3);
+  return c.bias ? m.normal({c.heads, c.tokens, c.tokens}, kF32, 0.3) : m.none();
 }
 static HostTensor mask_of(Maker& m, const BiasCase& c) {
   if (c.masks == 0) return m.none();
@@ -437,6 +446,9 @@ void make(Maker& m, const AttentionProbs&) {
           {m.normal({6, 9, 3 * 24}, m.compute), m.none(), m.normal({3, 9, 9}, kF32),
            masked ? m.normal({2, 9, 9}, kF32, 3) : m.none()},
           {m.needed(m.blank({6, 3, 9, 9}, kF32))});
+  m.add(AttentionProbs{.heads = 3}, "mask",
+        {m.normal({6, 9, 3 * 24}, m.compute), m.none(), m.none(), m.normal({2, 9, 9}, kF32, 3)},
+        {m.needed(m.blank({6, 3, 9, 9}, kF32))});
 }
 
 void make(Maker& m, const AttentionProbsGrad&) {
@@ -469,7 +481,7 @@ void make(Maker& m, const AttentionBwd&) {
                   {m.blank(y, m.compute), m.blank({c.batch, c.heads, c.tokens}, kF32)});
     m.add(AttentionBwd{.heads = c.heads, .drop = c.drop, .site = 11}, label_of(c),
           {m.normal(y, m.compute), qkv, saved[0], saved[1], rng, bias, mask},
-          {m.blank(qkv.shape, m.compute), m.blank(bias.shape, kF32)});
+          {m.blank(qkv.shape, m.compute), c.bias ? m.blank(bias.shape, kF32) : m.none()});
   }
 }
 

@@ -62,7 +62,8 @@ class HeadKernel : public Kernel {
         mask_(f32_only(extras.mask)),
         masks_(mask_ ? extras.mask.shape[0] : 1) {}
 
-  bool side_by_side() const { return !bias_ && dims_.side_by_side(); }
+  bool has_offsets() const { return bias_ || mask_; }
+  bool side_by_side() const { return !has_offsets() && dims_.side_by_side(); }
   int64_t square() const { return dims_.tokens * dims_.tokens; }
   struct Rows {
     int64_t first, count;
@@ -70,10 +71,10 @@ class HeadKernel : public Kernel {
   Rows all() const { return {0, dims_.tokens}; }
   // The factor that the softmax still has to apply to the scores of some rows of head h of item b.
   float biased(float* s, int64_t b, int64_t h, Rows rows) const {
-    if (!bias_) return scale_;
+    if (!has_offsets()) return scale_;
     const int64_t at = rows.first * dims_.tokens;
     cpu_.simd().attention->add_bias(s, rows.count, dims_.tokens, dims_.padded, scale_,
-                                    bias_ + h * square() + at,
+                                    bias_ ? bias_ + h * square() + at : nullptr,
                                     mask_ ? mask_ + b % masks_ * square() + at : nullptr);
     return 1;
   }
@@ -216,7 +217,7 @@ class AttentionKernel final : public HeadKernel {
         queries_{dims_.tokens, dims_.tokens} {
     const Dims& d = dims_;
     const int64_t whole = tiled_ ? kTile : 1;
-    if (d.batch * d.heads < kFewHeads && (!bias_ || tiled_))
+    if (d.batch * d.heads < kFewHeads && (!has_offsets() || tiled_))
       queries_.size = ((d.tokens + 1) / 2 + whole - 1) / whole * whole;
     const int64_t plain = 4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + d.padded;
     reserve(side_by_side() ? lane_scratch(d.tokens) : 256 + (tiled_ ? tile_floats() : plain));
@@ -388,7 +389,7 @@ class AttentionBwdKernel final : public HeadKernel {
     simd.softmax_bwd(s, dp, d.tokens, d.padded, scale, number * d.tokens, drop,
                      lse_.f32() + number * d.tokens, y.f32, y.stride, dy.f32, dy.stride, d.head,
                      scratch.take(d.padded + 32));
-    if (bias_) simd.add_bias_bwd(dp, d.tokens, d.padded, scale_, dbias);
+    if (has_offsets()) simd.add_bias_bwd(dp, d.tokens, d.padded, scale_, dbias);
     if (!dqkv_) return;
     const auto result = [&](int64_t which, const auto& product) {
       const Matrix m = place(dqkv_, 3, which, b, h, room);

@@ -194,8 +194,8 @@ class Translator {
 
   // Scores (B, H, T, T) and what is added to them; every W items of the batch share the masks.
   std::string with_bias(const std::string& scores, int64_t heads) {
-    if (!has(Attention::kBias)) return scores;
-    const std::string biased = part("Add", {scores, in(Attention::kBias)});
+    const std::string biased =
+        has(Attention::kBias) ? part("Add", {scores, in(Attention::kBias)}) : scores;
     if (!has(Attention::kMask)) return biased;
     const int64_t windows = shape(Attention::kMask)[0], tokens = shape(Attention::kMask)[1];
     const std::string apart =

@@ -57,7 +57,7 @@ Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value
   const bool drops = drop > 0 && g.mode == Mode::kTraining;
   const Attention op{.heads = heads, .drop = drops ? drop : 0, .site = drops ? g.next_site() : 0};
   std::vector<Value> in = {qkv, drops ? g.rng() : Value()};
-  if (bias) in.insert(in.end(), {bias, mask});
+  if (bias || mask) in.insert(in.end(), {bias, mask});
   return g.emit(s.path(), op, in, {qkv.shape().with_last(qkv.dim(-1) / 3)});
 }
 

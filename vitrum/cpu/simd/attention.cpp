@@ -117,11 +117,14 @@ void softmax_bwd(float* s, float* dp, int64_t tokens, int64_t stride, float scal
 
 void add_bias(float* s, int64_t rows, int64_t tokens, int64_t stride, float scale,
               const float* bias, const float* mask) {
-  for (int64_t t = 0; t < rows; ++t, s += stride, bias += tokens) {
+  for (int64_t t = 0; t < rows; ++t, s += stride) {
     for_lanes(0, tokens, [&](int64_t j, auto n) {
-      const Vf offset = mask ? load(bias + j, n) + load(mask + j, n) : load(bias + j, n);
+      const Vf offset = !mask   ? load(bias + j, n)
+                        : !bias ? load(mask + j, n)
+                                : load(bias + j, n) + load(mask + j, n);
       store(s + j, fma(load(s + j, n), splat(scale), offset), n);
     });
+    if (bias) bias += tokens;
     if (mask) mask += tokens;
   }
 }
