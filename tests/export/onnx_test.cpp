@@ -237,6 +237,7 @@ TEST(Onnx, EveryKindOfModel) {
   EXPECT_EQ(with([](ViTConfig& c) { c.qkv_bias = c.mlp_bias = c.norm_bias = false; }),
             "logits batch,2");
   EXPECT_EQ(with([](ViTConfig& c) { c.depth = 0; }), "logits batch,2");
+  EXPECT_EQ(with([](ViTConfig& c) { c.image_w += 1, c.floor_patches = true; }), "logits batch,2");
 }
 
 TEST(Onnx, TrainingAndFusedGraphsAreRefused) {

@@ -460,11 +460,14 @@ std::vector<ModelTrial> model_trials() {
   mean.patch_drop = 0.4f, mean.class_token = false, mean.mean_pool = true,
   mean.sincos_positions = true;
   mean.qkv_bias = mean.proj_bias = mean.mlp_bias = mean.norm_bias = false;
+  ViTConfig floored = small_vit();
+  floored.image_h += 1, floored.image_w += floored.patch_w - 1, floored.floor_patches = true;
   SwinConfig dropping = small_swin();
   dropping.drop_path = 0.1f, dropping.qkv_bias = false, dropping.pad_first = true;
   dropping.drop_attn = dropping.drop_proj = dropping.drop_act = dropping.drop_mlp = 0.1f;
   return {{"swin", small_swin()},    {"swin_dropout", dropping}, {"plain", small_vit()},
-          {"pre_norm_dropout", pre}, {"post_norm_relu", post},   {"mean_pool", mean}};
+          {"pre_norm_dropout", pre}, {"post_norm_relu", post},   {"mean_pool", mean},
+          {"floor_patches", floored}};
 }
 
 class ModelGradient : public ::testing::TestWithParam<ModelTrial> {

@@ -1,10 +1,15 @@
 // Parameter counts that the source documents, timm and torchvision state.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "tests/support/expect_error.h"
 #include "tests/support/vit_of.h"
 #include "vitrum/core/error.h"
 #include "vitrum/models/registry.h"
 #include "vitrum/models/vit.h"
+#include "vitrum/runtime/backends.h"
+#include "vitrum/runtime/program.h"
 #include "vitrum/runtime/summary.h"
 
 namespace vitrum {
@@ -58,6 +63,70 @@ TEST(Models, OneBlockOfTheNotes) {
       return;
     }
   FAIL() << "no blocks.0";
+}
+
+// What a small model of these images answers, their pixels being a function of the place.
+std::vector<float> logits_of(const ViTConfig& c) {
+  Graph g;
+  const Value image = g.input("image", {2, c.channels, c.image_h, c.image_w});
+  const Value logits = vit(Scope(g), image, c);
+  const auto backend = make_backend({.device = "reference"});
+  ParamStore store(g, *backend);
+  store.initialize(7);
+  Program program(g, std::vector{logits}, store, {});
+  std::vector<float> pixels;
+  for (int64_t plane = 0; plane < 2 * c.channels; ++plane)
+    for (int64_t y = 0; y < c.image_h; ++y)
+      for (int64_t x = 0; x < c.image_w; ++x)
+        pixels.push_back(static_cast<float>((plane * 37 + y * 11 + x * 5) % 17) / 17);
+  program.upload(image, pixels.data());
+  program.run();
+  std::vector<float> values(static_cast<size_t>(logits.shape().numel()));
+  program.download(values.data(), logits);
+  return values;
+}
+
+ViTConfig small() {
+  return {.image_h = 8,
+          .image_w = 12,
+          .patch_h = 4,
+          .patch_w = 4,
+          .channels = 2,
+          .width = 8,
+          .depth = 1,
+          .heads = 2,
+          .mlp_width = 16,
+          .classes = 3};
+}
+
+TEST(Models, PixelsBeyondTheLastWholePatchAreNotSeen) {
+  ViTConfig larger = small();
+  larger.image_h = 11, larger.image_w = 13;
+  EXPECT_ERROR(logits_of(larger), ErrorKind::kUsage, "not divisible by patch size 4x4");
+  larger.floor_patches = true;
+  EXPECT_EQ(logits_of(larger), logits_of(small()));
+  ViTConfig tiny = larger;
+  tiny.image_w = 3;
+  EXPECT_ERROR(logits_of(tiny), ErrorKind::kUsage, "smaller than a patch");
+}
+
+TEST(Models, WavelengthsOfFixedPositions) {
+  const auto positions = [](bool endpoint) {
+    ViTConfig c = small();
+    c.sincos_positions = true, c.sincos_endpoint = endpoint;
+    Graph g;
+    record(g, c);
+    for (const ValueInfo& v : g.values)
+      if (v.name == "pos_embed") return v.data;
+    return std::vector<float>{};
+  };
+  // Of width 8, two wavelengths; token 2 is the patch at x = 1, y = 0.
+  const std::vector<float> moco = positions(true), mae = positions(false);
+  ASSERT_EQ(moco.size(), 7u * 8);
+  EXPECT_FLOAT_EQ(moco[2 * 8], std::sin(1.f));
+  EXPECT_FLOAT_EQ(mae[2 * 8], std::sin(1.f));
+  EXPECT_FLOAT_EQ(moco[2 * 8 + 1], std::sin(1e-4f));
+  EXPECT_FLOAT_EQ(mae[2 * 8 + 1], std::sin(1e-2f));
 }
 
 TEST(Models, PatchDropLeavesFewerTokensInTrainingOnly) {

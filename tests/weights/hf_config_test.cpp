@@ -106,6 +106,15 @@ TEST(HfConfig, PreprocessorsAreRead) {
   EXPECT_FLOAT_EQ(p.std[0], 1 / 255.f);
 }
 
+// transformers cuts patches by a convolution, which leaves out what is no whole patch.
+TEST(HfConfig, PatchesNeedNotCoverTheImage) {
+  const ViTConfig so400m = vit_of(parsed(config(R"("image_size": 384, "patch_size": 14)")));
+  EXPECT_TRUE(so400m.floor_patches);
+  EXPECT_EQ(so400m.patches(), 27 * 27);
+  EXPECT_FALSE(vit_of(parsed(config(R"("image_size": 384)"))).floor_patches);
+  EXPECT_ERROR(parsed(config(R"("image_size": 8)")), ErrorKind::kInput, "smaller than a patch");
+}
+
 TEST(HfConfig, WhatIsNotAViTIsRefused) {
   const auto refused = [](const std::string& text, const std::string& part,
                           const std::string& preprocessor = "{}") {

@@ -78,7 +78,8 @@ TEST(ModelConfig, EverySwitchComesBack) {
   c.eps = 1e-12f, c.act = Act::kGeluTanh, c.patch_order = PatchOrder::kChannelLast,
   c.init = InitStyle::kNotes;
   c.pre_norm = c.qkv_bias = c.proj_bias = c.mlp_bias = c.norm_bias = c.head_bias = false;
-  c.mean_pool = c.sincos_positions = true, c.class_token = false, c.layer_scale = 1e-5f;
+  c.mean_pool = c.sincos_positions = c.floor_patches = true, c.sincos_endpoint = false;
+  c.class_token = false, c.layer_scale = 1e-5f;
   c.drop_pos = 0.1f, c.drop_attn = 0.2f, c.drop_proj = 0.3f, c.drop_act = 0.4f, c.drop_mlp = 0.5f,
   c.drop_path = 0.6f, c.patch_drop = 0.7f;
   spec.preprocess.interpolation = "bilinear", spec.preprocess.crop_pct = 0.9,

@@ -232,7 +232,9 @@ class Translator {
       x = part("Pad", {x, out_.list({0, 0, 0, 0, 1, 0})});
     const std::string taken =
         part("Gather", {x, out_.indices(node_->name + ".from", indices)}, {{"axis", int64_t{1}}});
-    last("Reshape", {taken, out_.list({-1, y[1], y[2]})});
+    Ints sizes(y.begin(), y.end());
+    sizes[0] = -1;
+    last("Reshape", {taken, out_.list(sizes)});
   }
 
   // (B, T, 3C) -> (3, B, H, T, D) -> q, k, v, as timm's models are exported: runtimes take the last

@@ -4,15 +4,18 @@
 
 namespace vitrum {
 
-// Throws a usage error that names the sizes.
+// Throws a usage error that names the sizes. `cover`: patches cover the whole image.
 template <class Config>
-void require_patches(const Config& cfg) {
+void require_patches(const Config& cfg, bool cover = true) {
   if (cfg.image_h <= 0 || cfg.image_w <= 0 || cfg.patch_h <= 0 || cfg.patch_w <= 0 ||
       cfg.channels <= 0)
     fail_usage("image {}x{}x{} with patch {}x{} is not possible", cfg.channels, cfg.image_h,
                cfg.image_w, cfg.patch_h, cfg.patch_w);
-  if (cfg.image_h % cfg.patch_h != 0 || cfg.image_w % cfg.patch_w != 0)
+  if (cover && (cfg.image_h % cfg.patch_h != 0 || cfg.image_w % cfg.patch_w != 0))
     fail_usage("image size {}x{} is not divisible by patch size {}x{}", cfg.image_h, cfg.image_w,
+               cfg.patch_h, cfg.patch_w);
+  if (cfg.image_h < cfg.patch_h || cfg.image_w < cfg.patch_w)
+    fail_usage("an image of {}x{} is smaller than a patch of {}x{}", cfg.image_h, cfg.image_w,
                cfg.patch_h, cfg.patch_w);
 }
 

@@ -1,6 +1,7 @@
 #include "vitrum/models/vit.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "vitrum/core/error.h"
 #include "vitrum/graph/functional.h"
@@ -57,14 +58,13 @@ Value branch(Scope s, Value x, const ViTConfig& cfg, int n, int64_t index) {
 // tokens are zero.
 Value sincos_positions(Graph& g, const ViTConfig& cfg) {
   const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w,
-                quarter = cfg.width / 4;
+                quarter = cfg.width / 4, last = cfg.sincos_endpoint ? quarter - 1 : quarter;
   std::vector<float> data(static_cast<size_t>(cfg.tokens() * cfg.width), 0.f);
   float* at = data.data() + cfg.prefix_tokens() * cfg.width;
   for (int64_t y = 0; y < rows; ++y)
     for (int64_t x = 0; x < columns; ++x, at += cfg.width)
       for (int64_t i = 0; i < quarter; ++i) {
-        const double exponent =
-            quarter > 1 ? static_cast<double>(i) / static_cast<double>(quarter - 1) : 0;
+        const double exponent = last > 0 ? static_cast<double>(i) / static_cast<double>(last) : 0;
         const double omega = std::pow(10000.0, -exponent);
         at[i] = static_cast<float>(std::sin(static_cast<double>(x) * omega));
         at[i + quarter] = static_cast<float>(std::cos(static_cast<double>(x) * omega));
@@ -72,6 +72,20 @@ Value sincos_positions(Graph& g, const ViTConfig& cfg) {
         at[i + 3 * quarter] = static_cast<float>(std::cos(static_cast<double>(y) * omega));
       }
   return g.constant("pos_embed", {1, cfg.tokens(), cfg.width}, std::move(data));
+}
+
+// The image less what is no whole patch, in runs of pixels that both widths are multiples of.
+Value whole_patches(Value image, const ViTConfig& cfg) {
+  const int64_t h = image.dim(2), w = image.dim(3), rows = h / cfg.patch_h * cfg.patch_h,
+                columns = w / cfg.patch_w * cfg.patch_w, run = std::gcd(w, columns);
+  if (rows == h && columns == w) return image;
+  const int64_t planes = image.dim(1);
+  std::vector<int32_t> from;
+  for (int64_t line = 0; line < planes * h; ++line)
+    for (int64_t x = 0; x < columns / run && line % h < rows; ++x)
+      from.push_back(static_cast<int32_t>(line * (w / run) + x));
+  return image.graph().emit("crop", GatherTokens{planes * h * (w / run), run, std::move(from)},
+                            {image}, {{image.dim(0), planes, rows, columns}});
 }
 
 struct TokenInit {
@@ -89,7 +103,7 @@ TokenInit token_init(InitStyle style) {
 }
 
 Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B, T, C)
-  Value x = patchify(image, cfg.patch_h, cfg.patch_w, cfg.patch_order);
+  Value x = patchify(whole_patches(image, cfg), cfg.patch_h, cfg.patch_w, cfg.patch_order);
   const int64_t patch_values = cfg.channels * cfg.patch_h * cfg.patch_w;
   // A patch embedding is a convolution in every framework, so it starts as one, also in timm.
   x = linear(s / "patch_embed" / "proj", x, cfg.width,
@@ -156,7 +170,7 @@ Value vit(Scope s, Value image, const ViTConfig& cfg) {
 }
 
 void validate(const ViTConfig& cfg) {
-  require_patches(cfg);
+  require_patches(cfg, /*cover=*/!cfg.floor_patches);
   if (cfg.width <= 0 || cfg.heads <= 0 || cfg.width % cfg.heads != 0)
     fail_usage("width {} is not divisible by {} heads", cfg.width, cfg.heads);
   if (cfg.depth < 0 || cfg.mlp_width <= 0 || cfg.classes < 0)

@@ -32,6 +32,12 @@ struct ViTConfig {
   // (transformers' DeiTForImageClassification) the token only takes part in attention.
   bool distilled = false, dist_head = true;
   bool sincos_positions = false;  // fixed 2-D sine-cosine instead of learned
+  // Of these, wavelengths grow as 10000^(j / (q - 1)), so that the last is 10000; else, as MAE has
+  // it, as 10000^(j / q).
+  bool sincos_endpoint = true;
+  // Pixels beyond the last whole patch are not seen, as a convolution does it; else patches must
+  // cover the image.
+  bool floor_patches = false;
   bool qkv_bias = true, proj_bias = true, mlp_bias = true, norm_bias = true, head_bias = true;
   float layer_scale = 0;  // start value; 0: none
 

@@ -312,6 +312,7 @@ struct ViT {
     visit("patch_order", c.patch_order, kPatchOrderNames), visit("init", c.init, kInitNames);
     visit("pre_norm", c.pre_norm), visit("class_token", c.class_token);
     visit("mean_pool", c.mean_pool), visit("sincos_positions", c.sincos_positions);
+    visit("sincos_endpoint", c.sincos_endpoint), visit("floor_patches", c.floor_patches);
     visit("distilled", c.distilled), visit("dist_head", c.dist_head);
     visit("qkv_bias", c.qkv_bias), visit("proj_bias", c.proj_bias), visit("mlp_bias", c.mlp_bias);
     visit("norm_bias", c.norm_bias), visit("head_bias", c.head_bias);
@@ -391,6 +392,7 @@ struct ViT {
     c.eps = static_cast<float>(keys.number("layer_norm_eps", 1e-12, 0, 1));
     std::tie(c.image_h, c.image_w) = keys.pair("image_size", {224, 224}, kSides);
     std::tie(c.patch_h, c.patch_w) = keys.pair("patch_size", {16, 16}, kSides);
+    c.floor_patches = c.image_h % c.patch_h != 0 || c.image_w % c.patch_w != 0;
     c.channels = keys.integer("num_channels", 3, kSides);
     c.qkv_bias = keys.boolean("qkv_bias", true);
     if (keys.has("head_dim") && keys.integer("head_dim", 0, kWidths) * c.heads != c.width)
@@ -495,6 +497,8 @@ struct ViT {
     require(c.qkv_bias || dialect.name == "hf", "without biases of queries, keys and values");
     const bool square = c.image_h == c.image_w && c.patch_h == c.patch_w;
     require(square || dialect.name != "torchvision", "for images that are not square");
+    require(!c.floor_patches || dialect.name != "torchvision",
+            "whose patches do not cover the image");
   }
 
   static std::vector<std::string> notes(const Dialect& dialect, const ViTConfig& c, bool says_so) {
