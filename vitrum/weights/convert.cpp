@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <filesystem>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/weights/checkpoint.h"
-#include "vitrum/weights/convert_floats.h"
 #include "vitrum/weights/family.h"
-#include "vitrum/weights/layout.h"
-#include "vitrum/weights/write_tensors.h"
+#include "vitrum/weights/stored_tensors.h"
 
 namespace vitrum {
 namespace {
@@ -42,60 +39,6 @@ Naming naming_for(const Dialect& dialect, const ModelConfig& config) {
   return {&dialect, false, prefixed ? fmt::format("{}.", family.hf_base(config)) : "",
           family.two_heads(config)};
 }
-
-class Converter {
- public:
-  Converter(const Checkpoint& file, const ModelConfig& config, const Naming& naming)
-      : file_(file), config_(config), naming_(naming) {}
-
-  const std::vector<NamedTensor>& tensors() const { return tensors_; }
-
-  void add(const ParamSpec& param) {
-    const auto stored = stored_as(naming_, param.name, param.shape, config_);
-    if (!stored) fail_input("{} has no place for {}", naming_.dialect->title, param.name);
-    std::vector<std::byte> scratch;
-    std::span<const std::byte> bytes = file_.read(param, config_, scratch);
-    if (!scratch.empty()) bytes = kept(std::move(scratch));
-    DType dtype = file_.dtype(param, config_);
-    if (naming_.dialect->name == "npz" && dtype == DType::kBF16) bytes = widened(bytes, dtype);
-    const size_t each = bytes.size() / stored->tensors.size();
-    for (const StoredTensor& t : stored->tensors) {
-      add(t, stored->layout, param.shape, dtype, bytes.first(each));
-      bytes = bytes.subspan(each);
-    }
-  }
-
- private:
-  std::span<const std::byte> kept(std::vector<std::byte> bytes) {
-    return owned_.emplace_back(std::move(bytes));
-  }
-
-  // NumPy has no bf16.
-  std::span<const std::byte> widened(std::span<const std::byte> bytes, DType& dtype) {
-    const std::vector<float> values = to_floats(bytes, dtype);
-    dtype = DType::kF32;
-    const auto wide = std::as_bytes(std::span(values));
-    return kept({wide.begin(), wide.end()});
-  }
-
-  void add(const StoredTensor& t, Layout layout, const Shape& ours, DType dtype,
-           std::span<const std::byte> bytes) {
-    if (!same_memory(layout)) {
-      const int64_t columns = ours.rank() > 1 ? ours.numel() / ours[0] : 1;
-      std::vector<std::byte> permuted(bytes.size());
-      from_ours(layout, {t.shape.numel() / columns, columns, size_of(dtype)}, config_, bytes,
-                permuted);
-      bytes = kept(std::move(permuted));
-    }
-    tensors_.push_back({t.name, {const_cast<std::byte*>(bytes.data()), t.shape, dtype}});
-  }
-
-  const Checkpoint& file_;
-  const ModelConfig& config_;
-  const Naming& naming_;
-  std::vector<NamedTensor> tensors_;
-  std::deque<std::vector<std::byte>> owned_;
-};
 
 const char* torch_dtype(DType dtype) {
   switch (dtype) {
@@ -139,9 +82,14 @@ Converted convert_model(const std::string& source, const std::string& arch,
   file.check(params, spec.config, spec.config.classes() > 0);
 
   const Naming naming = naming_for(dialect, spec.config);
-  Converter converter(file, spec.config, naming);
-  for (const ParamSpec& param : params) converter.add(param);
-  std::vector<NamedTensor> tensors = converter.tensors();
+  StoredTensors stored(spec.config, naming);
+  for (const ParamSpec& param : params) {
+    std::vector<std::byte> scratch;
+    std::span<const std::byte> bytes = file.read(param, spec.config, scratch);
+    if (!scratch.empty()) bytes = stored.keep(std::move(scratch));
+    stored.add(param, file.dtype(param, spec.config), bytes);
+  }
+  std::vector<NamedTensor> tensors = stored.all();
   if (format != Format::kPth) add_counters(tensors);  // loading a .pth does without them
   switch (format) {
     case Format::kDirectory: write_directory(target, dialect.name, spec, tensors); break;

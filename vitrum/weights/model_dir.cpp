@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <numeric>
 
 #include "vitrum/core/error.h"
@@ -11,7 +12,7 @@
 #include "vitrum/weights/checkpoint.h"
 #include "vitrum/weights/model_config.h"
 #include "vitrum/weights/safetensors.h"
-#include "vitrum/weights/write_tensors.h"
+#include "vitrum/weights/stored_tensors.h"
 
 namespace vitrum {
 namespace {
@@ -127,14 +128,13 @@ void save_model_dir(const fs::path& dir, const ModelSpec& spec, ParamStore& stor
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());
   const Naming timm{&find_dialect(family_of(spec.config), "timm"), false, {}};
-  std::vector<std::vector<float>> values;
-  std::vector<NamedTensor> tensors;
+  StoredTensors stored(spec.config, timm);
+  std::deque<std::vector<float>> values;
   for (size_t i = 0; i < store.specs().size(); ++i) {
-    const ParamSpec& param = store.specs()[i];
-    const StoredTensor stored = stored_as(timm, param.name, param.shape, spec.config)->tensors[0];
     values.push_back(store.read(i, which));
-    tensors.push_back({stored.name, {values.back().data(), stored.shape, DType::kF32}});
+    stored.add(store.specs()[i], DType::kF32, std::as_bytes(std::span(values.back())));
   }
+  std::vector<NamedTensor> tensors = stored.all();
   add_counters(tensors);
   write_safetensors((dir / kWeightsFile).string(), tensors, {{"format", "pt"}});
   write_file_atomic((dir / kConfigFile).string(), model_config_text(spec));

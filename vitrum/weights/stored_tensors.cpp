@@ -1,0 +1,36 @@
+#include "vitrum/weights/stored_tensors.h"
+
+#include "vitrum/core/error.h"
+#include "vitrum/weights/convert_floats.h"
+#include "vitrum/weights/layout.h"
+
+namespace vitrum {
+
+void StoredTensors::add(const ParamSpec& param, DType dtype, std::span<const std::byte> bytes) {
+  const auto stored = stored_as(naming_, param.name, param.shape, config_);
+  if (!stored) fail_input("{} has no place for {}", naming_.dialect->title, param.name);
+  if (naming_.dialect->name == "npz" && dtype == DType::kBF16) {  // NumPy has no bf16
+    const std::vector<float> values = to_floats(bytes, dtype);
+    const auto wide = std::as_bytes(std::span(values));
+    bytes = keep({wide.begin(), wide.end()}), dtype = DType::kF32;
+  }
+  const size_t each = bytes.size() / stored->tensors.size();
+  for (const StoredTensor& t : stored->tensors) {
+    add(t, stored->layout, param.shape, dtype, bytes.first(each));
+    bytes = bytes.subspan(each);
+  }
+}
+
+void StoredTensors::add(const StoredTensor& t, Layout layout, const Shape& ours, DType dtype,
+                        std::span<const std::byte> bytes) {
+  if (!same_memory(layout)) {
+    const int64_t columns = ours.rank() > 1 ? ours.numel() / ours[0] : 1;
+    std::vector<std::byte> permuted(bytes.size());
+    from_ours(layout, {t.shape.numel() / columns, columns, size_of(dtype)}, config_, bytes,
+              permuted);
+    bytes = keep(std::move(permuted));
+  }
+  tensors_.push_back({t.name, {const_cast<std::byte*>(bytes.data()), t.shape, dtype}});
+}
+
+}  // namespace vitrum
