@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/core/error.h"
 
 namespace vitrum {
@@ -135,7 +136,7 @@ namespace vitrum::cpu {
 namespace {
 
 constexpr size_t kAlign = 64;
-size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+size_t aligned(size_t bytes) { return round_up(bytes, kAlign); }
 
 }  // namespace
 
@@ -168,10 +169,9 @@ void CpuBackend::download(void* to, TensorView from) { std::memcpy(to, from.data
 
 Chunks chunk_rows(int64_t rows, int64_t row_elements, int64_t most, int64_t multiple) {
   constexpr int64_t kLeast = 16 * 1024;
-  const auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t size =
-      std::max(divide_up(kLeast, std::max<int64_t>(row_elements, 1)), divide_up(rows, most));
-  return {rows, divide_up(size, multiple) * multiple};
+      std::max(ceil_div(kLeast, std::max<int64_t>(row_elements, 1)), ceil_div(rows, most));
+  return {rows, round_up(size, multiple)};
 }
 
 static void refuse(DType dtype) {

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/cpu/batch_norm.h"
 #include "vitrum/cpu/gemm.h"
 #include "vitrum/cpu/simd/linear.h"
@@ -15,8 +16,6 @@ constexpr size_t kFloat = sizeof(float);
 constexpr int64_t kSlice = 576;  // columns unfolded at a time: with 192 rows 432 KiB
 static_assert(kSlice % kStepDepth == 0);
 constexpr int64_t kGroup = 4;  // panels of the right operand that share them
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The right operand: for tap t and channel d row t * depth + d, its columns strides of the weights
 // (O, C, K, K).
@@ -119,9 +118,9 @@ class WindowProduct {
   // As for linear layers: of up to 192 rows, fewer where that makes few tasks.
   static int64_t rows_per_task(int64_t rows, int64_t groups) {
     constexpr int64_t kTasks = 16, kLeast = 48;
-    const int64_t parts = std::max({divide_up(rows, kRowBlock), int64_t{1},
-                                    std::min(divide_up(kTasks, groups), rows / kLeast)});
-    return std::min(kRowBlock, divide_up(divide_up(rows, parts), kStrip) * kStrip);
+    const int64_t parts = std::max(
+        {ceil_div(rows, kRowBlock), int64_t{1}, std::min(ceil_div(kTasks, groups), rows / kLeast)});
+    return std::min(kRowBlock, ceil_div(ceil_div(rows, parts), kStrip) * kStrip);
   }
 
   void block(const float* packed, const ChannelNormArgs* norm, int64_t row_block, int64_t group,
@@ -296,8 +295,8 @@ std::vector<WindowProduct> input_gradients(CpuBackend& cpu, const Conv2dBwd& op,
                             .height = dy.shape[1],
                             .width = dy.shape[2],
                             .channels = dy.shape[3],
-                            .down = divide_up(dx.shape[1] - top, s),
-                            .across = divide_up(dx.shape[2] - left, s),
+                            .down = ceil_div(dx.shape[1] - top, s),
+                            .across = ceil_div(dx.shape[2] - left, s),
                             .step = 1,
                             .top = y.first,
                             .left = x.first,
@@ -320,12 +319,12 @@ class WeightGradient {
         dw_(dw),
         out_(dy.shape[-1]),
         depth_(windows.rows * windows.columns * windows.channels),
-        groups_{divide_up(depth_, kPanel), 3},
+        groups_{ceil_div(depth_, kPanel), 3},
         rows_per_chunk_(out_ >= 256 ? 160 : 320),
         tiled_(takes_tiles(cpu, {dy}) && windows.x.dtype == DType::kBF16) {
-    const int64_t rows = dy.shape.rows(), wanted = std::min(divide_up(16, groups_.count()),
-                                                            divide_up(rows, rows_per_chunk_));
-    parts_ = {rows, divide_up(divide_up(rows, wanted), rows_per_chunk_) * rows_per_chunk_};
+    const int64_t rows = dy.shape.rows(),
+                  wanted = std::min(ceil_div(16, groups_.count()), ceil_div(rows, rows_per_chunk_));
+    parts_ = {rows, ceil_div(ceil_div(rows, wanted), rows_per_chunk_) * rows_per_chunk_};
     cpu.reserve_shared(static_cast<size_t>(parts_.count() * out_ * depth_) * kFloat);
     widened_at_ = rows_per_chunk_ * (out_ + kStrip + kPanel);
     const int64_t widened = dy.dtype == DType::kBF16 ? rows_per_chunk_ * out_ : 0;

@@ -1,5 +1,6 @@
 #include "vitrum/cpu/linear.h"
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/cpu/gemm.h"
 
 namespace vitrum::cpu {
@@ -51,10 +52,9 @@ class LinearKernel final : public LinearForward {
   // for each thread, which then finds its rows of the layer before in its cache.
   static int64_t rows_per_task(int64_t rows, int threads) {
     constexpr int64_t kLeast = 48;
-    const auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
     const int64_t parts = std::max(
-        {divide_up(rows, kRowBlock), int64_t{1}, std::min<int64_t>(threads, rows / kLeast)});
-    return divide_up(rows, parts);
+        {ceil_div(rows, kRowBlock), int64_t{1}, std::min<int64_t>(threads, rows / kLeast)});
+    return ceil_div(rows, parts);
   }
   // Small weights that do not change are packed once.
   const float* kept(const Operands& io) {

@@ -1,5 +1,7 @@
 #include "vitrum/cpu/linear_bwd.h"
 
+#include "vitrum/core/ceil_div.h"
+
 namespace vitrum::cpu {
 namespace {
 
@@ -27,7 +29,7 @@ class LinearBwdKernel final : public Kernel {
     constexpr int64_t kUnit = 96;
     const int64_t least = n * k <= (1 << 18) ? 2 * kUnit : 8 * kUnit;
     const int64_t wanted = std::clamp<int64_t>((int64_t{3} << 17) / (n + k), least, 16 * kUnit);
-    const int64_t parts = (rows + wanted - 1) / wanted;
+    const int64_t parts = ceil_div(rows, wanted);
     return (rows / parts + kUnit) / kUnit * kUnit;
   }
   int64_t slots() const { return late_ ? 1 : 2; }

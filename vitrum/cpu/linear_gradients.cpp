@@ -1,3 +1,4 @@
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/cpu/linear_bwd.h"
 
 namespace vitrum::cpu {
@@ -7,12 +8,10 @@ constexpr int64_t kTasks = 8;         // at least, where there is enough work fo
 constexpr int64_t kStripBlock = 96;   // columns of dpre packed by one task
 constexpr int64_t kWeightPanels = 3;  // of dw, computed by one task
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Blocks of `most` or fewer, so that `others` times their number makes enough tasks.
 Chunks blocks_for(int64_t total, int64_t others, int64_t most, int64_t least) {
   int64_t size = most;
-  while (size / 2 >= least && divide_up(total, size) * others < kTasks) size /= 2;
+  while (size / 2 >= least && ceil_div(total, size) * others < kTasks) size /= 2;
   return {total, size};
 }
 
@@ -35,11 +34,11 @@ LayerGradients::LayerGradients(CpuBackend& cpu, const Operands& io)
 int64_t LayerGradients::place(int64_t at, int64_t rows_per_chunk, int64_t slots) {
   const auto take = [&](bool used, int64_t n) {
     const int64_t here = at;
-    at += used ? divide_up(n, 16) * 16 : 0;
+    at += used ? ceil_div(n, 16) * 16 : 0;
     return here;
   };
   x_size_ = rows_per_chunk * panels() * kPanel;
-  strips_size_ = divide_up(rows_per_chunk * (n_ + kStrip), 16) * 16;
+  strips_size_ = ceil_div(rows_per_chunk * (n_ + kStrip), 16) * 16;
   w_at_ = take(w_panels() > 0, panels() * kPanel * n_);
   turned_at_ = take(turned_, kPanel * k_);
   x_at_ = take(pack_x_, slots * x_size_);

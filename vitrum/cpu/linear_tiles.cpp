@@ -1,5 +1,6 @@
 // Linear layers of bf16 programs on a processor that multiplies bf16: operands are packed into
 // bands of tiles (simd/tiles.h), products and epilogues work on blocks in the cache.
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/cpu/linear.h"
 
 namespace vitrum::cpu {
@@ -8,8 +9,6 @@ namespace {
 constexpr int64_t kBlockRows = 192;     // of a product in one task
 constexpr int64_t kBlockColumns = 128;  // of a product before its epilogue: a row of dropout draws
 static_assert(kBlockRows % kBand == 0 && kBlockColumns % kBand == 0);
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A matrix from its row `first`; the lines of the operand are its rows, or its columns.
 TileSource rows_of(const Array& x, int64_t width, int64_t first) {
@@ -80,9 +79,9 @@ class TiledLinear final : public LinearForward {
   // Blocks of one size, so that threads finish together.
   static int64_t rows_per_task(int64_t rows, int64_t groups) {
     constexpr int64_t kTasks = 16, kLeast = 2 * kBand;
-    const int64_t parts = std::max({divide_up(rows, kBlockRows), int64_t{1},
-                                    std::min(divide_up(kTasks, groups), rows / kLeast)});
-    return divide_up(divide_up(rows, parts), kBand) * kBand;
+    const int64_t parts = std::max({ceil_div(rows, kBlockRows), int64_t{1},
+                                    std::min(ceil_div(kTasks, groups), rows / kLeast)});
+    return ceil_div(ceil_div(rows, parts), kBand) * kBand;
   }
 
   void block(const LinearEpilogueArgs& epilogue, const uint32_t* shared, int64_t row_block,
@@ -174,8 +173,8 @@ class TiledLinearBwd final : public Kernel {
   static int64_t rows_per_chunk(int64_t rows, int64_t n, int64_t k) {
     const int64_t least = n * k <= (1 << 18) ? 384 : 1024;
     const int64_t wanted = std::clamp<int64_t>((int64_t{1} << 19) / (n + k), least, 2048);
-    const int64_t parts = std::max<int64_t>(divide_up(rows, wanted), 1);
-    return std::max(divide_up(divide_up(rows, parts), kBand), int64_t{1}) * kBand;
+    const int64_t parts = std::max<int64_t>(ceil_div(rows, wanted), 1);
+    return std::max(ceil_div(ceil_div(rows, parts), kBand), int64_t{1}) * kBand;
   }
 
   void pack_weights(uint32_t* to) {

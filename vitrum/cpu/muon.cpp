@@ -1,6 +1,7 @@
 // Muon's direction in f32: one matrix after the other, every product on all threads.
 #include <cmath>
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/cpu/gemm.h"
 
 namespace vitrum::cpu {
@@ -12,7 +13,7 @@ constexpr int64_t kRange = 16 * 1024;  // elements of one sum of squares
 void transpose(CpuBackend& cpu, const float* from, int64_t rows, int64_t columns, float factor,
                float* to) {
   constexpr int64_t kBlock = 16;
-  cpu.pool().run((rows + kBlock - 1) / kBlock, [&](int64_t task, int) {
+  cpu.pool().run(ceil_div(rows, kBlock), [&](int64_t task, int) {
     const int64_t first = task * kBlock, last = std::min(rows, first + kBlock);
     for (int64_t c = 0; c < columns; c += kBlock)
       for (int64_t j = c; j < std::min(columns, c + kBlock); ++j)

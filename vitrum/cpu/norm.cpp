@@ -1,3 +1,4 @@
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/cpu/backend.h"
 
 namespace vitrum::cpu {
@@ -7,7 +8,7 @@ KernelPtr forward(CpuBackend& cpu, const LayerNormArgs& args, int64_t rows) {
   cpu.reserve_per_thread(static_cast<size_t>(args.width + 15) / 16 * 16 * sizeof(float));
   // Of one image, chunks small enough that threads finish together.
   constexpr int64_t kChunks = 16, kLeast = 2048;
-  const Chunks chunks{rows, std::max((rows + kChunks - 1) / kChunks, kLeast / args.width + 1)};
+  const Chunks chunks{rows, std::max(ceil_div(rows, kChunks), kLeast / args.width + 1)};
   return make_kernel([&cpu, args, chunks] {
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int thread) {
       cpu.simd().norm->forward(args, first, last,

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
@@ -34,7 +35,7 @@ class DataFile {
 
   void append(onnx::TensorProto& tensor, std::span<const float> values) {
     const size_t align = values.size_bytes() >= kLargeTensor ? kLargeAlignment : kSmallAlignment;
-    const size_t offset = (size_ + align - 1) / align * align;
+    const size_t offset = round_up(size_, align);
     file_.write(std::string(offset - size_, '\0'));
     file_.write(as_text(values));
     size_ = offset + values.size_bytes();

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/graph/passes.h"
 
 namespace vitrum {
@@ -41,7 +42,7 @@ std::vector<Life> lifetimes(const Graph& g, std::span<const Value> outputs,
     const int from = moment(first[v]), to = moment(last[v]);
     if (from == to && first[v] != last[v]) continue;  // inside joined nodes
     const int64_t bytes = info.shape.numel() * static_cast<int64_t>(size_of(info.dtype));
-    lives.push_back({static_cast<ValueId>(v), from, to, (bytes + kAlign - 1) / kAlign * kAlign});
+    lives.push_back({static_cast<ValueId>(v), from, to, round_up(bytes, kAlign)});
   }
   return lives;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <vector>
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/graph/graph.h"
 
 namespace vitrum {
@@ -39,8 +40,8 @@ struct SwinWindows {
   int64_t shift_h = 0, shift_w = 0;    // 0 in even blocks, and where one window has all
   bool pad_first = false;
 
-  int64_t down() const { return (grid_h + window_h - 1) / window_h; }  // windows
-  int64_t across() const { return (grid_w + window_w - 1) / window_w; }
+  int64_t down() const { return ceil_div(grid_h, window_h); }  // windows
+  int64_t across() const { return ceil_div(grid_w, window_w); }
   int64_t count() const { return down() * across(); }
   int64_t tokens() const { return window_h * window_w; }
   // The image's token at each place of each window in turn, -1 where it is filled up.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/core/error.h"
 
 namespace vitrum {
@@ -29,7 +30,7 @@ void ParamStore::lay_out() {
     for (size_t i = 0; i < specs_.size(); ++i) {
       if (specs_[i].trainable != learns) continue;
       offsets_[i] = elements_;
-      elements_ += (specs_[i].shape.numel() + kAlign - 1) / kAlign * kAlign;
+      elements_ += round_up(specs_[i].shape.numel(), kAlign);
     }
     if (learns) learning_ = elements_;
   }

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string_view>
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/parallel.h"
@@ -32,8 +33,6 @@ Recipe resolved(Recipe recipe, const Backend& backend) {
         backend.usual_precision() == DType::kBF16 ? Precision::kBF16 : Precision::kF32;
   return recipe;
 }
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t epochs_of(const Recipe& recipe, int64_t images) {
   const int64_t steps = ceil_div(ceil_div(images, recipe.batch_size), recipe.accumulate);
