@@ -8,11 +8,6 @@
 namespace vitrum {
 namespace {
 
-std::string parent(const std::string& name) {
-  const size_t dot = name.rfind('.');
-  return dot == std::string::npos ? "" : name.substr(0, dot);
-}
-
 std::string inside(const std::string& module, const char* leaf) {
   return module.empty() ? leaf : module + "." + leaf;
 }
@@ -20,10 +15,12 @@ std::string inside(const std::string& module, const char* leaf) {
 // An activation is recorded under the layer before it ("mlp.fc1.act"); in timm it stands beside it.
 std::string layer_name(const Node& node) {
   if (!std::holds_alternative<Activation>(node.op)) return node.name;
-  return inside(parent(parent(node.name)), "act");
+  return inside(parent_name(parent_name(node.name)), "act");
 }
 
-std::string probs_name(const Node& attention) { return inside(parent(attention.name), "probs"); }
+std::string probs_name(const Node& attention) {
+  return inside(parent_name(attention.name), "probs");
+}
 
 struct Known {
   std::string name;
@@ -73,6 +70,11 @@ Value tap_one(Graph& g, const std::string& name) {
 
 }  // namespace
 
+std::string parent_name(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? "" : name.substr(0, dot);
+}
+
 std::vector<std::string> tap_names(const Graph& g) {
   std::vector<std::string> names;
   for (Known& k : known(g)) names.push_back(std::move(k.name));
@@ -89,7 +91,7 @@ std::vector<AttentionSite> attention_sites(Graph& g) {
   std::vector<AttentionSite> sites;
   for (const Node& node : g.nodes)
     if (const auto* attention = std::get_if<Attention>(&node.op))
-      sites.push_back({parent(node.name),
+      sites.push_back({parent_name(node.name),
                        {&g, node.in[Attention::kQkv]},
                        {&g, node.out[Attention::kY]},
                        attention->heads});

@@ -9,6 +9,9 @@
 
 namespace vitrum {
 
+// "blocks.3.attn" of "blocks.3.attn.qkv"; "" of a name without a dot.
+std::string parent_name(const std::string& name);
+
 std::vector<std::string> tap_names(const Graph& g);
 
 // Call after tracing; the results go to fuse() and to the program. Attention weights are recorded

@@ -74,8 +74,12 @@ int64_t images_at_once(const ModelSpec& model, const Backend& backend, DType com
                        int64_t batch) {
   Graph g(Mode::kInference);
   trace(g, model, 1);
-  const int64_t each = std::max<int64_t>(1, multiply_adds(g)),
-                images = std::max<int64_t>(1, backend.enough_work(compute) / each);
+  return images_at_once(multiply_adds(g), backend, compute, batch);
+}
+
+int64_t images_at_once(int64_t macs, const Backend& backend, DType compute, int64_t batch) {
+  const int64_t images =
+      std::max<int64_t>(1, backend.enough_work(compute) / std::max<int64_t>(1, macs));
   return std::min(batch, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(images))));
 }
 

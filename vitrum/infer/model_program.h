@@ -33,6 +33,8 @@ Preprocess preprocess_of(const ModelSpec& model);
 // more would only take memory.
 int64_t images_at_once(const ModelSpec& model, const Backend& backend, DType compute,
                        int64_t batch);
+// The same, where the multiply-adds of one image are known.
+int64_t images_at_once(int64_t macs, const Backend& backend, DType compute, int64_t batch);
 
 // The model for one batch size. Both outputs are always kept, so that neither depends on whether
 // the other was asked for. `taps` name further values to keep (graph/taps.h); the outputs have the
@@ -51,7 +53,6 @@ class ModelProgram {
   TensorView pixels() const { return program_[model_.image]; }
   void read_logits(float* to) const { program_.download(to, model_.logits); }
   void read_features(float* to) const { program_.download(to, model_.features); }
-  Shape tap_shape(size_t i) const { return taps_[i].shape(); }
   void read_tap(size_t i, float* to) const;
 
   size_t kernels() const { return program_.kernels(); }

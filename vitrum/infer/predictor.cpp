@@ -9,6 +9,7 @@
 #include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/graph/taps.h"
+#include "vitrum/runtime/summary.h"
 
 namespace vitrum {
 namespace {
@@ -29,10 +30,12 @@ ModelConfig resize(ModelSpec& spec, const std::optional<InputSize>& size) {
   return stored;
 }
 
-// States the parameters, and gives the shapes of the taps for one image, without the dimension for
-// images where that is for images alone.
-std::vector<Shape> record(Graph& g, const ModelSpec& spec, const std::vector<std::string>& names) {
+// States the parameters, counts multiply-adds, and gives the shapes of the taps for one image,
+// without the dimension for images where that is for images alone.
+std::vector<Shape> record(Graph& g, const ModelSpec& spec, const std::vector<std::string>& names,
+                          int64_t& macs) {
   trace(g, spec, 1);
+  macs = multiply_adds(g);
   std::vector<Shape> shapes;
   for (Value v : tap(g, names)) {
     Shape& shape = shapes.emplace_back();
@@ -73,10 +76,10 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
       spec_(resolve(model, options.arch)),
       stored_(resize(spec_, options.image_size)),
       backend_(make_backend({.device = options.device, .threads = options.threads})),
-      tap_shapes_(record(parameters_, spec_, options.taps)),
+      tap_shapes_(record(parameters_, spec_, options.taps, macs_)),
       weights_(model, spec_, parameters_, *backend_, stored_),
       preprocess_(preprocess_of(spec_)),
-      at_once_(images_at_once(spec_, *backend_, precision(), options.max_batch)) {
+      at_once_(images_at_once(macs_, *backend_, precision(), options.max_batch)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
 }
 

@@ -90,6 +90,7 @@ class Predictor {
   ModelConfig stored_;  // as it is on disk: its image size may be another
   std::unique_ptr<Backend> backend_;
   Graph parameters_{Mode::kInference};
+  int64_t macs_ = 0;  // of one image, without taps
   std::vector<Shape> tap_shapes_;
   FrozenWeights weights_;
   Preprocess preprocess_;

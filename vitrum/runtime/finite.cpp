@@ -38,9 +38,7 @@ std::string known_before(Backend& backend, const Program::Step& step) {
 }  // namespace
 
 int64_t count_not_finite(Backend& backend, const TensorView& view) {
-  const bool floats = view.dtype == DType::kF32 || view.dtype == DType::kBF16 ||
-                      view.dtype == DType::kF64 || view.dtype == DType::kF16;
-  if (!floats || view.bytes() == 0) return 0;
+  if (!is_float(view.dtype) || view.bytes() == 0) return 0;
   const auto* bytes = static_cast<const std::byte*>(view.data);
   std::vector<std::byte> copy;
   if (!backend.host_visible()) {

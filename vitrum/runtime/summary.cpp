@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <map>
 
+#include "vitrum/graph/taps.h"
+
 namespace vitrum {
 namespace {
 
 const ValueInfo& value(const Graph& g, ValueId id) { return g.values[static_cast<size_t>(id)]; }
 
-std::string parent(const std::string& name) {
-  const size_t dot = name.rfind('.');
-  return dot == std::string::npos ? "" : name.substr(0, dot);
-}
 std::string leaf(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 int depth(const std::string& name) {
   return name.empty() ? 0 : 1 + static_cast<int>(std::count(name.begin(), name.end(), '.'));
@@ -31,7 +29,7 @@ std::string module_type(const std::string& name) {
   if (name.empty()) return "Model";
   std::string word = leaf(name);
   if (word.find_first_not_of("0123456789") == std::string::npos) {
-    word = leaf(parent(name));
+    word = leaf(parent_name(name));
     if (word.ends_with('s')) word.pop_back();
   }
   std::string type;
@@ -48,9 +46,9 @@ std::string module_type(const std::string& name) {
 // "bn2.add.act"); in the tree it stands beside it ("mlp.act").
 std::string layer_name(const Node& node) {
   if (!std::holds_alternative<Activation>(node.op)) return node.name;
-  std::string layer = parent(node.name);
-  if (layer.ends_with(".add")) layer = parent(layer);
-  const std::string module = parent(layer);
+  std::string layer = parent_name(node.name);
+  if (layer.ends_with(".add")) layer = parent_name(layer);
+  const std::string module = parent_name(layer);
   return module.empty() ? "act" : module + ".act";
 }
 
@@ -71,7 +69,7 @@ class Table {
   // The row of a module, made with all its parents at its first use.
   void open(const std::string& name, const Shape& input) {
     if (index_.contains(name)) return;
-    if (!name.empty()) open(parent(name), input);
+    if (!name.empty()) open(parent_name(name), input);
     rows_.push_back({.name = name,
                      .type = module_type(name),
                      .depth = depth(name),
@@ -83,7 +81,7 @@ class Table {
   void add(const Node& node) {
     const std::string name = layer_name(node);
     const Shape& input = value(g_, node.in[0]).shape;
-    open(parent(name), input);
+    open(parent_name(name), input);
     LayerSummary row{.name = name,
                      .type = layer_type(node.op),
                      .depth = depth(name),
@@ -94,7 +92,7 @@ class Table {
                      .results = value(g_, node.out[0]).shape.numel()};
     count_parameters(node, row);
     for (std::string module = name; !module.empty();) {
-      module = parent(module);
+      module = parent_name(module);
       LayerSummary& sum = rows_[index_.at(module)];
       if (sum.input.rank() == 0) sum.input = input;
       sum.output = row.output;
