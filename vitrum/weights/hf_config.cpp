@@ -144,13 +144,11 @@ void read_hf_preprocessor(const JsonKeys& keys, const ModelConfig& config, Prepr
   read_hf_normalization(keys, config.channels(), p);
 }
 
-bool is_hf_config(const std::string& text, const std::string& path) {
-  const JsonKeys keys(text, path);
+bool is_hf_config(const JsonKeys& keys) {
   return keys.has("model_type") && !keys.has("architecture");
 }
 
-ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocessor) {
-  const JsonKeys keys(config.text, config.path);
+ModelSpec parse_hf_config(const JsonKeys& keys, const ConfigText& preprocessor) {
   const WeightFamily& family = family_of_type(keys);
   ModelSpec spec;
   spec.config = family.defaults();

@@ -150,8 +150,8 @@ std::string preset_name(const ModelConfig& config) {
   return {};
 }
 
-ModelSpec parse_model_config(const std::string& text, const std::string& path) {
-  const JsonKeys top(text, path);
+ModelSpec parse_model_config(const JsonKeys& top) {
+  const std::string& path = top.where();
   ModelSpec spec;
   spec.architecture = top.text("architecture", "");
   if (spec.architecture.empty())

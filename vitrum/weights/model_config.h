@@ -11,7 +11,10 @@ namespace vitrum {
 
 // `path` is for messages. The text is not trusted: types, ranges, nesting and total size are
 // checked.
-ModelSpec parse_model_config(const std::string& text, const std::string& path);
+ModelSpec parse_model_config(const JsonKeys& config);
+inline ModelSpec parse_model_config(const std::string& text, const std::string& path) {
+  return parse_model_config(JsonKeys(text, path));
+}
 std::string model_config_text(const ModelSpec& spec);
 
 // ---- transformers' layout ----
@@ -20,9 +23,12 @@ struct ConfigText {
   std::string text, path;
 };
 // Whether config.json is transformers' (it has a model_type) and not timm's.
-bool is_hf_config(const std::string& text, const std::string& path);
+bool is_hf_config(const JsonKeys& config);
 // config.json and preprocessor_config.json ("{}": what transformers has for a ViT without one).
-ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocessor);
+ModelSpec parse_hf_config(const JsonKeys& config, const ConfigText& preprocessor);
+inline ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocessor) {
+  return parse_hf_config(JsonKeys(config.text, config.path), preprocessor);
+}
 std::string hf_config_text(const ModelSpec& spec, const std::string& dtype = "float32");
 std::string hf_preprocessor_text(const ModelSpec& spec);
 

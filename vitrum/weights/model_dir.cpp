@@ -47,11 +47,11 @@ ModelSpec read_model_config(const fs::path& dir) {
   const std::string config = (dir / kConfigFile).string();
   std::error_code ignored;
   if (!fs::is_regular_file(config, ignored)) fail_input("{}: not a regular file", config);
-  const std::string text = read_file(config, kMaxConfig);
-  if (!is_hf_config(text, config)) return parse_model_config(text, config);
+  const JsonKeys keys(read_file(config, kMaxConfig), config);
+  if (!is_hf_config(keys)) return parse_model_config(keys);
   const std::string preprocessor = (dir / kPreprocessorFile).string();
   return parse_hf_config(
-      {text, config},
+      keys,
       {fs::is_regular_file(preprocessor, ignored) ? read_file(preprocessor, kMaxConfig) : "{}",
        preprocessor});
 }
