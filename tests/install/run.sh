@@ -10,6 +10,13 @@ mkdir -p "$work"
 cmake --install "$build" --prefix "$work/first" >"$work/install.log"
 mv "$work/first" "$work/prefix"
 
+# The consumer includes what is promised, and what is nobody's but ours is not there.
+listed=$(grep -o 'vitrum/[a-z_/]*\.h' "$here/../../cmake/PublicHeaders.cmake" | sort)
+used=$(grep -o '"vitrum/[a-z_/]*\.h"' "$here/main.cpp" | tr -d '"' | sort)
+[[ $listed == "$used" ]] || { echo "main.cpp and cmake/PublicHeaders.cmake differ" >&2; exit 1; }
+[[ ! -e $work/prefix/include/vitrum/weights/family.h && ! -e $work/prefix/include/vitrum/cpu ]] ||
+  { echo "internal headers are installed" >&2; exit 1; }
+
 cmake -G Ninja -S "$here" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$work/prefix" \
   -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_CXX_FLAGS="$flags"
 cmake --build "$work/consumer"
