@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/file_calls.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
@@ -136,22 +138,87 @@ TEST(AtomicFile, FullDisk) {
   umount(dir.path().c_str());
 }
 
+// After a crash of the machine there is the old file or the new one, whole: the bytes are on the
+// disk before the name is, and the name before anyone is told.
+TEST(AtomicFile, SyncsBytesThenNamesThenDirectory) {
+  const TempDir dir;
+  const std::string name = std::filesystem::path(dir.path()).filename().string();
+  const test::FileCalls calls;
+  write_file_atomic(dir / "a", "12345");
+  EXPECT_THAT(calls.made(),
+              testing::ElementsAre("sync .a.0.vitrum-tmp, 5 bytes", "rename .a.0.vitrum-tmp to a",
+                                   "sync directory " + name));
+}
+
+TEST(AtomicFile, ReplacedFilesAreSyncedToo) {
+  const TempDir dir;
+  write_file_atomic(dir / "part", "x");
+  const std::string name = std::filesystem::path(dir.path()).filename().string();
+  const test::FileCalls calls;
+  replace_file(dir / "part", dir / "a");
+  EXPECT_THAT(calls.made(), testing::ElementsAre("rename part to a", "sync directory " + name));
+}
+
+TEST(AtomicFile, LongNamesHaveATemporaryToo) {
+  const TempDir dir;
+  const std::string longest(255, 'x');
+  write_file_atomic(dir / longest, "1");
+  write_file_atomic(dir / longest, "2");
+  EXPECT_EQ(read_file(dir / longest), "2");
+  EXPECT_EQ(dir.entries(), 1u);
+}
+
+// One writer of the same file finishes, sweeps and starts anew while another is at work.
+TEST(AtomicFile, TheTemporaryOfALiveWriterStays) {
+  const TempDir dir;
+  AtomicFile slow(dir / "a");
+  slow.write("slow");
+  write_file_atomic(dir / "a", "fast");
+  remove_stale_temporaries(dir.path());
+  EXPECT_EQ(read_file(dir / "a"), "fast");
+  slow.commit();
+  EXPECT_EQ(read_file(dir / "a"), "slow");
+  EXPECT_EQ(dir.entries(), 1u);
+}
+
+TEST(AtomicFile, FilesOfOthersStay) {
+  const TempDir dir;
+  const std::vector<std::string> theirs = {"notes.vitrum-tmp", ".vitrum-tmp", ".a.vitrum-tmp",
+                                           ".a.0.vitrum-tmp.bak"};
+  for (const std::string& name : theirs) std::ofstream(dir / name) << "theirs";
+  std::filesystem::create_symlink("notes.vitrum-tmp", dir / ".a.1.vitrum-tmp");
+  std::filesystem::create_directory(dir / ".a.2.vitrum-tmp");
+  write_file_atomic(dir / "a", "x");
+  remove_stale_temporaries(dir.path());
+  for (const std::string& name : theirs) EXPECT_EQ(read_file(dir / name), "theirs") << name;
+  EXPECT_EQ(dir.entries(), theirs.size() + 3);
+}
+
 TEST(AtomicFile, AKilledWriterLeavesTheOldFileAndItsTemporaryIsSwept) {
   const TempDir dir;
   write_file_atomic(dir / "a", "old");
-  const pid_t child = fork();
-  if (child == 0) {
-    AtomicFile file(dir / "a");
-    file.write("half of the n");
-    kill(getpid(), SIGKILL);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFSIGNALED(status));
+  const auto kill_writer = [&] {
+    const pid_t child = fork();
+    if (child == 0) {
+      AtomicFile file(dir / "a");
+      file.write("half of the n");
+      kill(getpid(), SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+  };
+  kill_writer();
   EXPECT_EQ(read_file(dir / "a"), "old");
   EXPECT_EQ(dir.entries(), 2u);
+  write_file_atomic(dir / "b", "of another name");
+  EXPECT_EQ(dir.entries(), 3u);
+  kill_writer();
+  write_file_atomic(dir / "a", "new");  // which finds what was left
+  EXPECT_EQ(dir.entries(), 2u);
+  kill_writer();
   remove_stale_temporaries(dir.path());
-  EXPECT_EQ(dir.entries(), 1u);
+  EXPECT_EQ(dir.entries(), 2u);
   remove_stale_temporaries(dir / "no such directory");
 }
 

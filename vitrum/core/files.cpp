@@ -1,6 +1,7 @@
 #include "vitrum/core/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@ namespace vitrum {
 namespace {
 
 constexpr std::string_view kTemporarySuffix = ".vitrum-tmp";
+constexpr int kTemporaries = 4;  // of one file, whose leftovers its next writer looks for
 
 // Takes errno as the failed call left it.
 [[noreturn]] void fail_io(std::string_view action, const std::string& path) {
@@ -69,6 +71,41 @@ void refuse_special_target(const std::string& path) {
   if (stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
   fail_input("cannot write '{}': it is {}", path,
              S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
+}
+
+// The same for every process, so that the next writer of `path` finds what a killed one left.
+std::string temporary_of(const std::string& path, int n) {
+  constexpr size_t kMostBytes = 200;  // of a file's name; with what is added it may have 255
+  const std::string name = std::filesystem::path(path).filename().string().substr(0, kMostBytes);
+  return fmt::format("{}/.{}.{}{}", directory_of(path), name, n, kTemporarySuffix);
+}
+
+bool same_file(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+// Whoever writes a temporary holds a lock on it, which the system drops with the process.
+bool hold_temporary(int fd) {
+  struct stat status {};
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+  // One that looks for leftovers may have come between open and lock.
+  return fstat(fd, &status) == 0 && status.st_nlink > 0;
+}
+
+void remove_if_abandoned(const std::string& temporary) {
+  const Descriptor file{open_for_writing(temporary, O_NOFOLLOW | O_NONBLOCK)};
+  struct stat held {
+  }, named{};
+  if (file.fd < 0 || fstat(file.fd, &held) != 0 || !S_ISREG(held.st_mode)) return;
+  if (flock(file.fd, LOCK_EX | LOCK_NB) != 0) return;
+  // The name may belong to another file by now.
+  if (lstat(temporary.c_str(), &named) == 0 && same_file(held, named)) unlink(temporary.c_str());
+}
+
+bool is_temporary(const std::string& name) {
+  if (!name.starts_with('.') || !name.ends_with(kTemporarySuffix)) return false;
+  const std::string_view own(name.data(), name.size() - kTemporarySuffix.size());
+  return !own.empty() && own.back() >= '0' && own.back() <= '9';
 }
 
 void sync_directory(const std::string& directory) {
@@ -149,11 +186,12 @@ OutputFile AtomicFile::create_temporary() {
   refuse_special_target(path_);
   OutputFile file;
   file.path_ = path_;
-  // A process id comes back, in containers soon: skip what a killed predecessor left behind.
-  for (int n = 0; file.fd_ < 0; ++n) {
-    temporary_ = fmt::format("{}/.{}-{}{}", directory_of(path_), getpid(), n, kTemporarySuffix);
+  for (int n = 0; n < kTemporaries; ++n) remove_if_abandoned(temporary_of(path_, n));
+  for (int n = 0; file.fd_ < 0; ++n) {  // others may write the same file
+    temporary_ = temporary_of(path_, n);
     file.fd_ = open_for_writing(temporary_, O_CREAT | O_EXCL);
     if (file.fd_ < 0 && errno != EEXIST) fail_io("write", path_);
+    if (file.fd_ >= 0 && !hold_temporary(file.fd_)) ::close(std::exchange(file.fd_, -1));
   }
   return file;
 }
@@ -164,9 +202,9 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::commit() {
   file_.sync();
-  file_.close();
   replace_file(temporary_, path_);
   committed_ = true;
+  file_.close();  // and with it the lock, which keeps the temporary from being taken for a leftover
 }
 
 void replace_file(const std::string& from, const std::string& path) {
@@ -185,8 +223,7 @@ void remove_stale_temporaries(const std::string& directory) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   for (fs::directory_iterator at(directory, ignored), end; at != end; at.increment(ignored))
-    if (at->path().filename().string().ends_with(kTemporarySuffix) && at->is_regular_file(ignored))
-      fs::remove(at->path(), ignored);
+    if (is_temporary(at->path().filename().string())) remove_if_abandoned(at->path().string());
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {

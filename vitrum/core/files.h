@@ -39,7 +39,7 @@ class OutputFile {
 
 // Writes a temporary file beside `path`; commit() puts it in place (fsync, rename, fsync of the
 // directory). Without commit() the destructor removes it and `path` stays as it was. The file being
-// replaced may be mapped.
+// replaced may be mapped. What killed writers of `path` left is removed first.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);
@@ -64,7 +64,8 @@ void write_file_atomic(const std::string& path, std::string_view text);
 // Renames a complete, synced file to `path` on the same file system and makes that last.
 void replace_file(const std::string& from, const std::string& path);
 
-// A killed process cannot clean up after itself: removes what its AtomicFiles left in `directory`.
+// A killed process cannot clean up after itself: removes what its AtomicFiles left in `directory`,
+// and nothing of a process that still runs.
 void remove_stale_temporaries(const std::string& directory);
 
 // Read-only view of a whole regular file.
