@@ -9,6 +9,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <thread>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/file_calls.h"
@@ -75,6 +76,50 @@ TEST(Files, SpecialFilesAreRefused) {
   EXPECT_ERROR(write_file_atomic(dir.path(), "x"), ErrorKind::kInput, "is a directory");
   EXPECT_ERROR(MappedFile{dir.path()}, ErrorKind::kInput, "is a directory");
   EXPECT_ERROR(read_file(dir.path()), ErrorKind::kInput, "directory");
+}
+
+// A shell's <(..) and its pipes: what has a writer is read, even if that takes its time.
+TEST(Files, ReadsPipesThatAreWritten) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
+  std::thread writer([&] {
+    std::ofstream pipe(dir / "pipe");  // waits for a reader
+    pipe << "first" << std::flush;
+    usleep(20'000);
+    pipe << " and last";
+  });
+  EXPECT_EQ(read_file(dir / "pipe"), "first and last");
+  writer.join();
+}
+
+TEST(Files, DoesNotWaitForAPipeThatNothingWritesTo) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
+  EXPECT_ERROR(read_file(dir / "pipe"), ErrorKind::kInput, "a pipe that no process writes to");
+}
+
+TEST(Files, DoesNotReadDevices) {
+  EXPECT_ERROR(read_file("/dev/zero"), ErrorKind::kInput, "is a device");
+  const TempDir dir;
+  std::filesystem::create_symlink("/dev/zero", dir / "metrics.csv");
+  EXPECT_ERROR(read_file(dir / "metrics.csv"), ErrorKind::kInput, "is a device");
+}
+
+// Nothing is read without a limit, also where no size is known beforehand.
+TEST(Files, LimitsPipesToo) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
+  std::signal(SIGPIPE, SIG_IGN);
+  std::thread writer([&] {
+    std::ofstream pipe(dir / "pipe");
+    for (const std::string block(1 << 16, 'x'); pipe << block << std::flush;) {
+    }
+  });
+  EXPECT_ERROR(read_file(dir / "pipe", 1 << 20), ErrorKind::kInput, "larger than the 1048576");
+  writer.join();
+  std::ofstream(dir / "large").close();
+  std::filesystem::resize_file(dir / "large", kMaxText + 1);
+  EXPECT_ERROR(read_file(dir / "large"), ErrorKind::kInput, "larger than");
 }
 
 TEST(Files, EnsureDirectory) {

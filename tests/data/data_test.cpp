@@ -5,8 +5,10 @@
 #include <set>
 
 #include "tests/support/data_files.h"
+#include "tests/support/measured.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/philox.h"
 #include "vitrum/data/folder.h"
 #include "vitrum/data/idx.h"
 
@@ -83,6 +85,19 @@ TEST(Idx, RefusesBadFiles) {
 }
 
 // Every prefix and every single-bit flip in the header: an answer or an error, never a crash.
+// Memory is taken for what is there, not for what a header promises.
+TEST(Idx, APromiseCostsNothing) {
+  const TempDir dir;
+  Bytes claim = {0, 0, 8, 3, 0, 0x0f, 0x42, 0x40, 0, 0, 0, 28, 0, 0, 0, 28};  // 10^6 images
+  PhiloxStream noise(1, 2, 3);  // which does not pack, so that the file could be as large as that
+  for (int i = 0; i < 1 << 20; ++i) claim.push_back(static_cast<uint8_t>(noise.below(256)));
+  write_file(dir / "images", test::gzip(claim));
+  const test::Measured read = test::measure([&] { read_idx(dir / "images", 3); });
+  EXPECT_EQ(read.code, static_cast<int>(ErrorKind::kInput));
+  EXPECT_THAT(read.message, HasSubstr("ends after 1048576 of 784000000 bytes"));
+  EXPECT_LT(read.grown_kb, 16 << 10);
+}
+
 TEST(Idx, SurvivesDamage) {
   const TempDir dir;
   for (const Bytes& good : {test::idx_images(3, 2, 2), test::gzip(test::idx_images(3, 2, 2))}) {

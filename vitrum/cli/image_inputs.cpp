@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <filesystem>
-#include <iostream>
-#include <iterator>
 #include <sstream>
 
 #include "vitrum/cli/size_options.h"
@@ -26,7 +25,15 @@ void add(const std::string& input, std::vector<LabelledFile>& files) {
 
 // One name a line, or as `find -print0` ends them.
 void add_listed(std::vector<LabelledFile>& files) {
-  std::istringstream list(std::string(std::istreambuf_iterator<char>(std::cin), {}));
+  constexpr size_t kMostBytes = size_t{256} << 20;
+  std::string text;
+  std::vector<char> block(1 << 16);
+  for (size_t n; (n = std::fread(block.data(), 1, block.size(), stdin)) > 0;) {
+    text.append(block.data(), n);
+    if (text.size() > kMostBytes)
+      fail_input("standard input: more than {} bytes; expected a list of files", kMostBytes);
+  }
+  std::istringstream list(std::move(text));
   const char end = list.view().find('\0') == std::string_view::npos ? '\n' : '\0';
   for (std::string name; std::getline(list, name, end);) {
     if (end == '\n' && name.ends_with('\r')) name.pop_back();

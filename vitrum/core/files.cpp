@@ -1,6 +1,7 @@
 #include "vitrum/core/files.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -73,6 +74,22 @@ void refuse_special_target(const std::string& path) {
              S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
 }
 
+// As read() of what was opened without blocking. The writer of a pipe may take its time, but a pipe
+// that has none would be waited for for ever: one that a shell starts beside us has half a second.
+ssize_t read_some(int fd, char* to, size_t size, bool started) {
+  constexpr int kPause = 10, kPatience = 500;  // milliseconds
+  for (int waited = 0;; waited += kPause) {
+    const ssize_t n = retry([&] { return ::read(fd, to, size); });
+    pollfd pipe{fd, POLLIN, 0};
+    if (n < 0 && errno == EAGAIN)  // somebody has it open
+      started = true, poll(&pipe, 1, -1);
+    else if (n == 0 && !started && waited < kPatience)
+      usleep(kPause * 1000);
+    else
+      return n;
+  }
+}
+
 // The same for every process, so that the next writer of `path` finds what a killed one left.
 std::string temporary_of(const std::string& path, int n) {
   constexpr size_t kMostBytes = 200;  // of a file's name; with what is added it may have 255
@@ -117,8 +134,11 @@ void sync_directory(const std::string& directory) {
 }  // namespace
 
 std::string read_file(const std::string& path, size_t limit) {
-  const Descriptor file = open_for_reading(path);
+  const Descriptor file = open_for_reading(path, O_NONBLOCK);
   const struct stat status = status_of(file, path);
+  if (S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode))
+    fail_input("cannot read '{}': it is a device; expected a file", path);
+  const bool pipe = S_ISFIFO(status.st_mode);
   const auto refuse = [&] {
     fail_input("'{}' is larger than the {} bytes allowed here", path, limit);
   };
@@ -130,12 +150,14 @@ std::string read_file(const std::string& path, size_t limit) {
   std::string text;
   for (size_t used = 0;;) {
     text.resize(std::max(used + 4096, size + 1));
-    const ssize_t n =
-        retry([&] { return ::read(file.fd, text.data() + used, text.size() - used); });
+    const ssize_t n = read_some(file.fd, text.data() + used, text.size() - used, !pipe || used > 0);
     if (n < 0) fail_io("read", path);
     used += static_cast<size_t>(n);
     if (used > limit) refuse();
-    if (n == 0) return text.resize(used), text;
+    if (n > 0) continue;
+    if (pipe && used == 0)
+      fail_input("cannot read '{}': it is a pipe that no process writes to", path);
+    return text.resize(used), text;
   }
 }
 

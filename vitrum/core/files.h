@@ -2,15 +2,16 @@
 // goes wrong throws Error naming the path: a full disk as exhausted, the rest as bad input.
 #pragma once
 #include <cstddef>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace vitrum {
 
-// A file larger than `limit` bytes is refused before it is read.
-std::string read_file(const std::string& path, size_t limit = std::numeric_limits<size_t>::max());
+inline constexpr size_t kMaxText = size_t{64} << 20;  // what people write, and logs of runs
+
+// A regular file, or a pipe that some process writes to, of at most `limit` bytes.
+std::string read_file(const std::string& path, size_t limit = kMaxText);
 
 // Makes the directory and its parents; one that exists is fine.
 void ensure_directory(const std::string& path);

@@ -2,9 +2,10 @@
 
 #include <cctype>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/files.h"
 #include "vitrum/data/decode.h"
 #include "vitrum/data/memory_dataset.h"
 
@@ -46,8 +47,10 @@ std::vector<std::string> default_names(int classes) {
 }
 
 std::vector<std::string> class_names(const fs::path& path, int classes) {
-  std::ifstream file(path);
-  if (!file) return default_names(classes);
+  constexpr size_t kMostBytes = 1 << 20;
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return default_names(classes);
+  std::istringstream file(read_file(path.string(), kMostBytes));
   std::vector<std::string> names;
   for (std::string line; std::getline(file, line);) {
     while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back()))) line.pop_back();

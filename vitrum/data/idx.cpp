@@ -39,6 +39,19 @@ class GzFile {
     return static_cast<size_t>(got);
   }
 
+  // Memory is taken as the data comes: a header may promise a thousand times what follows.
+  void append(std::vector<uint8_t>& to, size_t bytes, const char* what) {
+    constexpr size_t kStep = 1 << 20, kMostAtOnce = size_t{256} << 20;
+    to.reserve(std::min(bytes, kMostAtOnce));
+    while (to.size() < bytes) {
+      const size_t done = to.size();
+      to.resize(std::min(bytes, done + kStep));
+      const size_t got = read_some(std::span(to).subspan(done));
+      if (got == 0) fail_input("{}: ends after {} of {} bytes of {}", path_, done, bytes, what);
+      to.resize(done + got);
+    }
+  }
+
   void read(std::span<uint8_t> out, const char* what) {
     for (size_t done = 0; done < out.size();) {
       const size_t got = read_some(out.subspan(done));
@@ -103,8 +116,7 @@ IdxArray read_idx(const std::string& path, int rank) {
   GzFile file(path);
   IdxArray array;
   array.dims = read_header(file, path, rank);
-  array.data.resize(promised_bytes(array.dims, path));
-  file.read(array.data, "data that the IDX header promises");
+  file.append(array.data, promised_bytes(array.dims, path), "data that the IDX header promises");
   uint8_t beyond;  // also makes zlib check the checksum behind the data
   if (file.read_some({&beyond, 1}) != 0) {
     fail_input("{}: goes on after the {} bytes that the IDX header promises", path,

@@ -175,7 +175,8 @@ void EventWriter::flush() {
 
 void filter_events(const std::string& dir, const Keep& keep) {
   for (const auto& path : event_files(dir)) {
-    const std::string before = read_file(path.string());
+    constexpr size_t kMostBytes = size_t{4} << 30;  // some hundred bytes a step
+    const std::string before = read_file(path.string(), kMostBytes);
     const std::string after = filtered(before, keep);
     if (after != before) write_file_atomic(path.string(), after);
   }

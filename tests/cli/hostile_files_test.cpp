@@ -1,0 +1,101 @@
+// Files and names that no one should have to expect: each is one clear line, and nothing waits or
+// grows without end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/data_files.h"
+#include "tests/support/process.h"
+#include "tests/support/tiny_model.h"
+#include "vitrum/core/files.h"
+
+namespace vitrum {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using Words = std::vector<std::string>;
+
+class HostileFiles : public testing::Test {
+ protected:
+  HostileFiles() { test::write_tiny_model(dir_ / "model", test::tiny_rgb_model()); }
+
+  test::Finished run(const Words& words) { return test::run_vitrum(words, scratch_ / "x"); }
+  // A script of the shell in which "$@" is the call.
+  test::Finished shell(const std::string& script, const Words& words) {
+    Words command = {"bash", "-c", script, "bash"};
+    for (const std::string& word : test::vitrum_command(words)) command.push_back(word);
+    const int code = test::Process(command, scratch_ / "out", scratch_ / "err").wait();
+    return {code, read_file(scratch_ / "out"), read_file(scratch_ / "err")};
+  }
+  void expect_failure(int code, const std::string& part, const test::Finished& o) {
+    EXPECT_EQ(o.code, code) << o.err;
+    EXPECT_THAT(o.err, HasSubstr(part));
+    EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+  }
+  void write_photo(const std::string& name) {
+    test::write_file(dir_ / name, test::encode_png(test::gradient(3, 32, 32)));
+  }
+  void make_pipe(const std::string& name) {
+    fs::create_directories(fs::path(dir_ / name).parent_path());
+    ASSERT_EQ(mkfifo((dir_ / name).c_str(), 0600), 0);
+  }
+
+  test::TempDir dir_, scratch_;
+};
+
+constexpr const char* kInTime = "exec timeout 20 \"$@\"";
+
+// ---- pipes and devices ----
+
+TEST_F(HostileFiles, PipesAreNotWaitedFor) {
+  make_pipe("pipe"), make_pipe("m/config.json"), make_pipe("p.safetensors"), make_pipe("p.jpg");
+  const std::string pipe = dir_ / "pipe";
+  expect_failure(3, "no process writes to", shell(kInTime, {"train", "--recipe", pipe}));
+  expect_failure(3, "config.json: not a regular file", shell(kInTime, {"summary", dir_ / "m"}));
+  expect_failure(3, "p.safetensors",
+                 shell(kInTime, {"forward", "--model", dir_ / "p.safetensors", "--arch",
+                                 "vit_mnist", "--input", pipe, "--output", dir_ / "y.npy"}));
+  expect_failure(3, "is a pipe", shell(kInTime, {"data", "csv:" + pipe}));
+  expect_failure(3, "is a pipe",
+                 shell(kInTime, {"classify", dir_ / "p.jpg", "--model", dir_ / "model"}));
+}
+
+TEST_F(HostileFiles, PipesBesideDataAreNotWaitedFor) {
+  test::write_file(dir_ / "c/test_batch.bin", test::Bytes(3073));
+  test::write_file(dir_ / "c/data_batch_1.bin", test::Bytes(3073));
+  make_pipe("c/batches.meta.txt");
+  expect_failure(3, "batches.meta.txt", shell(kInTime, {"data", "cifar10:" + (dir_ / "c")}));
+}
+
+// Recipes come out of a shell's <(..) as they did.
+TEST_F(HostileFiles, RecipesMayComeThroughAPipe) {
+  write_file_atomic(dir_ / "r.toml", "epohcs = 1\n");
+  const std::string file = "'" + (dir_ / "r.toml") + "'";
+  expect_failure(2, "'epohcs'", shell("\"$@\" --recipe <(cat " + file + ")", {"train"}));
+  expect_failure(2, "'epohcs'", shell("cat " + file + " | \"$@\" --recipe /dev/stdin", {"train"}));
+  expect_failure(2, "'epohcs'", shell("\"$@\" --recipe /dev/stdin < " + file, {"train"}));
+}
+
+TEST_F(HostileFiles, DevicesAreNotRead) {
+  fs::create_directories(dir_ / "run");
+  write_file_atomic(dir_ / "run/config.toml", "epochs = 1\n");
+  fs::create_symlink("/dev/zero", dir_ / "run/metrics.csv");
+  fs::create_symlink("/dev/zero", dir_ / "zero.toml");
+  const std::string limited = "ulimit -v 4000000; exec timeout 20 \"$@\"";
+  expect_failure(3, "metrics.csv': it is a device", shell(limited, {"report", dir_ / "run"}));
+  expect_failure(3, "zero.toml': it is a device",
+                 shell(limited, {"train", "--recipe", dir_ / "zero.toml"}));
+  expect_failure(
+      3, "expected a list of files",
+      shell("exec timeout 20 \"$@\" < /dev/zero", {"classify", "-", "--model", dir_ / "model"}));
+}
+
+}  // namespace
+}  // namespace vitrum
