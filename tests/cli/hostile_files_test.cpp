@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/data_files.h"
 #include "tests/support/process.h"
@@ -17,6 +18,7 @@ namespace vitrum {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
@@ -95,6 +97,74 @@ TEST_F(HostileFiles, DevicesAreNotRead) {
   expect_failure(
       3, "expected a list of files",
       shell("exec timeout 20 \"$@\" < /dev/zero", {"classify", "-", "--model", dir_ / "model"}));
+}
+
+// ---- names ----
+
+TEST_F(HostileFiles, ClassFoldersHaveUtf8Names) {
+  write_photo("data/train/h\xFCndin/a.png");
+  write_photo("data/val/h\xFCndin/a.png");
+  const std::string spec = "folder:" + (dir_ / "data");
+  const std::string part = "train/h\\xfcndin: the name of this class folder is not UTF-8; rename";
+  expect_failure(3, part, run({"data", spec}));
+  expect_failure(3, part, run({"eval", "--model", dir_ / "model", "--data", spec}));
+  expect_failure(3, part,
+                 run({"train", "--model", dir_ / "model", "--data", spec, "--out", dir_ / "out"}));
+}
+
+// The recipe that a run keeps names its data: one that cannot be written down cannot be resumed.
+TEST_F(HostileFiles, DataOfARunHasAUtf8Name) {
+  write_photo("d\xFC/train/a/a.png");
+  write_photo("d\xFC/val/a/a.png");
+  expect_failure(2, "d\\xfc' is not UTF-8",
+                 run({"train", "--model", dir_ / "model", "--data", "folder:" + (dir_ / "d\xFC"),
+                      "--out", dir_ / "out"}));
+}
+
+TEST_F(HostileFiles, ClassesOfAListAreUtf8) {
+  write_photo("a.png");
+  write_file_atomic(dir_ / "list.csv", "a.png,h\xFCndin\n");
+  expect_failure(3, "list.csv:1: the class 'h\\xfcndin' is not UTF-8",
+                 run({"data", "csv:" + (dir_ / "list.csv")}));
+}
+
+// A name that would clear the screen, in what every verb says.
+TEST_F(HostileFiles, NamesDoNotReachTheTerminalAsCommands) {
+  const std::string evil =
+      "\033[2J\xC2\x9B"
+      "31m\n";
+  write_photo("data/train/" + evil + "/" + evil + ".png");
+  write_photo("data/val/" + evil + "/" + evil + ".png");
+  write_file_atomic(dir_ / ("bad" + evil + ".jpg"), "junk");
+  const std::string photo = dir_ / ("data/train/" + evil + "/" + evil + ".png");
+  const std::string spec = "folder:" + (dir_ / "data"), out = dir_ / ("out" + evil);
+  const Words model = {"--model", dir_ / "model"};
+  const std::vector<Words> calls = {
+      {"classify", photo},
+      {"classify", dir_ / ("bad" + evil + ".jpg")},
+      {"eval", "--data", spec},
+      {"embed", photo, "--output", out + ".npy"},
+      {"export", "--output", out + ".onnx"},
+      {"explain", photo, "--method", "rollout", "--output", out},
+      {"embed", photo, "--output", dir_ / ("nowhere" + evil + "/x.npy")}};
+  for (Words words : calls) {
+    words.insert(words.end(), model.begin(), model.end());
+    const test::Finished o = run(words);
+    EXPECT_THAT(o.out + o.err, AllOf(Not(HasSubstr("\033")), Not(HasSubstr("\xC2\x9B"))))
+        << words[0];
+    EXPECT_THAT(o.out + o.err, testing::AnyOf(HasSubstr("\\x1b[2J"), HasSubstr("?[2J")))
+        << words[0];
+  }
+  for (const Words& words : {Words{"data", spec}, Words{"data", spec, "--output", out + ".png"},
+                             Words{"train", "--recipe", evil}, Words{"summary", evil}, Words{evil},
+                             Words{"convert", dir_ / "model", out + "/t", "--to", "timm"}}) {
+    const test::Finished o = run(words);
+    EXPECT_THAT(o.out + o.err, AllOf(Not(HasSubstr("\033")), Not(HasSubstr("\xC2\x9B"))))
+        << words[0];
+  }
+  // Who asks for JSON gets the name itself.
+  const test::Finished exact = run({"classify", photo, "--model", dir_ / "model", "--json"});
+  EXPECT_EQ(json::parse(exact.out)["image"], photo);
 }
 
 }  // namespace

@@ -290,7 +290,7 @@ int run(const Options& o, const CommonOptions& common) {
   if (common.json)
     print_out(to_json(result, o, backend->name(), compute, trace));
   else
-    print_out(to_text(result, o, backend->name(), compute) + (trace ? trace->text() : ""));
+    print_text(to_text(result, o, backend->name(), compute) + (trace ? trace->text() : ""));
   return 0;
 }
 

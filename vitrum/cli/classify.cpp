@@ -31,7 +31,7 @@ std::string to_json(const std::string& image, const std::vector<Prediction>& pre
 std::string to_text(const std::string& image, const std::vector<Prediction>& predictions) {
   const bool colour = use_colour(stdout);
   std::string out =
-      fmt::format("{}{}{}\n", colour ? "\033[1m" : "", image, colour ? "\033[0m" : "");
+      fmt::format("{}{}{}\n", colour ? "\033[1m" : "", printable(image), colour ? "\033[0m" : "");
   const int width = terminal_width(stdout);
   for (const Prediction& p : predictions)
     out += fmt::format("  {:6.2f} %  {}\n", 100 * p.probability,

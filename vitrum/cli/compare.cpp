@@ -146,7 +146,7 @@ int compare_models(const std::vector<std::string>& models, const std::string& da
   });
   std::string out;
   for (const Row& row : rows) out += common.json ? json_line(row) : "";
-  print_out(common.json ? out : table(rows, !data.empty()));
+  common.json ? print_out(out) : print_text(table(rows, !data.empty()));
   return 0;
 }
 

@@ -98,7 +98,7 @@ std::string to_text(const DataSplits& splits, const Options& o) {
   if (classes.size() > kShown)
     out += fmt::format("  ... and {} more; --json lists all\n", classes.size() - kShown);
   if (!o.output.empty())
-    out += fmt::format("\ncontact sheet in {}, a row {}\n", o.output,
+    out += fmt::format("\ncontact sheet in {}, a row {}\n", printable(o.output),
                        o.augment.empty() ? "a class" : "an image, the first as it is");
   return out;
 }
@@ -123,7 +123,7 @@ int run(const Options& o, const CommonOptions& common) {
   if (!o.augment.empty() && o.output.empty())
     fail_usage("--augment draws a contact sheet and needs --output FILE");
   if (!o.output.empty()) write_file_atomic(o.output, encode_png(sheet_of(*splits.train, o)));
-  print_out(common.json ? to_json(splits, o) : to_text(splits, o));
+  common.json ? print_out(to_json(splits, o)) : print_text(to_text(splits, o));
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include "vitrum/cli/verbs.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
+#include "vitrum/core/utf8.h"
 #include "vitrum/fetch/hub.h"
 #include "vitrum/train/interrupt.h"
 
@@ -64,7 +65,7 @@ int report_download(const Downloaded& result, const std::string& to, const std::
   }
   info(common,
        fmt::format("{} files, {}, in {}", result.files.size(), human_bytes(result.bytes), to));
-  print_out(use + "\n");
+  print_out(printable(use) + "\n");
   return 0;
 }
 

@@ -8,6 +8,7 @@
 #include "vitrum/core/join.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/progress.h"
+#include "vitrum/core/utf8.h"
 #include "vitrum/infer/predict_all.h"
 #include "vitrum/weights/npy.h"
 #include "vitrum/weights/safetensors.h"
@@ -179,7 +180,7 @@ int run(const Options& o, const CommonOptions& common) {
   } else {
     info(common,
          fmt::format(
-             "{}: {} x {}{}", o.output, with_commas(images),
+             "{}: {} x {}{}", printable(o.output), with_commas(images),
              o.taps.empty() ? std::to_string(table.dimension) : join(o.taps, ", "),
              table.unreadable ? fmt::format(", {} unreadable (NaN)", table.unreadable) : ""));
   }

@@ -69,7 +69,8 @@ int run(const Options& o, const CommonOptions& common) {
     info(common, fmt::format("evaluating on {} in {}", predictor.backend().name(),
                              name_of(predictor.precision())));
   const Evaluation result = evaluate(predictor, *data, match, common);
-  print_out(common.json ? to_json(result) : to_text(result, data->classes(), match.outputs));
+  common.json ? print_out(to_json(result))
+              : print_text(to_text(result, data->classes(), match.outputs));
   return 0;
 }
 

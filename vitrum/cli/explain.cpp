@@ -9,6 +9,7 @@
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/progress.h"
+#include "vitrum/core/utf8.h"
 #include "vitrum/data/encode_png.h"
 #include "vitrum/data/orientation.h"
 #include "vitrum/explain/attention_program.h"
@@ -279,7 +280,7 @@ int run(const Options& o, const CommonOptions& common) {
   if (common.json)
     print_out(to_json(results, folder.files()));
   else
-    for (const std::string& file : folder.files()) print_out(file + "\n");
+    for (const std::string& file : folder.files()) print_out(printable(file) + "\n");
   if (common.verbose && !o.weights)
     info(common,
          fmt::format("model {:.0f} ms, pictures {:.0f} ms", results.model_ms, results.picture_ms));

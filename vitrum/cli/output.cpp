@@ -9,6 +9,7 @@
 #include "vitrum/cli/verbs.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/progress.h"
+#include "vitrum/core/utf8.h"
 #include "vitrum/runtime/backends.h"
 
 namespace vitrum {
@@ -26,10 +27,21 @@ void print_out(std::string_view text) {
   fail("cannot write to standard output: {}", why);
 }
 
+namespace {
+
+std::string printable_lines(std::string_view text) {
+  std::string out;
+  for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1))
+    out += printable(text.substr(0, end)) + "\n";
+  return out + printable(text);
+}
+
+}  // namespace
+
+void print_text(std::string_view text) { print_out(printable_lines(text)); }
+
 void print_error(std::string_view text) {
-  std::string line(text);
-  for (char& c : line)  // names of files may have anything in them, a terminal's commands too
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  const std::string line = printable(text);
   const bool colour = use_colour(stderr);
   const std::string out =
       fmt::format("{}vitrum:{} {}\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "", line);
@@ -37,7 +49,7 @@ void print_error(std::string_view text) {
 }
 
 void info(const CommonOptions& common, std::string_view text) {
-  if (!common.quiet) std::fputs((std::string(text) + "\n").c_str(), stderr);
+  if (!common.quiet) std::fputs((printable_lines(text) + "\n").c_str(), stderr);
 }
 
 std::unique_ptr<Backend> open_backend(const CommonOptions& common) {

@@ -8,6 +8,7 @@
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/parallel.h"
+#include "vitrum/core/utf8.h"
 #include "vitrum/report/attention.h"
 #include "vitrum/report/html.h"
 #include "vitrum/report/live_report.h"
@@ -64,7 +65,7 @@ int run(const Options& o, const CommonOptions& common) {
   JsonWriter json;
   json.begin_object().field("output", output).key("plots").begin_array();
   for (const std::string& plot : plots) json.value(plot);
-  print_out(common.json ? json.end_array().end_object().str() + "\n" : output + "\n");
+  print_out((common.json ? json.end_array().end_object().str() : printable(output)) + "\n");
   return 0;
 }
 

@@ -168,7 +168,8 @@ int run(const Options& o, const CommonOptions& common) {
   if (!common.json && !o.all) report.rows = fold_repeats(report.rows);
   const int64_t depth = o.depth.value_or(common.json || !o.module.empty() ? 100 : 3);
   std::erase_if(report.rows, [&](const LayerSummary& row) { return row.depth > depth; });
-  print_out(common.json ? to_json(report) : layer_table(report.rows, o.columns) + totals(report));
+  common.json ? print_out(to_json(report))
+              : print_text(layer_table(report.rows, o.columns) + totals(report));
   return 0;
 }
 

@@ -268,7 +268,7 @@ int train(const Options& o, const CommonOptions& common) {
     info(common, fmt::format("ended early: no better test accuracy in {} epochs", recipe.patience));
   const std::string text = closing(trainer, result);
   if (!common.json)
-    print_out(text);
+    print_text(text);
   else
     info(common, text);
   return 0;

@@ -73,6 +73,9 @@ Verb version_verb();
 // Data for stdout. Where the reader has gone away the rest is dropped quietly; any other failure
 // throws.
 void print_out(std::string_view text);
+// The same for people: what a name of a file or a class could make a terminal do is shown instead.
+// A name that is all of a line also goes through printable(), which leaves it one.
+void print_text(std::string_view text);
 // A line for people on stderr; `info` is silent with --quiet.
 void print_error(std::string_view text);
 void info(const CommonOptions& common, std::string_view text);

@@ -36,7 +36,7 @@ std::string json_string(std::string_view text) {
     c = decode_utf8(text);
     if (const auto escape = short_escape(c.value); !escape.empty())
       out += escape;
-    else if (c.value < 0x20)
+    else if (c.value < 0x20 || (c.value >= 0x7f && c.value < 0xa0))  // for TOML and terminals too
       out += fmt::format("\\u{:04x}", static_cast<unsigned>(c.value));
     else
       out += spelling(text, c);

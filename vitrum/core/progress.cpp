@@ -116,7 +116,7 @@ std::string progress_bar(const ProgressState& state, int width, bool unicode) {
 std::string progress_line(const ProgressState& s) {
   const std::string percent =
       s.total > 0 ? fmt::format("{}% ", static_cast<int>(100 * fraction_of(s))) : "";
-  return prefix(s) + percent + counts(s);
+  return printable(prefix(s) + percent + counts(s));
 }
 
 Progress::Progress(std::string label, int64_t total, bool quiet, int64_t initial, ProgressUnit unit)

@@ -1,5 +1,7 @@
 #include "vitrum/core/utf8.h"
 
+#include <fmt/format.h>
+
 namespace vitrum {
 namespace {
 
@@ -10,6 +12,14 @@ CodePoint code_point(char32_t value, size_t bytes) {
   const bool wide =
       value >= 0x1100 && !(value >= 0x2000 && value < 0x2E80) && value != kReplacement;
   return {value, bytes, wide ? 2 : 1};
+}
+
+bool is_bad_byte(const CodePoint& c) { return c.value == kReplacement && c.bytes == 1; }
+
+// What a terminal obeys rather than shows; marks of writing direction turn what is around them.
+bool is_control(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x200E || c == 0x200F ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
 }  // namespace
@@ -36,6 +46,26 @@ std::string_view spelling(std::string_view text, const CodePoint& c) {
   return c.value == kReplacement ? std::string_view("\xEF\xBF\xBD") : text.substr(0, c.bytes);
 }
 
+bool is_utf8(std::string_view text) {
+  for (CodePoint c; !text.empty(); text.remove_prefix(c.bytes))
+    if (c = decode_utf8(text); is_bad_byte(c)) return false;
+  return true;
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (CodePoint c; !text.empty(); text.remove_prefix(c.bytes)) {
+    c = decode_utf8(text);
+    if (is_bad_byte(c) || (c.value < 0x80 && is_control(c.value)))
+      out += c.value == '\n' ? "\\n" : fmt::format("\\x{:02x}", static_cast<uint8_t>(text[0]));
+    else if (is_control(c.value))
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c.value));
+    else
+      out += spelling(text, c);
+  }
+  return out;
+}
+
 int columns(std::string_view text) {
   int n = 0;
   for (CodePoint c; !text.empty(); text.remove_prefix(c.bytes)) {
@@ -52,8 +82,7 @@ std::string fit_columns(std::string_view text, int width) {
   for (CodePoint c; !text.empty(); text.remove_prefix(c.bytes)) {
     c = decode_utf8(text);
     if (used + c.columns > room) return width > 0 ? fitted + "…" : "";
-    const bool control = c.value < 0x20 || (c.value >= 0x7F && c.value < 0xA0);
-    fitted += control ? "?" : spelling(text, c);
+    fitted += is_control(c.value) ? "?" : spelling(text, c);
     used += c.columns;
   }
   return fitted;

@@ -17,6 +17,12 @@ CodePoint decode_utf8(std::string_view text);
 // The code point in UTF-8, as it stands in `text` or as U+FFFD.
 std::string_view spelling(std::string_view text, const CodePoint& c);
 
+bool is_utf8(std::string_view text);
+
+// For people to read, in one line: control characters and bytes that are not UTF-8 as escapes.
+// Names of files and classes may hold a terminal's commands.
+std::string printable(std::string_view text);
+
 int columns(std::string_view text);
 // At most `width` columns, ending in "…" where something was cut; bad bytes and control characters
 // are replaced.

@@ -6,6 +6,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
+#include "vitrum/core/utf8.h"
 #include "vitrum/data/decode.h"
 #include "vitrum/data/memory_dataset.h"
 
@@ -54,6 +55,9 @@ std::vector<std::string> class_names(const fs::path& path, int classes) {
   std::vector<std::string> names;
   for (std::string line; std::getline(file, line);) {
     while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back()))) line.pop_back();
+    if (!is_utf8(line))
+      fail_input("{}: the class '{}' is not UTF-8; save the file as UTF-8", path.string(),
+                 printable(line));
     if (!line.empty()) names.push_back(line);
   }
   if (names.size() != static_cast<size_t>(classes)) {

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/utf8.h"
 #include "vitrum/data/file_dataset.h"
 #include "vitrum/data/folder.h"
 
@@ -71,6 +72,9 @@ std::vector<Row> read_rows(const std::string& path) {
     }
     if (number == 1 && is_heading(fields)) continue;
     if (fields[0].empty() || fields[1].empty()) fail_input("{}:{}: an empty field", path, number);
+    if (!is_utf8(fields[1]))
+      fail_input("{}:{}: the class '{}' is not UTF-8; save the list as UTF-8", path, number,
+                 printable(fields[1]));
     rows.push_back(
         {fields[0], fields[1], columns == 3 ? canonical_split(fields[2], path, number) : ""});
   }

@@ -7,6 +7,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/utf8.h"
 #include "vitrum/data/file_dataset.h"
 
 namespace vitrum {
@@ -57,6 +58,11 @@ std::vector<std::string> class_folders(const std::string& dir) {
   } catch (const fs::filesystem_error& error) {
     fail_input("{}: cannot be read: {}", dir, error.code().message());
   }
+  // Labels are written to JSON files, which nothing else can stand in.
+  for (const std::string& name : names)
+    if (!is_utf8(name))
+      fail_input("{}/{}: the name of this class folder is not UTF-8; rename it", dir,
+                 printable(name));
   std::sort(names.begin(), names.end());
   return names;
 }

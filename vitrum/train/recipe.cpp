@@ -14,6 +14,7 @@
 #include "vitrum/core/join.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/utf8.h"
 #include "vitrum/data/augment.h"
 
 namespace vitrum {
@@ -412,6 +413,10 @@ void load_recipe(Recipe& recipe, const std::string& path) {
 
 void set_key(Recipe& recipe, const std::string& key, const std::string& value,
              const std::string& where) {
+  // A run keeps its recipe as TOML, and would not find again what it names.
+  if (!is_utf8(value))
+    fail_usage("{}: '{}' is not UTF-8, as a recipe is; rename the file or folder", where,
+               printable(value));
   const std::string text = trimmed(value);
   const bool plain = text.empty() || std::string_view("\"'[{").find(text[0]) == std::string::npos;
   const Plain form = plain ? plain_form(key) : Plain::kToml;
