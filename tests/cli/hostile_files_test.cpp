@@ -167,5 +167,38 @@ TEST_F(HostileFiles, NamesDoNotReachTheTerminalAsCommands) {
   EXPECT_EQ(json::parse(exact.out)["image"], photo);
 }
 
+// ---- no memory, no disk ----
+
+TEST_F(HostileFiles, OutOfMemoryIsExitCode4) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "a sanitizer needs all the address space there is";
+#endif
+  std::ofstream(dir_ / "large.csv").close();
+  fs::resize_file(dir_ / "large.csv", uintmax_t{1} << 30);  // which takes no place on the disk
+  expect_failure(4, "out of memory",
+                 shell("ulimit -v 500000; exec \"$@\"", {"data", "csv:" + (dir_ / "large.csv")}));
+}
+
+// Nothing but the address space is short: there is no room for the stack of a thread.
+TEST_F(HostileFiles, NoRoomForThreadsIsExitCode4) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "a sanitizer needs all the address space there is";
+#endif
+  write_photo("a.png");
+  expect_failure(4, "out of memory, threads or disk: ",
+                 shell("ulimit -Ss 8000000; ulimit -v 4000000; exec \"$@\"",
+                       {"classify", dir_ / "a.png", "--model", dir_ / "model", "--threads", "4"}));
+}
+
+TEST_F(HostileFiles, FullDiskIsExitCode4AndKeepsTheOldFile) {
+  const Words words = {"export", "--model", dir_ / "model", "--output", dir_ / "m.onnx"};
+  ASSERT_EQ(run(words).code, 0);
+  const std::string before = read_file(dir_ / "m.onnx");
+  expect_failure(4, "m.onnx': File too large; free some space",
+                 shell("ulimit -f 1; exec \"$@\"", words));
+  EXPECT_EQ(read_file(dir_ / "m.onnx"), before);
+  EXPECT_FALSE(fs::exists(dir_ / ".m.onnx.0.vitrum-tmp"));
+}
+
 }  // namespace
 }  // namespace vitrum

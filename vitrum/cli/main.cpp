@@ -6,6 +6,7 @@
 #include <csignal>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 #include <vector>
 
 #include "vitrum/cli/parse.h"
@@ -53,6 +54,12 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     print_error("out of memory");
     return static_cast<int>(ErrorKind::kExhausted);
+  } catch (const std::system_error& e) {  // such as a thread that finds no room for its stack
+    const bool exhausted = e.code() == std::errc::not_enough_memory ||
+                           e.code() == std::errc::resource_unavailable_try_again ||
+                           e.code() == std::errc::no_space_on_device;
+    print_error((exhausted ? "out of memory, threads or disk: " : "") + std::string(e.what()));
+    return static_cast<int>(exhausted ? ErrorKind::kExhausted : ErrorKind::kFailed);
   } catch (const std::exception& e) {
     print_error(e.what());
     return static_cast<int>(ErrorKind::kFailed);
