@@ -55,9 +55,10 @@ def difference(vitrum, name):
         expected = model(image).numpy()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        save_directory(name, model, expected.shape[1], shape, folder)
+        (folder / "model").mkdir()
+        save_directory(name, model, expected.shape[1], shape, folder / "model")
         np.save(folder / "in.npy", image.numpy())
-        subprocess.run([vitrum, "forward", "--model", folder, "--input", folder / "in.npy", "--output",
+        subprocess.run([vitrum, "forward", "--model", folder / "model", "--input", folder / "in.npy", "--output",
                         folder / "out.npy", "--precision", "f32", "--quiet"], check=True)
         found = np.load(folder / "out.npy")
     assert found.shape == expected.shape, f"{name}: shape {found.shape}, expected {expected.shape}"

@@ -91,8 +91,10 @@ def check(args, name, config, rng, *flags):
     """The largest |ours - ONNX Runtime's| over the largest |ours| or 1, at batch 1 and 3, and what export said."""
     with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
         folder = pathlib.Path(folder)
-        shape = save_model(args, folder, config, rng)
-        exported = tool(args, "export", "--model", folder, "--output", folder / "m.onnx", *flags)
+        model = folder / "model"
+        model.mkdir()
+        shape = save_model(args, model, config, rng)
+        exported = tool(args, "export", "--model", model, "--output", folder / "m.onnx", *flags)
         onnx.checker.check_model(str(folder / "m.onnx"), full_check=True)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
@@ -103,7 +105,7 @@ def check(args, name, config, rng, *flags):
             mean = std = 0.5
             image = ((pixels / 255 - mean) / std).astype("f")
             np.save(folder / "in.npy", image)
-            tool(args, "forward", "--model", folder, "--input", folder / "in.npy", "--output", folder / "out.npy")
+            tool(args, "forward", "--model", model, "--input", folder / "in.npy", "--output", folder / "out.npy")
             ours = np.load(folder / "out.npy")
             theirs, = session.run(None, {"pixel_values": pixels if "--normalize" in flags else image})
             assert theirs.shape == ours.shape, f"{name}: shape {theirs.shape}, expected {ours.shape}"

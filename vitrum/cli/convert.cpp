@@ -2,17 +2,36 @@
 
 #include <fmt/format.h>
 
-#include "vitrum/cli/verbs.h"
+#include <filesystem>
+
+#include "vitrum/cli/output_guard.h"
 #include "vitrum/core/json_text.h"
+#include "vitrum/weights/model_dir.h"
 
 namespace vitrum {
 namespace {
 
 struct Options {
   std::string source, target, dialect, arch;
+  bool force = false;
 };
 
+void guard_target(const Options& o) {
+  OutputGuard guard(o.force);
+  guard.reads(o.source);
+  const std::string ending = std::filesystem::path(o.target).extension().string();
+  if (ending == ".safetensors") return guard.file(o.target, Content::kSafetensors);
+  for (const char* file : {".pth", ".pt", ".bin", ".npz"})
+    if (ending == file) return guard.file(o.target, Content::kZip);
+  guard.refuse_read(o.target);
+  for (const char* name : {"config.json", "preprocessor_config.json", "model.safetensors"})
+    guard.refuse_read(o.target + "/" + name);
+  if (!entries_of(o.target).empty() && !is_model_dir(o.target))
+    guard.require_force(o.target, "holds files, and no model");
+}
+
 int run(const Options& o, const CommonOptions& common) {
+  guard_target(o);
   const Converted done = convert_model(o.source, o.arch, o.target, o.dialect);
   for (const std::string& note : done.notes) info(common, "note: " + note);
   if (common.json)
@@ -52,7 +71,8 @@ Verb convert_verb() {
                    .help = "whose names and layout",
                    .required = true,
                    .choices = {"timm", "hf", "torchvision", "npz"}},
-                  {"--arch", &o->arch, "preset that a weight file without a config is of", "NAME"}},
+                  {"--arch", &o->arch, "preset that a weight file without a config is of", "NAME"},
+                  force_option(o->force)},
       .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 

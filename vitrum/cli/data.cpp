@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "vitrum/cli/verbs.h"
+#include "vitrum/cli/output_guard.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
@@ -17,6 +17,7 @@ namespace {
 
 struct Options {
   std::string data, name, output, augment, to, mirror;
+  bool force = false;
 };
 
 // A source without splits is all training data.
@@ -108,6 +109,10 @@ int download(const Options& o, const CommonOptions& common) {
     fail_usage("`data download` needs a NAME: mnist, fashion-mnist, cifar10 or cifar100");
   const PublicData& data = find_public_data(o.name);
   const std::string to = o.to.empty() ? o.name : o.to;
+  guard_download(to, o.force, [&](const std::string& name) {
+    return std::any_of(data.archives.begin(), data.archives.end(),
+                       [&](const DataArchive& a) { return name.starts_with(a.name); });
+  });
   const InterruptGuard guard;
   HttpClient client({.stop = [&] { return guard.signal() != 0; }});
   const Downloaded result = download_data(client, data, to, o.mirror, {.quiet = common.quiet});
@@ -122,7 +127,13 @@ int run(const Options& o, const CommonOptions& common) {
   const DataSplits splits = open_both(o.data);
   if (!o.augment.empty() && o.output.empty())
     fail_usage("--augment draws a contact sheet and needs --output FILE");
-  if (!o.output.empty()) write_file_atomic(o.output, encode_png(sheet_of(*splits.train, o)));
+  if (!o.output.empty()) {
+    OutputGuard guard(o.force);
+    guard.reads_data(o.data), guard.reads_images(*splits.train);
+    if (splits.test) guard.reads_images(*splits.test);
+    guard.file(o.output, Content::kPng);
+    write_file_atomic(o.output, encode_png(sheet_of(*splits.train, o)));
+  }
   common.json ? print_out(to_json(splits, o)) : print_text(to_text(splits, o));
   return 0;
 }
@@ -149,7 +160,8 @@ Verb data_verb() {
            {"--augment", &o->augment,
             "the sheet shows training images so augmented, as \"crop-flip+trivial\"", "POLICY"},
            {"--to", &o->to, "folder that a download goes to; by default its name", "DIR"},
-           {"--mirror", &o->mirror, "download from below this URL instead", "URL"}},
+           {"--mirror", &o->mirror, "download from below this URL instead", "URL"},
+           force_option(o->force)},
       .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 

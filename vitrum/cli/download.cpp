@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "vitrum/cli/verbs.h"
+#include "vitrum/cli/output_guard.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/utf8.h"
@@ -16,6 +16,7 @@ struct Options {
   std::string id, to, revision = "main";
   double max_size = 20;  // GB
   int64_t timeout = 30;  // seconds
+  bool force = false;
 };
 
 std::string environment(const char* name, const std::string& fallback = "") {
@@ -38,6 +39,9 @@ int run(const Options& o, const CommonOptions& common) {
                        .endpoint = environment("HF_ENDPOINT", "https://huggingface.co"),
                        .cache = hub_cache()};
   const std::string to = o.to.empty() ? o.id.substr(o.id.find('/') + 1) : o.to;
+  guard_download(to, o.force, [](const std::string& name) {
+    return name.starts_with("config.json") || name.ends_with(".part");
+  });
   const InterruptGuard guard;
   HttpClient client({.timeout = o.timeout,
                      .token = environment("HF_TOKEN"),
@@ -88,7 +92,8 @@ Verb download_verb() {
                    .target = &o->timeout,
                    .help = "seconds without data before a try is given up",
                    .min = 1,
-                   .max = 3600}},
+                   .max = 3600},
+                  force_option(o->force)},
       .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "vitrum/cli/image_inputs.h"
+#include "vitrum/cli/output_guard.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/join.h"
@@ -19,6 +20,7 @@ namespace {
 struct Options : ModelOptions {
   std::vector<std::string> images, taps;
   std::string data, split, output;
+  bool force = false;
 };
 
 struct Tapped {
@@ -129,14 +131,24 @@ void check_output(const Options& o) {
 
 // Where an array goes that has a .npy file of its own: "f.npy" for one tap, "f.NAME.npy" for
 // several.
-std::string npy_path(const std::string& path, const Table& t, const Tapped& tap) {
-  return t.taps.size() == 1 ? path : path.substr(0, path.size() - 3) + tap.name + ".npy";
+std::string npy_path(const std::string& path, size_t taps, const std::string& tap) {
+  return taps == 1 ? path : path.substr(0, path.size() - 3) + tap + ".npy";
+}
+
+void guard_output(const Options& o, const Dataset& images) {
+  OutputGuard guard(o.force);
+  guard.reads(o.model), guard.reads_data(o.data), guard.reads_images(images);
+  if (ends_with(o.output, ".csv")) return guard.file(o.output, Content::kTable);
+  if (ends_with(o.output, ".safetensors")) return guard.file(o.output, Content::kSafetensors);
+  if (o.taps.empty()) guard.file(o.output, Content::kNpy);
+  for (const std::string& tap : o.taps)
+    guard.file(npy_path(o.output, o.taps.size(), tap), Content::kNpy);
 }
 
 void write(const std::string& path, Table& t) {
   if (ends_with(path, ".npy") && !t.taps.empty())
     for (const Tapped& tap : t.taps)
-      write_npy(npy_path(path, t, tap), with_images(tap.shape, t), tap.values);
+      write_npy(npy_path(path, t.taps.size(), tap.name), with_images(tap.shape, t), tap.values);
   else if (ends_with(path, ".npy"))
     write_npy(path, shape_of(t), t.values);
   else if (ends_with(path, ".csv"))
@@ -151,7 +163,7 @@ void to_json(JsonWriter& json, const std::string& output, const Table& t) {
     json.begin_object().field("name", tap.name).key("shape").begin_array();
     for (int64_t n : with_images(tap.shape, t)) json.value(n);
     json.end_array();
-    if (ends_with(output, ".npy")) json.field("output", npy_path(output, t, tap));
+    if (ends_with(output, ".npy")) json.field("output", npy_path(output, t.taps.size(), tap.name));
     json.end_object();
   }
   json.end_array();
@@ -168,6 +180,7 @@ int run(const Options& o, const CommonOptions& common) {
   const DecodeOptions decode{.exif_orientation = o.exif_orientation};
   const std::unique_ptr<Dataset> data =
       o.data.empty() ? open_images(o.images, decode) : open_split(o.data, o.split, decode);
+  guard_output(o, *data);
   Table table = compute(predictor, *data, !o.data.empty(), o, common);
   write(o.output, table);
   const auto images = static_cast<int64_t>(table.images.size());
@@ -207,6 +220,7 @@ Verb embed_verb() {
        .value = "FILE",
        .required = true}};
   for (Option& option : model_options(*o)) options.push_back(std::move(option));
+  options.push_back(force_option(o->force));
   return {.name = "embed",
           .summary = "write the features before the head, one row for each image",
           .examples = {"embed photos/ --model DIR --output features.npy",

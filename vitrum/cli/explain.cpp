@@ -5,6 +5,7 @@
 #include <set>
 
 #include "vitrum/cli/image_inputs.h"
+#include "vitrum/cli/output_guard.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
@@ -28,7 +29,7 @@ struct Options : ModelOptions {
   std::optional<int64_t> layer, head;
   double discard = 0;
   int64_t size = 512;
-  bool weights = false, npy = false;
+  bool weights = false, npy = false, force = false;
 
   bool asks_for(const char* what) const { return method == "all" || method == what; }
 };
@@ -41,29 +42,41 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 // Files of one call, all in one folder.
 class Folder {
  public:
-  Folder(const std::string& path, int threads) : path_(path), pool_(threads) {
+  Folder(const std::string& path, int threads, OutputGuard guard)
+      : path_(path), pool_(threads), guard_(std::move(guard)) {
+    guard_.refuse_read(path);
+    for (const std::string& name : entries_of(path))
+      if (const auto ending = std::filesystem::path(name).extension();
+          ending != ".png" && ending != ".npy" && ending != ".csv")
+        guard_.require_force(path, fmt::format("holds '{}', which is no picture", name));
     ensure_directory(path);
   }
 
-  void write(const std::string& name, std::string_view bytes) {
-    write_file_atomic(add(name), bytes);
+  void write(const std::string& name, Content content, std::string_view bytes) {
+    write_file_atomic(add(name, content), bytes);
+  }
+  void write(const std::string& name, const Shape& shape, std::span<const float> values) {
+    write_npy(add(name, Content::kNpy), shape, values);
   }
   void write(const Explanation& found, const std::string& prefix, bool arrays) {
     for (const NamedPicture& p : found.pictures)
-      write(prefix + p.name + ".png", encode_png(p.image, pool_));
+      write(prefix + p.name + ".png", Content::kPng, encode_png(p.image, pool_));
     for (const NamedArray& a : found.maps)
-      if (arrays) write_npy(add(prefix + a.name + ".npy"), a.shape, a.values);
-  }
-  std::string add(const std::string& name) {
-    files_.push_back((std::filesystem::path(path_) / name).string());
-    return files_.back();
+      if (arrays) write(prefix + a.name + ".npy", a.shape, a.values);
   }
   const std::vector<std::string>& files() const { return files_; }
   ThreadPool& pool() { return pool_; }  // that draws and encodes
 
  private:
+  std::string add(const std::string& name, Content content) {
+    files_.push_back((std::filesystem::path(path_) / name).string());
+    guard_.file(files_.back(), content);
+    return files_.back();
+  }
+
   std::string path_;
   ThreadPool pool_;
+  OutputGuard guard_;
   std::vector<std::string> files_;
 };
 
@@ -147,10 +160,11 @@ class ImageExplainer {
         results_.distances, images == 1
                                 ? std::filesystem::path(results_.rows[0].image).filename().string()
                                 : fmt::format("mean of {} images", images));
-    folder_.write("distance.png", encode_png(plot));
-    folder_.write("distance.csv", csv);
-    write_npy(folder_.add("distance.npy"),
-              {static_cast<int64_t>(results_.distances.size()), static_cast<int64_t>(most)}, flat);
+    folder_.write("distance.png", Content::kPng, encode_png(plot));
+    folder_.write("distance.csv", Content::kTable, csv);
+    folder_.write("distance.npy",
+                  {static_cast<int64_t>(results_.distances.size()), static_cast<int64_t>(most)},
+                  flat);
   }
 
   Results& results() { return results_; }
@@ -218,22 +232,21 @@ class ImageExplainer {
   Results results_;
 };
 
-Results explain_images(const Options& o, Predictor& predictor, Folder& folder,
-                       const CommonOptions& common) {
-  const std::unique_ptr<Dataset> images = open_images(o.images, {});
+Results explain_images(const Options& o, const Dataset& images, Predictor& predictor,
+                       Folder& folder, const CommonOptions& common) {
   ImageExplainer explainer(o, predictor, folder);
-  Progress progress("explain", images->size(), common.quiet || images->size() == 1);
-  for (int64_t i = 0; i < images->size(); ++i) {
+  Progress progress("explain", images.size(), common.quiet || images.size() == 1);
+  for (int64_t i = 0; i < images.size(); ++i) {
     std::optional<ExplainedPhoto> photo;
     try {
-      photo = explainer.read(images->name(i));
+      photo = explainer.read(images.name(i));
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kInput) throw;
       progress.clear();
       print_error(e.what());
       ++explainer.results().unreadable;
     }
-    if (photo) explainer.add(std::move(*photo), images->name(i));
+    if (photo) explainer.add(std::move(*photo), images.name(i));
     progress.update(i + 1);
   }
   progress.finish();
@@ -267,15 +280,19 @@ int run(const Options& o, const CommonOptions& common) {
     fail_usage("--discard {}: expected a share from 0 to less than 1", o.discard);
   Predictor predictor(o.model, predictor_options(o, common));
   note_preprocessing(common, predictor.model());
-  Folder folder(o.output,
-                common.threads > 0 ? static_cast<int>(common.threads) : available_cores());
+  OutputGuard guard(o.force);
+  guard.reads(o.model);
+  std::unique_ptr<Dataset> images;
+  if (!o.weights) images = open_images(o.images, {}), guard.reads_images(*images);
+  Folder folder(o.output, common.threads > 0 ? static_cast<int>(common.threads) : available_cores(),
+                std::move(guard));
   Results results;
   if (o.weights) {
     Graph g;
     trace(g, predictor.model(), 1);
     folder.write(explain_weights(g, predictor.store()), "", /*arrays=*/true);
   } else {
-    results = explain_images(o, predictor, folder, common);
+    results = explain_images(o, *images, predictor, folder, common);
   }
   if (common.json)
     print_out(to_json(results, folder.files()));
@@ -322,6 +339,7 @@ Verb explain_verb() {
        .max = 4096},
       {"--npy", &o->npy, "write the maps as numbers too (with --weights always)"}};
   for (Option& option : model_options(*o)) options.push_back(std::move(option));
+  options.push_back(force_option(o->force));
   return {.name = "explain",
           .summary = "pictures of what a model looks at, and of its weights",
           .examples = {"explain cat.jpg --model DIR",

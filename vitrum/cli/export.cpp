@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+
+#include "vitrum/cli/output_guard.h"
 #include "vitrum/cli/size_options.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
@@ -14,7 +17,7 @@ namespace {
 struct Options {
   std::string model, arch, output, pos_resample = "auto";
   std::optional<InputSize> image_size;
-  bool normalize = false, external = false;
+  bool normalize = false, external = false, force = false;
 };
 
 OnnxSummary export_model(const Options& o) {
@@ -34,7 +37,21 @@ OnnxSummary export_model(const Options& o) {
   return write_onnx(o.output, g, result, store, spec, {.external_data = o.external});
 }
 
+void guard_output(const Options& o) {
+  OutputGuard guard(o.force);
+  guard.reads(o.model);
+  guard.file(o.output, Content::kOnnx);
+  // Bytes of weights look like anything; those of an earlier export have their model beside them.
+  const std::string data = o.output + ".data";
+  guard.refuse_read(data);
+  std::error_code ignored;
+  if (o.external && std::filesystem::exists(data, ignored) &&
+      !std::filesystem::exists(o.output, ignored))
+    guard.require_force(data, "exists, and no ONNX model that it belongs to");
+}
+
 int run(const Options& o, const CommonOptions& common) {
+  guard_output(o);
   const OnnxSummary s = export_model(o);
   if (common.json) {
     JsonWriter json;
@@ -76,7 +93,8 @@ Verb export_verb() {
                   {"--normalize", &o->normalize,
                    "take uint8 pixels and subtract the mean and divide by the deviation inside"},
                   {"--external", &o->external,
-                   "weights in FILE.data beside the model, as above 2 GB in any case"}},
+                   "weights in FILE.data beside the model, as above 2 GB in any case"},
+                  force_option(o->force)},
       .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "vitrum/cli/output_guard.h"
 #include "vitrum/cli/size_options.h"
 #include "vitrum/cli/trace_table.h"
 #include "vitrum/core/error.h"
@@ -17,7 +18,7 @@ namespace {
 
 struct Options : SizeOptions {
   std::string model, arch, input, output, pos_resample = "auto";
-  bool trace = false;
+  bool trace = false, force = false;
 };
 
 ModelSpec model_of(const Options& o) {
@@ -36,6 +37,9 @@ void say(const CommonOptions& common, const std::string& model, const LoadReport
 
 int run(const Options& o, const CommonOptions& common) {
   const ModelSpec spec = model_of(o);
+  OutputGuard guard(o.force);
+  guard.reads(o.model), guard.reads(o.input);
+  guard.file(o.output, Content::kNpy);
   const NpyArray input = read_npy(o.input);
   const ModelConfig& c = spec.config;
   const Shape& shape = input.shape;
@@ -105,6 +109,7 @@ Verb forward_verb() {
       {"--trace", &o->trace,
        "kernel by kernel: fail at the first that gives NaN or infinity, and say where time goes"}};
   for (Option& option : size_options(*o)) options.push_back(std::move(option));
+  options.push_back(force_option(o->force));
   return {.name = "forward",
           .summary = "run a model on a raw tensor, without preprocessing",
           .examples = {"forward --model DIR --input x.npy --output logits.npy",

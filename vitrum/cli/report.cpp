@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "vitrum/cli/verbs.h"
+#include "vitrum/cli/output_guard.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
@@ -13,6 +13,7 @@
 #include "vitrum/report/html.h"
 #include "vitrum/report/live_report.h"
 #include "vitrum/report/plots.h"
+#include "vitrum/train/run_dir.h"
 
 namespace vitrum {
 namespace {
@@ -20,7 +21,7 @@ namespace {
 struct Options {
   std::vector<std::string> runs;
   std::string output;
-  bool attention = false;
+  bool attention = false, force = false;
 };
 
 // Runs of the same name are told apart by their paths.
@@ -46,7 +47,33 @@ Overlay overlay_of(const ReportRun& run, const Options& o, const CommonOptions& 
   }
 }
 
+std::string data_of(const std::string& run) {
+  try {
+    return recipe_of_run(run).data;
+  } catch (const Error&) {  // which reading the run is going to say
+    return "";
+  }
+}
+
+// The page, and what is called as its plots are.
+void guard_output(const Options& o, const std::string& output) {
+  OutputGuard guard(o.force);
+  for (const std::string& run : o.runs) guard.reads_run(run), guard.reads_data(data_of(run));
+  guard.file(output, Content::kHtml);
+  const std::filesystem::path page(output);
+  const std::string folder = page.has_parent_path() ? page.parent_path().string() : ".";
+  for (const std::string& name : entries_of(folder)) {
+    if (!name.starts_with(page.stem().string() + "-")) continue;
+    if (name.ends_with(".svg")) guard.file(folder + "/" + name, Content::kSvg);
+    if (name.ends_with(".png")) guard.file(folder + "/" + name, Content::kPng);
+  }
+}
+
 int run(const Options& o, const CommonOptions& common) {
+  const std::string output = !o.output.empty()    ? o.output
+                             : o.runs.size() == 1 ? report_path(o.runs[0])
+                                                  : "report.html";
+  guard_output(o, output);
   const int threads = common.threads > 0 ? static_cast<int>(common.threads) : available_cores();
   std::vector<ReportRun> runs;
   for (const std::string& path : o.runs) runs.push_back(read_run(path));
@@ -55,9 +82,6 @@ int run(const Options& o, const CommonOptions& common) {
     for (const std::string& note : run.notes) info(common, run.name + ": " + note);
   }
   distinguish(runs);
-  const std::string output = !o.output.empty()  ? o.output
-                             : runs.size() == 1 ? report_path(o.runs[0])
-                                                : "report.html";
   if (const auto folder = std::filesystem::path(output).parent_path(); !folder.empty())
     ensure_directory(folder.string());
   const std::vector<std::string> plots = write_plots(runs, output, threads);
@@ -86,7 +110,8 @@ Verb report_verb() {
                        "FILE"},
                       {"--attention", &o->attention,
                        "draw over test images what the model looks at, also where that takes "
-                       "longer than a second"}},
+                       "longer than a second"},
+                      force_option(o->force)},
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 

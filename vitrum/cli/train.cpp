@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "vitrum/cli/live_page.h"
+#include "vitrum/cli/output_guard.h"
 #include "vitrum/cli/trace_table.h"
 #include "vitrum/cli/training.h"
 #include "vitrum/core/error.h"
@@ -28,7 +29,7 @@ struct Given {
 struct Options {
   std::optional<std::string> recipe, resume, out;
   std::vector<std::string> set;
-  bool fast = false, trace = false;
+  bool fast = false, trace = false, force = false;
   std::vector<KeyOption> keys;
   std::vector<Given> given;  // for each key
   std::function<void(const Recipe&)> check;
@@ -97,6 +98,30 @@ RunOptions run_options(const Options& o, const CommonOptions& common, const Reci
           .resume = o.resume.has_value(),
           .device = {.device = common.device, .threads = static_cast<int>(common.threads)},
           .quiet = common.quiet};
+}
+
+// A new run's directory may be there, with a log in it perhaps, but not with what a run writes.
+void guard_run(const Options& o, const Recipe& recipe) {
+  if (o.resume) return;
+  OutputGuard guard(o.force);
+  for (const std::string& path :
+       {recipe.model, recipe.weights, o.recipe.value_or(""), recipe.teacher.value_or("")})
+    guard.reads(path);
+  guard.reads_data(recipe.data);
+  std::error_code ignored;
+  if (recipe.teacher_logits && !std::filesystem::exists(*recipe.teacher_logits, ignored))
+    guard.refuse_read(*recipe.teacher_logits);
+  const std::string out = without_trailing_slash(o.out.value_or("runs"));
+  guard.refuse_read(out);
+  if (!o.out) return;
+  for (const char* name : {"metrics.csv", "metrics.jsonl", "predictions.csv", "env.json",
+                           "curves.svg", "confusion.svg", "report.html", "best", "last", "state"}) {
+    const std::string path = out + "/" + name;
+    guard.refuse_read(path);
+    if (std::filesystem::exists(path, ignored) &&
+        !std::filesystem::exists(config_path(out), ignored))
+      guard.require_force(path, "is there already, and no run that it belongs to");
+  }
 }
 
 // For commands that people copy.
@@ -241,6 +266,7 @@ int train(const Options& o, const CommonOptions& common) {
                              recipe.epochs, recipe.batch_size,
                              recipe.subset > 0 ? fmt::format(", at most {} images", recipe.subset)
                                                : std::string()));
+  guard_run(o, recipe);
   RunOptions options = run_options(o, common, recipe);
   if (!recipe.lr_scan.empty())
     if (const int signal = scan(recipe, options, common))
@@ -292,6 +318,7 @@ Verb training_verb(TrainingVerb verb) {
                        .choices = o->keys[i].choices});
   options.push_back(
       {"--out", &o->out, "run directory (default: the first free runs/NAME-N)", "DIR"});
+  options.push_back(force_option(o->force));
   options.push_back({"--resume", &o->resume, "go on with an interrupted run", "RUN"});
   options.push_back(
       {"--fast", &o->fast, "cut down to about a minute on two cores, to try things out"});

@@ -1,0 +1,262 @@
+// What is read is never written over, whatever it is called; what is somebody else's only with
+// --force.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "tests/support/data_files.h"
+#include "tests/support/process.h"
+#include "tests/support/tiny_model.h"
+#include "vitrum/core/files.h"
+#include "vitrum/weights/npy.h"
+
+namespace vitrum {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+class OutputGuardCli : public testing::Test {
+ protected:
+  OutputGuardCli() {
+    test::write_tiny_model(dir_ / "model", test::tiny_rgb_model());
+    const test::Bytes photo = test::encode_png(test::gradient(3, 32, 32));
+    for (const char* name : {"train/goldfish/a.png", "train/pizza/b.png", "val/goldfish/c.png"})
+      test::write_file(dir_ / ("data/" + std::string(name)), photo);
+    test::write_file(dir_ / "cat.png", photo);
+    write_file_atomic(dir_ / "list.csv", "cat.png,pizza\n");
+    write_file_atomic(dir_ / "recipe.toml", "epochs = 1\n");
+    write_npy(dir_ / "in.npy", {1, 3, 32, 32}, std::vector<float>(3 * 32 * 32));
+    fs::create_directories(dir_ / "run");
+    write_file_atomic(dir_ / "run/config.toml", "data = \"folder:" + (dir_ / "data") + "\"\n");
+    write_file_atomic(dir_ / "run/metrics.jsonl", "{}\n");
+    fs::create_directories(dir_ / "run/best");
+    write_file_atomic(dir_ / "run/best/notes.html", "<!doctype html>mine");
+    write_file_atomic(dir_ / "notes.txt", "mine");
+    before_ = files();
+  }
+
+  // Every file with its bytes, and links with where they lead.
+  std::map<std::string, std::string> files() const {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(dir_.path()))
+      if (entry.is_symlink())
+        all[entry.path()] = "-> " + fs::read_symlink(entry.path()).string();
+      else if (entry.is_regular_file())
+        all[entry.path()] = read_file(entry.path());
+    return all;
+  }
+
+  test::Finished run(const Words& words) const { return test::run_vitrum(words, scratch_ / "x"); }
+
+  // `words` in which OUT is `output`: a usage error of one line that names `output` and `part`, and
+  // every file is as it was, with --force as well.
+  void expect_refused(Words words, const std::string& output, const std::string& part) {
+    before_ = files();
+    for (std::string& word : words)
+      if (word == "OUT") word = output;
+    for (int force = 0; force < 2; ++force) {
+      const test::Finished o = run(words);
+      const std::string what = testing::PrintToString(words) + "\n" + o.err;
+      EXPECT_EQ(o.code, 2) << what;
+      EXPECT_THAT(o.err, AllOf(HasSubstr(output), HasSubstr(part))) << what;
+      EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << what;
+      EXPECT_TRUE(files() == before_) << what;
+      words.push_back("--force");
+    }
+  }
+
+  Words embed() const {
+    return {"embed", dir_ / "cat.png", "--model", dir_ / "model", "--output", "OUT"};
+  }
+  Words forward() const {
+    return {"forward", "--model", dir_ / "model", "--input", dir_ / "in.npy", "--output", "OUT"};
+  }
+  Words export_onnx() const { return {"export", "--model", dir_ / "model", "--output", "OUT"}; }
+  Words explain() const {
+    return {"explain", dir_ / "cat.png", "--method", "rollout",
+            "--model", dir_ / "model",   "--output", "OUT"};
+  }
+  Words convert() const { return {"convert", dir_ / "model", "OUT", "--to", "timm"}; }
+  Words report() const { return {"report", dir_ / "run", "--output", "OUT"}; }
+  Words data(const std::string& spec) const { return {"data", spec, "--output", "OUT"}; }
+  Words train() const {
+    return {"train",        "--recipe", dir_ / "recipe.toml",        "--model",
+            dir_ / "model", "--data",   "folder:" + (dir_ / "data"), "--out",
+            "OUT"};
+  }
+
+  test::TempDir dir_, scratch_;
+  std::map<std::string, std::string> before_;
+};
+
+TEST_F(OutputGuardCli, NoVerbWritesOverWhatItReads) {
+  const std::string weights = dir_ / "model/model.safetensors";
+  struct Case {
+    Words words;
+    std::string output, part;
+  };
+  const std::string folder = "folder:" + (dir_ / "data"), csv = "csv:" + (dir_ / "list.csv");
+  const std::vector<Case> cases = {
+      {embed(), weights, "lies in '" + (dir_ / "model")},
+      {{"embed", dir_ / "list.csv", "--model", dir_ / "model", "--output", "OUT"},
+       dir_ / "list.csv",
+       "is '" + (dir_ / "list.csv")},
+      {{"embed", "--data", csv, "--model", dir_ / "model", "--output", "OUT"},
+       dir_ / "list.csv",
+       "is '" + (dir_ / "list.csv")},
+      {{"embed", "--data", folder, "--model", dir_ / "model", "--output", "OUT"},
+       dir_ / "data/train/pizza/b.npy",
+       "lies in '" + (dir_ / "data/train")},
+      {forward(), dir_ / "in.npy", "is '" + (dir_ / "in.npy")},
+      {forward(), weights, "lies in '" + (dir_ / "model")},
+      {export_onnx(), weights, "lies in '" + (dir_ / "model")},
+      {explain(), dir_ / "model", "is '" + (dir_ / "model")},
+      {explain(), dir_ / "model/pictures", "lies in '" + (dir_ / "model")},
+      {convert(), weights, "lies in '" + (dir_ / "model")},
+      {convert(), dir_ / "model", "is '" + (dir_ / "model")},
+      {report(), dir_ / "run/metrics.jsonl", "is '" + (dir_ / "run/metrics.jsonl")},
+      {report(), dir_ / "run/config.toml", "is '" + (dir_ / "run/config.toml")},
+      {report(), dir_ / "run/best/notes.html", "lies in '" + (dir_ / "run/best")},
+      {report(), dir_ / "data/train/pizza/b.png", "lies in '" + (dir_ / "data/train")},
+      {data(folder), dir_ / "data/val/goldfish/c.png", "lies in '" + (dir_ / "data/val")},
+      {data(csv), dir_ / "cat.png", "is '" + (dir_ / "cat.png")},
+      {train(), dir_ / "model", "is '" + (dir_ / "model")},
+      {train(), dir_ / "model/run", "lies in '" + (dir_ / "model")},
+      {train(), dir_ / "data/train/run", "lies in '" + (dir_ / "data/train")},
+  };
+  for (const Case& c : cases) expect_refused(c.words, c.output, c.part);
+}
+
+// The same file by other names, and names of files that would be in a directory that is read.
+TEST_F(OutputGuardCli, LinksHideNothing) {
+  fs::create_symlink("model/model.safetensors", dir_ / "soft.safetensors");
+  fs::create_symlink("soft.safetensors", dir_ / "softer.safetensors");
+  fs::create_hard_link(dir_ / "model/model.safetensors", dir_ / "hard.safetensors");
+  fs::create_hard_link(dir_ / "in.npy", dir_ / "hard.npy");
+  fs::create_symlink("model", dir_ / "folder");
+  fs::create_symlink("model/new.npy", dir_ / "dangling.npy");
+  fs::create_symlink(dir_ / "cat.png", dir_ / "model/outside.npy");
+  const std::string model = "'" + (dir_ / "model") + "'";
+  for (const char* name : {"model/../model/model.safetensors", "soft.safetensors",
+                           "softer.safetensors", "hard.safetensors", "folder/model.safetensors",
+                           "folder/new.npy", "dangling.npy", "model/outside.npy"})
+    expect_refused(embed(), dir_ / name, model);
+  expect_refused(forward(), dir_ / "hard.npy", "'" + (dir_ / "in.npy") + "'");
+
+  // As the hub's cache has it: the file that is read lies elsewhere.
+  fs::rename(dir_ / "model/model.safetensors", dir_ / "blob.safetensors");
+  fs::create_symlink("../blob.safetensors", dir_ / "model/model.safetensors");
+  expect_refused(embed(), dir_ / "blob.safetensors", model);
+}
+
+// A run writes best/ and last/: where one of them is the model that it starts from.
+TEST_F(OutputGuardCli, ARunDoesNotReplaceItsOwnStart) {
+  fs::create_directories(dir_ / "old");
+  fs::rename(dir_ / "model", dir_ / "old/best");
+  Words words = train();
+  words[4] = dir_ / "old/best";
+  expect_refused(words, dir_ / "old", "is '" + (dir_ / "old/best"));
+}
+
+// Files of somebody else's: refused, replaced with --force.
+TEST_F(OutputGuardCli, FilesOfAnotherKindNeedForce) {
+  const auto expect_force = [&](Words words, const std::string& output, const std::string& why) {
+    before_ = files();
+    std::replace(words.begin(), words.end(), std::string("OUT"), output);
+    const test::Finished o = run(words);
+    EXPECT_EQ(o.code, 2) << output << o.err;
+    EXPECT_THAT(o.err, AllOf(HasSubstr(output), HasSubstr(why), HasSubstr("--force")));
+    EXPECT_TRUE(files() == before_) << o.err;
+    words.push_back("--force");
+    const test::Finished forced = run(words);
+    EXPECT_EQ(forced.code, 0) << output << forced.err;
+  };
+  for (const char* name : {"a.npy", "b.safetensors", "c.csv", "d.npz", "thesis.html"})
+    write_file_atomic(dir_ / name, "somebody's");
+  expect_force(embed(), dir_ / "a.npy", "is not a .npy array");
+  EXPECT_THAT(read_file(dir_ / "a.npy"), testing::StartsWith("\x93NUMPY"));
+  expect_force(embed(), dir_ / "b.safetensors", "is not a .safetensors file");
+  expect_force(embed(), dir_ / "c.csv", "is not a table");
+  expect_force({"convert", dir_ / "model", "OUT", "--to", "npz"}, dir_ / "d.npz",
+               "is not a weight file");
+  expect_force(report(), dir_ / "thesis.html", "is not an HTML page");
+  for (const Words& words : {forward(), export_onnx(), data("csv:" + (dir_ / "list.csv"))}) {
+    write_file_atomic(dir_ / "notes.txt", "mine");
+    expect_force(words, dir_ / "notes.txt", "exists and is not a");
+  }
+  fs::create_directories(dir_ / "papers");
+  write_file_atomic(dir_ / "papers/config.txt", "mine");
+  expect_force(explain(), dir_ / "papers", "holds 'config.txt'");
+  fs::remove_all(dir_ / "papers"), fs::create_directories(dir_ / "papers");
+  write_file_atomic(dir_ / "papers/config.txt", "mine");
+  expect_force(convert(), dir_ / "papers", "holds files, and no model");
+  EXPECT_EQ(read_file(dir_ / "papers/config.txt"), "mine");
+}
+
+TEST_F(OutputGuardCli, DownloadsDoNotMixWithOtherFiles) {
+  for (const Words& words : {Words{"download", "owner/name", "--to", dir_ / "data"},
+                             Words{"data", "download", "mnist", "--to", dir_ / "data"}}) {
+    const test::Finished o = run(words);
+    EXPECT_EQ(o.code, 2) << o.err;
+    EXPECT_THAT(o.err, AllOf(HasSubstr("holds files"), HasSubstr("--force")));
+  }
+}
+
+TEST_F(OutputGuardCli, ARunDoesNotReplaceFilesThatAreNotOfARun) {
+  fs::create_directories(dir_ / "out");
+  write_file_atomic(dir_ / "out/metrics.csv", "mine");
+  Words words = train();
+  words.back() = dir_ / "out";
+  const test::Finished o = run(words);
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.err, AllOf(HasSubstr("out/metrics.csv"), HasSubstr("--force")));
+  EXPECT_EQ(read_file(dir_ / "out/metrics.csv"), "mine");
+}
+
+// What a verb wrote itself it writes again, unasked; so it does what was only made beforehand.
+TEST_F(OutputGuardCli, OwnFilesAreReplaced) {
+  write_file_atomic(dir_ / "x.npy", "");
+  const std::vector<std::pair<Words, std::string>> own = {
+      {embed(), "x.npy"},
+      {embed(), "x.safetensors"},
+      {embed(), "x.csv"},
+      {forward(), "y.npy"},
+      {export_onnx(), "m.onnx"},
+      {explain(), "pictures"},
+      {convert(), "timm"},
+      {convert(), "timm.pth"},
+      {data("csv:" + (dir_ / "list.csv")), "sheet.png"},
+      {report(), "run/report.html"},
+      {report(), "run/other.html"},
+      {report(), "page.html"}};
+  for (auto [words, output] : own) {
+    std::replace(words.begin(), words.end(), std::string("OUT"), dir_ / output);
+    for (int time = 1; time <= 2; ++time) {
+      const test::Finished o = run(words);
+      EXPECT_EQ(o.code, 0) << output << ", time " << time << "\n" << o.err;
+    }
+  }
+  Words external = export_onnx();
+  external.back() = dir_ / "e.onnx", external.push_back("--external");
+  EXPECT_EQ(run(external).code, 0);
+  EXPECT_EQ(run(external).code, 0);
+}
+
+// What a killed export left is gone after the next one.
+TEST_F(OutputGuardCli, LeftoversOfAKilledProcessGo) {
+  write_file_atomic(dir_ / ".m.onnx.0.vitrum-tmp", "torn");
+  Words words = export_onnx();
+  words.back() = dir_ / "m.onnx";
+  EXPECT_EQ(run(words).code, 0);
+  EXPECT_TRUE(fs::exists(dir_ / "m.onnx"));
+  EXPECT_FALSE(fs::exists(dir_ / ".m.onnx.0.vitrum-tmp"));
+}
+
+}  // namespace
+}  // namespace vitrum
