@@ -1,22 +1,19 @@
 #include "vitrum/fetch/curl.h"
 
-#include <dlfcn.h>
-
 #include "vitrum/core/error.h"
+#include "vitrum/core/shared_library.h"
 
 namespace vitrum {
 namespace {
 
 template <class Function>
-void find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (!function) fail("libcurl.so.4 of this system is too old: it has no {}", name);
+void find(const SharedLibrary& library, const char* name, Function& function) {
+  if (!library.find(name, function))
+    fail("libcurl.so.4 of this system is too old: it has no {}", name);
 }
 
 Curl open() {
-  void* library = nullptr;
-  for (const char* name : {"libcurl.so.4", "libcurl-gnutls.so.4"})  // the same interface
-    if (!library) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  const SharedLibrary library{"libcurl.so.4", "libcurl-gnutls.so.4"};  // the same interface
   if (!library) fail("downloads need libcurl.so.4; install the package libcurl4");
   Curl c;
   find(library, "curl_global_init", c.global_init);
