@@ -257,7 +257,9 @@ TEST(Cli, ComparesModels) {
 
 TEST(Cli, Doctor) {
   const json all = json_of("doctor --json");
-  expect_keys(all, {"cpu", "isa", "backends", "versions", "threads", "bf16"});
+  expect_keys(all, {"cpu", "isa", "backends", "versions", "threads", "bf16", "codecs"});
+  EXPECT_EQ(all["codecs"].size(), 2u);  // TIFF; HEIC and AVIF: there, or what to install
+  for (const json& codec : all["codecs"]) expect_keys(codec, {"name", "available", "detail"});
   expect_keys(all["versions"], {"vitrum", "compiler"});
   EXPECT_THAT(vitrum("doctor").out, AllOf(HasSubstr("backends"), HasSubstr("reference")));
 }

@@ -4,9 +4,11 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tests/support/archives.h"
+#include "tests/support/png_files.h"
 
 namespace vitrum::test {
 
@@ -25,13 +27,22 @@ HostileFiles hostile_arrays();
 HostileFiles hostile_jpegs();
 HostileFiles hostile_pngs();
 HostileFiles hostile_webps();
+HostileFiles hostile_gifs();
+HostileFiles hostile_bmps();
+HostileFiles hostile_tiffs();  // need libtiff
+HostileFiles hostile_heifs();  // need libheif
 
 // The same case from bytes at hand.
 HostileFile hostile(std::string name, std::string part, std::string bytes);
 
 std::string safetensors_of(std::string_view header, size_t data_bytes);
 
-std::string png_chunk(std::string_view type, std::string_view data);
-std::string png_of(uint32_t width, uint32_t height, int depth, int color, std::string_view more);
+// What zlib makes of `block`, so many times, without the time that takes.
+std::string zlib_repeated(std::string_view block, size_t times);
+// Progressive, of scans that say nothing.
+std::string jpeg_of_scans(uint32_t height, uint32_t width, int scans);
+std::string gif_of(int width, int height);  // of one colour
+// Little-endian, with one strip; tags are whole numbers.
+std::string tiff_of(std::vector<std::pair<uint16_t, uint32_t>> tags, std::string_view data);
 
 }  // namespace vitrum::test

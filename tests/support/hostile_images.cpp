@@ -9,12 +9,6 @@
 namespace vitrum::test {
 namespace {
 
-std::string big_endian(uint32_t n) {
-  std::string s = little_endian(n);
-  std::ranges::reverse(s);
-  return s;
-}
-
 std::string zlib_of(std::string_view bytes) {
   uLongf size = compressBound(bytes.size());
   std::string out(size, '\0');
@@ -47,20 +41,6 @@ std::string jpeg_sized(uint32_t height, uint32_t width, char frame = '\xc0') {
   return s;
 }
 
-// A progressive image whose second scan comes again and again.
-std::string many_scans() {
-  std::string s = jpeg_sized(4000, 4000, '\xc2');
-  const size_t scan = s.find("\xff\xda");
-  s.resize(scan);
-  const std::string dc("\xff\xda\0\x0c\3\1\0\2\x11\3\x11\0\0\0\0", 15),
-      ac("\xff\xda\0\x08\1\1\0\1\x05\0\xff\xd9", 10);
-  s += dc;
-  for (int i = 0; i < 100'000; ++i) s += ac;
-  return s;
-}
-
-const std::string kSignature = "\x89PNG\r\n\x1a\n";
-
 // 2 x 2 grey pixels, of which `idat` is the compressed data.
 std::string grey_png(std::string_view idat) {
   return png_of(2, 2, 8, 0, png_chunk("IDAT", idat) + png_chunk("IEND", ""));
@@ -85,22 +65,105 @@ std::string extended_webp(char flags, std::string_view more) {  // canvas of 167
               std::string(6, '\xff') + std::string(more));
 }
 
-}  // namespace
-
-std::string png_chunk(std::string_view type, std::string_view data) {
-  const std::string body = std::string(type) + std::string(data);
-  const auto crc =
-      crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size()));
-  return big_endian(static_cast<uint32_t>(data.size())) + body +
-         big_endian(static_cast<uint32_t>(crc));
+// A GIF of 6 x 5 pixels; `bytes` replaces those from `at` on.
+std::string gif_with(size_t at, std::string_view bytes) {
+  std::string s = gif_of(6, 5);
+  return s.replace(at, bytes.size(), bytes);
 }
 
-std::string png_of(uint32_t width, uint32_t height, int depth, int color, std::string_view more) {
-  return kSignature +
-         png_chunk("IHDR",
-                   big_endian(width) + big_endian(height) +
-                       std::string{static_cast<char>(depth), static_cast<char>(color), 0, 0, 0}) +
-         std::string(more);
+std::string bmp_of(int32_t width, int32_t height, uint32_t bits, uint32_t packing,
+                   std::string_view more) {
+  const auto word = [](uint32_t n) { return little_endian(n); };
+  const auto half = [](uint32_t n) { return little_endian(static_cast<uint16_t>(n)); };
+  return "BM" + word(0) + word(0) + word(54) + word(40) + word(static_cast<uint32_t>(width)) +
+         word(static_cast<uint32_t>(height)) + half(1) + half(bits) + word(packing) +
+         std::string(20, '\0') + std::string(more);
+}
+
+// A box of HEIF's: its length, its kind, what is in it.
+std::string box(std::string_view kind, std::string_view content) {
+  return big_endian(static_cast<uint32_t>(content.size() + 8)) + std::string(kind) +
+         std::string(content);
+}
+
+}  // namespace
+
+std::string zlib_repeated(std::string_view block, size_t times) {
+  z_stream stream{};
+  deflateInit(&stream, 9);
+  std::string out(compressBound(block.size()) + 64, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(block.data()));
+  stream.avail_in = static_cast<uInt>(block.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  deflate(&stream, Z_FULL_FLUSH);  // ends on a byte, and nothing behind it looks back
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  const auto sum =
+      adler32(1, reinterpret_cast<const Bytef*>(block.data()), static_cast<uInt>(block.size()));
+  uLong check = 1;
+  std::string all = out.substr(0, 2);
+  for (size_t i = 0; i < times; ++i) {
+    all.append(out, 2);
+    check = adler32_combine(check, sum, static_cast<z_off_t>(block.size()));
+  }
+  return all + std::string("\3\0", 2) + big_endian(static_cast<uint32_t>(check));
+}
+
+std::string jpeg_of_scans(uint32_t height, uint32_t width, int scans) {
+  std::string s = jpeg_sized(height, width, '\xc2');
+  s.resize(s.find("\xff\xda"));
+  const size_t least = size_t{height} * width / 512;  // what a large image must have
+  while (s.size() < least) s += "\xff\xfe\xff\xff" + std::string(65533, ' ');
+  s += std::string("\xff\xda\0\x0c\3\1\0\2\x11\3\x11\0\0\0\0", 15);
+  for (int i = 1; i < scans; ++i) s += std::string("\xff\xda\0\x08\1\1\0\1\x05\0", 10);
+  return s + "\xff\xd9";
+}
+
+std::string gif_of(int width, int height) {
+  const auto half = [](int n) { return little_endian(static_cast<uint16_t>(n)); };
+  std::string data;
+  uint64_t held = 0;
+  int count = 0;
+  const auto put = [&](int code, int bits) {
+    held |= uint64_t{static_cast<uint32_t>(code)} << count;
+    for (count += bits; count >= 8; count -= 8, held >>= 8) data += static_cast<char>(held);
+  };
+  // Each code's string is one longer than that before it.
+  constexpr int kClear = 4, kEnd = 5, kFull = 4096;
+  const int64_t pixels = int64_t{width} * height;
+  for (int64_t done = 0; done < pixels;) {
+    int bits = 3, next = kEnd + 1;
+    put(kClear, next == kEnd + 1 && done > 0 ? 12 : 3);
+    put(1, bits), ++done;
+    for (int length = 2; next < kFull - 1 && done < pixels; ++length) {
+      put(next, bits), done += length;
+      if (++next == 1 << bits && bits < 12) ++bits;
+    }
+    if (done >= pixels) put(kEnd, bits), put(0, 8);
+  }
+  std::string s = "GIF89a" + half(width) + half(height) + std::string("\x81\0\0", 3) +
+                  "abcdefghijkl" + "," + std::string(4, '\0') + half(width) + half(height) +
+                  std::string("\0\2", 2);
+  for (size_t at = 0; at < data.size(); at += 255) {
+    const std::string block = data.substr(at, 255);
+    s += static_cast<char>(block.size()) + block;
+  }
+  return s + std::string("\0;", 2);
+}
+
+std::string tiff_of(std::vector<std::pair<uint16_t, uint32_t>> tags, std::string_view data) {
+  // The data first, then the directory; the tags 273 and 279 say where the only strip is.
+  tags.push_back({273, 8});
+  tags.push_back({279, static_cast<uint32_t>(data.size())});
+  std::ranges::stable_sort(tags, {}, &std::pair<uint16_t, uint32_t>::first);
+  std::string s("II*\0", 4);
+  s += little_endian(static_cast<uint32_t>(8 + data.size())) + std::string(data);
+  s += little_endian(static_cast<uint16_t>(tags.size()));
+  for (const auto& [tag, value] : tags)
+    s += little_endian(tag) + little_endian<uint16_t>(4) + little_endian<uint32_t>(1) +
+         little_endian(value);
+  return s + little_endian<uint32_t>(0);
 }
 
 HostileFiles hostile_jpegs() {
@@ -112,8 +175,9 @@ HostileFiles hostile_jpegs() {
   const std::string start = good.substr(0, good.find("\xff\xda"));
   return {
       hostile("empty", "is empty", ""),
-      hostile("a GIF", "not a JPEG, PNG or WebP", "GIF89a" + std::string(20, '\0')),
-      hostile("HTML", "not a JPEG, PNG or WebP", "<!DOCTYPE html><title>404</title>"),
+      hostile("a GIF of no version", "not a JPEG, PNG, WebP, GIF",
+              "GIF88a" + std::string(20, '\0')),
+      hostile("HTML", "not a JPEG, PNG, WebP, GIF", "<!DOCTYPE html><title>404</title>"),
       hostile("only the magic", "broken JPEG", "\xff\xd8\xff"),
       hostile("start and end", "broken JPEG", "\xff\xd8\xff\xd9"),
       cut(5),
@@ -148,29 +212,37 @@ HostileFiles hostile_jpegs() {
       hostile("segment of length 0", "broken JPEG", jpeg_with('\xc4', 0, std::string(2, '\0'))),
       hostile("scan of component 9", "broken JPEG", jpeg_with('\xda', 3, "\x09")),
       hostile("lossless", "broken JPEG", jpeg_sized(40, 50, '\xc3')),
-      {"a hundred thousand scans", "too many scans", many_scans},
+      hostile("101 scans", "more than 100 scans", jpeg_of_scans(40, 50, 101)),
+      {"a hundred thousand scans", "more than 100 scans",
+       [] { return jpeg_of_scans(3000, 3000, 100'000); }},
   };
 }
 
 HostileFiles hostile_pngs() {
   const std::string four = std::string("\0\1\2\0\3\4", 6);  // two rows with their filter bytes
   const std::string good = grey_png(zlib_of(four)), idat = png_chunk("IDAT", zlib_of(four));
-  const std::string bomb = zlib_of(std::string(8 << 20, '\0'));
+  const std::string mega(1 << 20, '\0'), bomb = zlib_repeated(mega, 8);
   std::string wrong_crc = good;
   wrong_crc[30] = static_cast<char>(wrong_crc[30] ^ 1);
   std::string long_chunk = good;
   long_chunk.replace(33, 4, "\x7f\xff\xff\xff");
   return {
-      hostile("only the signature", "broken PNG", kSignature),
+      hostile("only the signature", "broken PNG", png_signature()),
       hostile("cut in the header", "premature end", good.substr(0, 20)),
       hostile("cut in the data", "premature end", good.substr(0, 45)),
       hostile("65535 x 65535", "more than the limit", png_of(65535, 65535, 8, 2, idat)),
       hostile("2^31-1 x 1", "more than the limit", png_of(0x7fffffff, 1, 8, 0, idat)),
       hostile("2^32-1 x 2^32-1", "broken PNG", png_of(UINT32_MAX, UINT32_MAX, 8, 0, idat)),
-      hostile("13000 x 13000 of nothing", "broken PNG",
-              png_of(13000, 13000, 8, 2, idat + png_chunk("IEND", ""))),
-      hostile("1 x 178000000 of nothing", "broken PNG",
-              png_of(1, 178'000'000, 8, 6, idat + png_chunk("IEND", ""))),
+      hostile("13000 x 13000 of nothing", "cannot hold 13000 x 13000",
+              png_of(13000, 13000, 8, 0, idat + png_chunk("IEND", ""))),
+      hostile("1 x 178956970, all of it", "65535 on a side",
+              png_of(1, 178'956'970, 8, 0, png_chunk("IDAT", zlib_repeated(mega, 342)))),
+      hostile("178956970 x 1, all of it", "65535 on a side",
+              png_of(178'956'970, 1, 8, 2, png_chunk("IDAT", zlib_repeated(mega, 512)))),
+      hostile("13377 x 13377 of 64 bits, all of it", "limit of 400000000 bytes",
+              png_of(13377, 13377, 16, 6, png_chunk("IDAT", zlib_repeated(mega, 1366)))),
+      hostile("13377 x 13377 interlaced, all of it", "limit of 300000000 bytes",
+              png_of(13377, 13377, 8, 2, png_chunk("IDAT", zlib_repeated(mega, 513)), true)),
       hostile("no width", "broken PNG", png_of(0, 5, 8, 0, idat)),
       hostile("no height", "broken PNG", png_of(5, 0, 8, 0, idat)),
       hostile("3 bits", "broken PNG", png_of(2, 2, 3, 0, idat)),
@@ -181,7 +253,7 @@ HostileFiles hostile_pngs() {
       hostile("no palette", "broken PNG", png_of(2, 2, 8, 3, idat)),
       hostile("palette of 7 bytes", "broken PNG",
               png_of(2, 2, 8, 3, png_chunk("PLTE", "1234567") + idat)),
-      hostile("data before the header", "broken PNG", kSignature + idat),
+      hostile("data before the header", "broken PNG", png_signature() + idat),
       hostile("data is no zlib", "broken PNG", grey_png("hello world")),
       hostile("zlib ends early", "broken PNG", grey_png(zlib_of(four).substr(0, 8))),
       hostile("too few rows", "broken PNG", grey_png(zlib_of(four.substr(0, 3)))),
@@ -226,6 +298,121 @@ HostileFiles hostile_webps() {
       hostile("canvas of 2^24 x 2^24", "broken WebP", extended_webp(0, lossy.substr(12))),
       hostile("animation", "WebP", extended_webp(2, "")),
       hostile("chunk of 4 GB", "broken WebP", riff("VP8 " + little_endian(UINT32_MAX) + "abcd")),
+  };
+}
+
+HostileFiles hostile_gifs() {
+  const std::string good = gif_of(6, 5);
+  const size_t frame = good.find(','), data = frame + 10;
+  const std::string full("\xff\xff\xff\xff", 4);
+  std::string blocks = good.substr(0, frame);
+  for (int i = 0; i < 1'000'000; ++i) blocks += std::string("!\xfe\0", 3);
+  return {
+      hostile("only the magic", "ends early", "GIF89a"),
+      hostile("cut in the palette", "ends early", good.substr(0, 20)),
+      hostile("cut in the frame", "ends early", good.substr(0, frame + 5)),
+      hostile("cut in the data", "ends early", good.substr(0, good.size() - 3)),
+      hostile("no picture", "no picture", good.substr(0, frame) + ";"),
+      hostile("a million comments", "ends early", blocks),
+      hostile("65535 x 65535", "more than the limit", gif_with(6, full)),
+      hostile("picture of 65535 x 65535", "more than the limit", gif_with(frame + 5, full)),
+      hostile("picture beside its canvas", "more than the limit", gif_with(frame + 1, full)),
+      hostile("13000 x 13000 of nothing", "ends early",
+              gif_with(frame + 5, little_endian<uint32_t>(13000 << 16 | 13000))),
+      hostile("canvas of 13000 x 13000, cut in the data", "ends early",
+              gif_with(6, little_endian<uint32_t>(13000 << 16 | 13000)).substr(0, data + 3)),
+      hostile("picture of no pixels", "without pixels", gif_with(frame + 5, std::string(4, '\0'))),
+      hostile("codes of 0 bits", "number of bits", gif_with(data, std::string(1, '\0'))),
+      hostile("codes of 12 bits", "number of bits", gif_with(data, "\x0c")),
+      hostile("an end at once", "ends early", gif_with(data + 2, "\x2c")),
+      hostile("a code before its meaning", "before its meaning", gif_with(data + 2, "\xfc")),
+  };
+}
+
+HostileFiles hostile_bmps() {
+  const std::string rows(60, 'x');
+  return {
+      hostile("only the magic", "ends early", "BM"),
+      hostile("header of 13 bytes", "header of 13 bytes",
+              "BM" + std::string(12, '\0') + little_endian<uint32_t>(13) + rows),
+      hostile("cut in the header", "ends early", bmp_of(4, 5, 24, 0, rows).substr(0, 27)),
+      hostile("cut in the rows", "cannot hold", bmp_of(4, 5, 24, 0, rows.substr(1))),
+      hostile("cut in the palette", "ends early", bmp_of(4, 5, 8, 0, rows)),
+      hostile("65536 x 1", "65535 on a side", bmp_of(65536, 1, 24, 0, rows)),
+      hostile("2^31-1 x 2^31-1", "more than the limit", bmp_of(INT32_MAX, INT32_MAX, 24, 0, rows)),
+      hostile("height of -2^31", "more than the limit", bmp_of(5, INT32_MIN, 24, 0, rows)),
+      hostile("width of -4", "no pixels", bmp_of(-4, 5, 24, 0, rows)),
+      hostile("no height", "no pixels", bmp_of(4, 0, 24, 0, rows)),
+      hostile("13000 x 13000 of nothing", "cannot hold", bmp_of(13000, 13000, 24, 0, rows)),
+      hostile("run lengths", "compression 1", bmp_of(4, 5, 8, 1, rows)),
+      hostile("5 bits", "BMP of 5 bits", bmp_of(4, 5, 5, 0, rows)),
+      hostile("mask of no bits", "colour mask", bmp_of(4, 5, 32, 3, std::string(200, '\0'))),
+      hostile("mask of 32 bits", "colour mask", bmp_of(4, 5, 32, 3, std::string(200, '\xff'))),
+      hostile("masks beside a palette", "beside a palette", bmp_of(4, 5, 8, 3, rows)),
+  };
+}
+
+HostileFiles hostile_tiffs() {
+  using Tags = std::vector<std::pair<uint16_t, uint32_t>>;
+  const Tags good = {{256, 4}, {257, 5}, {258, 8}, {259, 1}, {262, 1}, {277, 1}, {278, 5}};
+  const std::string rows(20, 'x');
+  const auto with = [&](uint16_t tag, uint32_t value, std::string_view data) {
+    Tags tags;
+    for (const auto& t : good)
+      if (t.first != tag) tags.push_back(t);
+    tags.push_back({tag, value});
+    return tiff_of(tags, data);
+  };
+  const auto tiled = [&](uint32_t side, std::string_view data) {
+    Tags tags = good;
+    tags.push_back({322, side}), tags.push_back({323, side});
+    return tiff_of(tags, data);
+  };
+  return {
+      hostile("only the magic", "broken TIFF", std::string("II*\0", 4)),
+      hostile("directory beyond the end", "broken TIFF", std::string("MM\0*\xff\0\0\0", 8)),
+      hostile("no tags", "broken TIFF", tiff_of({}, rows)),
+      hostile("no meaning", "samples mean",
+              tiff_of({{256, 4}, {257, 5}, {258, 8}, {259, 1}, {277, 1}, {278, 5}}, rows)),
+      hostile("65535 x 65535", "more than the limit",
+              tiff_of({{256, 65535}, {257, 65535}, {258, 8}, {259, 1}, {262, 1}, {277, 1}}, rows)),
+      hostile(
+          "1 x 100000000", "65535 on a side",
+          tiff_of({{256, 1}, {257, 100'000'000}, {258, 8}, {259, 1}, {262, 1}, {277, 1}}, rows)),
+      hostile("2^32-1 x 2^32-1", "TIFF",
+              tiff_of({{256, UINT32_MAX}, {257, UINT32_MAX}, {258, 8}, {262, 1}}, rows)),
+      hostile("cut in the rows", "broken TIFF", with(257, 50, rows)),
+      hostile("16 bits", "bits per sample 16", with(258, 16, std::string(40, 'x'))),
+      hostile("CMYK", "photometric interpretation 5", with(262, 5, rows)),
+      hostile("fax", "compression 4", with(259, 4, rows)),
+      hostile("five samples", "samples per pixel 5", with(277, 5, std::string(100, 'x'))),
+      hostile("a plane a colour", "planar configuration 2", with(284, 2, rows)),
+      hostile("deflate of garbage", "broken TIFF", with(259, 8, rows)),
+      hostile("LZW of garbage", "broken TIFF", with(259, 5, rows)),
+      hostile("JPEG of garbage", "broken TIFF", with(259, 7, rows)),
+      hostile("tiles of 1 x 1", "tiles of 1 x 1", tiled(1, rows)),
+      hostile("tiles of 2^20 x 2^20", "TIFF", tiled(1 << 20, rows)),
+      hostile("strips larger than the file", "larger than the file",
+              tiff_of({{256, 4}, {257, 5}, {258, 8}, {259, 8}, {262, 1}, {277, 1}, {279, 1 << 30}},
+                      rows)),
+  };
+}
+
+HostileFiles hostile_heifs() {
+  const std::string type = box("ftyp", "heic" + std::string(4, '\0') + "mif1heic");
+  const std::string zero(4, '\0');
+  std::string nested;
+  for (int i = 0; i < 2000; ++i) nested = box("meta", zero + nested);
+  return {
+      hostile("only the type", "HEIC or AVIF", type),
+      hostile("AVIF, only the type", "HEIC or AVIF", box("ftyp", "avif" + zero + "avif")),
+      hostile("cut in the type", "HEIC or AVIF", type.substr(0, 14)),
+      hostile("garbage behind the type", "HEIC or AVIF", type + std::string(5000, 'x')),
+      hostile("empty boxes", "HEIC or AVIF", type + box("meta", zero)),
+      hostile("box of 4 GB", "HEIC or AVIF", type + std::string("\xff\xff\xff\xffmeta", 8)),
+      hostile("boxes in boxes", "HEIC or AVIF", type + nested),
+      hostile("a picture that is not there", "HEIC or AVIF",
+              type + box("meta", zero + box("pitm", zero + std::string("\0\1", 2)))),
   };
 }
 

@@ -6,7 +6,7 @@
 resize.txt: the version of Pillow (13 or later: older ones order the passes differently), then one resize a line,
 `channels height width new_height new_width filter seed crc32`; the input is drawn from the seed by the same generator
 as in the test. images/: small files of every kind; images/expected.txt: `file height width crc32`. Checksums are over
-planar bytes, channel by channel. Needs Pillow and NumPy.
+planar bytes, channel by channel. Needs Pillow, pillow-heif and NumPy.
 """
 import argparse
 import io
@@ -110,7 +110,75 @@ def image_files():
         files[f"{name}16.png"] = raw_png(9, 7, 16, color, color)
     for depth in (1, 2, 4):
         files[f"grey{depth}.png"] = raw_png(9, 7, depth, 0, depth)
+    return files | other_files(smooth)
+
+
+def gif_on_canvas(image):
+    """The picture lies at (3, 5) of a larger canvas, what it leaves free is of the transparent colour."""
+    data = bytearray(encoded(image, "GIF", transparency=4, interlace=0))
+    at = data.index(b",\0\0\0\0")
+    data[6:10] = struct.pack("<HH", image.width + 9, image.height + 11)
+    data[at + 1:at + 5] = struct.pack("<HH", 3, 5)
+    return bytes(data)
+
+
+def raw_bmp(width, height, bits, seed, masks=(), core=False):
+    stride = (width * bits + 31) // 32 * 4
+    rows = random.Random(seed).randbytes(stride * abs(height))
+    if core:
+        header = struct.pack("<IHHHH", 12, width, height, 1, bits)
+    else:
+        header = struct.pack("<IiiHHIIIIII", 40, width, height, 1, bits, 3 if masks else 0, 0, 0, 0, 0, 0)
+        header += struct.pack(f"<{len(masks)}I", *masks)
+    start = 14 + len(header)
+    return b"BM" + struct.pack("<IHHI", start + len(rows), 0, 0, start) + header + rows
+
+
+def other_files(smooth):
+    """GIF, BMP and TIFF, of which we read the same bytes."""
+    grey, few, small = smooth.convert("L"), smooth.quantize(30), smooth.resize((23, 17))
+    files = {
+        "palette.gif": encoded(few, "GIF", interlace=0),
+        "interlaced.gif": encoded(smooth.quantize(200), "GIF", interlace=1),
+        "canvas.gif": gif_on_canvas(few),
+        "grey.gif": encoded(grey, "GIF"),
+        "noise.gif": encoded(Image.fromarray(generated(1, 70, 90, 0)[0]), "GIF", interlace=0),
+        "animated.gif": encoded(few, "GIF", save_all=True, append_images=[few.rotate(180)]),
+        "bilevel.bmp": encoded(small.convert("1"), "BMP"),
+        "grey.bmp": encoded(small.convert("L"), "BMP"),
+        "palette.bmp": encoded(small.quantize(9), "BMP"),
+        "rgb.bmp": encoded(small, "BMP"),
+        "rgba.bmp": encoded(small.convert("RGBA"), "BMP"),
+        "rgb555.bmp": raw_bmp(9, 7, 16, 1),
+        "rgb565.bmp": raw_bmp(9, 7, 16, 2, (0xF800, 0x7E0, 0x1F)),
+        "downwards.bmp": raw_bmp(9, -7, 24, 3),
+        "masked32.bmp": raw_bmp(9, 7, 32, 4, (0xFF000000, 0xFF0000, 0xFF00)),
+        "core.bmp": raw_bmp(9, 7, 24, 5, core=True),
+    }
+    for name, image in {"grey": small.convert("L"), "rgb": small, "rgba": small.convert("RGBA"),
+                        "palette": small.quantize(40), "greyalpha": small.convert("LA")}.items():
+        files[f"{name}.tif"] = encoded(image, "TIFF")
+    for kind in ("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"):
+        files[f"{kind}.tif"] = encoded(small, "TIFF", compression=kind)
+    for orientation in (3, 6):
+        files[f"turned{orientation}.tif"] = encoded(small, "TIFF", tiffinfo={274: orientation})
     return files
+
+
+def write_lossy(folder, smooth):
+    """HEIC and AVIF, each beside a PNG of what pillow-heif and Pillow read: equal but for rounding."""
+    import pillow_heif
+    pillow_heif.register_heif_opener()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image = smooth.resize((32, 48))
+    for name, data in {
+        "photo.heic": encoded(image, "HEIF", quality=90, chroma=444),
+        "turned.heic": encoded(image, "HEIF", quality=90, chroma=444, exif=exif),
+        "photo.avif": encoded(image, "AVIF", quality=90, subsampling="4:4:4"),
+    }.items():
+        (folder / name).write_bytes(data)
+        Image.open(io.BytesIO(data)).convert("RGB").save(folder / (name + ".png"), exif=b"")
 
 
 def main():
@@ -125,6 +193,7 @@ def main():
     rng = random.Random(arguments.seed)
     lines = [resize_line(rng, arguments.seed + i) for i in range(arguments.cases)]
     (arguments.output / "resize.txt").write_text("\n".join([f"# Pillow {PIL.__version__}"] + lines) + "\n")
+    write_lossy(folder, Image.fromarray(generated(3, 21, 33, 2).transpose(1, 2, 0)))
     expected = []
     for name, data in image_files().items():
         (folder / name).write_bytes(data)

@@ -73,7 +73,8 @@ Verb classify_verb() {
   std::vector<Option> options = {
       {.name = "IMAGE",
        .target = &o->images,
-       .help = "JPEG, PNG or WebP files, folders of them, or - for a list on standard input",
+       .help =
+           "image files (JPEG, PNG, HEIC ...), folders of them, or - for a list on standard input",
        .required = true},
       {.name = "--top-k", .target = &o->top_k, .help = "how many labels for each image", .min = 1}};
   for (Option& option : model_options(*o)) options.push_back(std::move(option));

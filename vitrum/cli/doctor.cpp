@@ -13,6 +13,7 @@
 #include "vitrum/cli/verbs.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/parallel.h"
+#include "vitrum/data/optional_codecs.h"
 #include "vitrum/runtime/backends.h"
 
 namespace vitrum {
@@ -99,6 +100,13 @@ std::string to_json(const Machine& m, const std::vector<BackendStatus>& backends
         .field("available", b.available)
         .field("detail", b.detail)
         .end_object();
+  json.end_array().key("codecs").begin_array();
+  for (const CodecStatus& c : optional_codecs())
+    json.begin_object()
+        .field("name", c.name)
+        .field("available", c.available)
+        .field("detail", c.detail)
+        .end_object();
   json.end_array().key("versions").begin_object();
   for (const auto& [name, version] : versions()) json.field(name, version);
   return json.end_object().end_object().str() + "\n";
@@ -115,6 +123,9 @@ std::string to_text(const Machine& m, const std::vector<BackendStatus>& backends
                                                   : "and products in instructions of their own");
   for (const BackendStatus& b : backends)
     out += fmt::format("  {:<11}{:<5}{}\n", b.name, b.available ? "yes" : "no", b.detail);
+  out += "\nimages beside JPEG, PNG, WebP, GIF and BMP\n";
+  for (const CodecStatus& c : optional_codecs())
+    out += fmt::format("  {:<11}{:<5}{}\n", c.name, c.available ? "yes" : "no", c.detail);
   out += "\nversions\n";
   for (const auto& [name, version] : versions()) out += fmt::format("  {:<11}{}\n", name, version);
   return out;

@@ -206,7 +206,7 @@ Verb embed_verb() {
   auto o = std::make_shared<Options>();
   std::vector<Option> options = {
       {"IMAGE", &o->images,
-       "JPEG, PNG or WebP files, folders of them, or - for a list on standard input"},
+       "image files (JPEG, PNG, HEIC ...), folders of them, or - for a list on standard input"},
       {"--data", &o->data, "a data set instead, as for `vitrum data`", "DATA"},
       {"--split", &o->split, "of the data set: train, test or val", "NAME"},
       {"--tap", &o->taps,

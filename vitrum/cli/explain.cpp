@@ -310,7 +310,7 @@ Verb explain_verb() {
   auto o = std::make_shared<Options>();
   std::vector<Option> options = {
       {"IMAGE", &o->images,
-       "JPEG, PNG or WebP files, folders of them, or - for a list on standard input"},
+       "image files (JPEG, PNG, HEIC ...), folders of them, or - for a list on standard input"},
       {.name = "--method",
        .target = &o->method,
        .help = "attention: what the class token looks at, by layer and head; rollout: through all "

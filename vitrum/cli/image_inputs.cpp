@@ -19,7 +19,7 @@ void add(const std::string& input, std::vector<LabelledFile>& files) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(input, ignored)) return files.push_back({input, 0});
   const std::vector<std::string> found = image_files(input);
-  if (found.empty()) fail_input("{}: holds no .jpg, .jpeg, .png or .webp image", input);
+  if (found.empty()) fail_input("{}: holds no image ({})", input, kImageExtensions);
   for (const std::string& path : found) files.push_back({path, 0});
 }
 

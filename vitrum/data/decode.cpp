@@ -27,19 +27,39 @@ void refuse_special_file(const std::string& path) {
     fail_input("{}: is a pipe, a socket or a device; expected a file", path);
 }
 
-bool starts_with(std::span<const uint8_t> bytes, std::string_view magic, size_t at = 0) {
-  return bytes.size() >= at + magic.size() &&
-         std::memcmp(bytes.data() + at, magic.data(), magic.size()) == 0;
+using Bytes = std::span<const uint8_t>;
+
+bool is_jpeg(Bytes bytes) { return starts_with(bytes, "\xff\xd8\xff"); }
+
+// A box "ftyp" comes first, with the brands a file keeps to behind it: the first of them tells.
+bool is_heif(Bytes bytes) {
+  if (!starts_with(bytes, "ftyp", 4)) return false;
+  constexpr std::string_view kBrands[] = {"heic", "heix", "heim", "heis", "mif1", "avif"};
+  return std::ranges::any_of(kBrands, [&](auto brand) { return starts_with(bytes, brand, 8); });
 }
 
-bool is_jpeg(std::span<const uint8_t> bytes) { return starts_with(bytes, "\xff\xd8\xff"); }
+struct Format {
+  bool (*recognizes)(Bytes);
+  Image (*decode)(Bytes, const std::string& name);
+};
+constexpr Format kFormats[] = {
+    {is_jpeg, [](Bytes bytes, const std::string& name) { return decode_jpeg(bytes, name); }},
+    {[](Bytes bytes) { return starts_with(bytes, "\x89PNG\r\n\x1a\n"); }, decode_png},
+    {[](Bytes bytes) { return starts_with(bytes, "RIFF") && starts_with(bytes, "WEBP", 8); },
+     decode_webp},
+    {[](Bytes bytes) { return starts_with(bytes, "GIF87a") || starts_with(bytes, "GIF89a"); },
+     decode_gif},
+    {[](Bytes bytes) { return starts_with(bytes, "BM"); }, decode_bmp},
+    {is_tiff, decode_tiff},
+    {is_heif, decode_heif},
+};
 
-Image decode_as_stored(std::span<const uint8_t> bytes, const std::string& name) {
-  if (is_jpeg(bytes)) return decode_jpeg(bytes, name);
-  if (starts_with(bytes, "\x89PNG\r\n\x1a\n")) return decode_png(bytes, name);
-  if (starts_with(bytes, "RIFF") && starts_with(bytes, "WEBP", 8)) return decode_webp(bytes, name);
-  if (bytes.empty()) fail_input("{}: the file is empty; expected a JPEG, PNG or WebP image", name);
-  fail_input("{}: not a JPEG, PNG or WebP image", name);
+Image decode_as_stored(Bytes bytes, const std::string& name) {
+  constexpr const char* kKnown = "JPEG, PNG, WebP, GIF, BMP, TIFF, HEIC or AVIF image";
+  if (bytes.empty()) fail_input("{}: the file is empty; expected a {}", name, kKnown);
+  for (const Format& format : kFormats)
+    if (format.recognizes(bytes)) return format.decode(bytes, name);
+  fail_input("{}: not a {}", name, kKnown);
 }
 
 }  // namespace
@@ -77,12 +97,23 @@ std::vector<uint8_t> read_bytes(const std::string& path) {
   return bytes;
 }
 
+bool starts_with(std::span<const uint8_t> bytes, std::string_view magic, size_t at) {
+  return bytes.size() >= at + magic.size() &&
+         std::memcmp(bytes.data() + at, magic.data(), magic.size()) == 0;
+}
+
+bool is_tiff(std::span<const uint8_t> bytes) {
+  return starts_with(bytes, {"II*\0", 4}) || starts_with(bytes, {"MM\0*", 4});
+}
+
 Image allocate_rgb(int64_t width, int64_t height, const std::string& name) {
   if (width <= 0 || height <= 0)
     fail_input("{}: the image has no pixels ({} x {})", name, width, height);
-  if (width > kMaxPixels / height) {
+  if (width > kMaxPixels / height)
     fail_input("{}: {} x {} pixels are more than the limit of {}", name, width, height, kMaxPixels);
-  }
+  if (width > kMaxSide || height > kMaxSide)
+    fail_input("{}: {} x {} pixels are more than the limit of {} on a side", name, width, height,
+               kMaxSide);
   Image image;
   image.reshape(3, static_cast<int>(height), static_cast<int>(width));
   return image;

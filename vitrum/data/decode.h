@@ -1,4 +1,5 @@
-// JPEG, PNG and WebP to RGB, pixel for pixel what Pillow's Image.open(f).convert("RGB") gives:
+// Image files to RGB: JPEG, PNG, WebP, GIF and BMP; TIFF, HEIC and AVIF where their libraries are
+// installed (optional_codecs.h). Pixel for pixel what Pillow's Image.open(f).convert("RGB") gives:
 // alpha is dropped (not composited), and EXIF orientation is applied only where that is asked for.
 #pragma once
 #include <cstdint>
@@ -12,6 +13,8 @@ namespace vitrum {
 
 // Images with more pixels are refused before anything is allocated (Pillow's limit).
 inline constexpr int64_t kMaxPixels = 178'956'970;
+// Nor longer than this on a side: rows cost time of their own.
+inline constexpr int64_t kMaxSide = 65'535;
 
 struct DecodeOptions {
   bool exif_orientation = false;  // turn the image upright, as Pillow's ImageOps.exif_transpose

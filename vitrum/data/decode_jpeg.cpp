@@ -15,8 +15,8 @@ namespace vitrum {
 namespace {
 
 // A progressive file may repeat scans without end, each costing a pass over the whole image: a
-// second's worth is allowed.
-constexpr int64_t kMaxScans = 500, kMaxScannedPixels = 4'000'000'000;
+// second's worth is allowed. Encoders write 6 to 24; ten fit the largest image.
+constexpr int64_t kMaxScans = 100, kMaxScannedPixels = 10 * kMaxPixels;
 // From this size on, a file must have the bits that so many blocks of 8 x 8 take at the least.
 constexpr int64_t kLargeImage = 16'000'000, kMaxPixelsPerByte = 512;
 
@@ -48,7 +48,8 @@ void on_progress(j_common_ptr jpeg) {
   const int64_t scans = image->input_scan_number,
                 pixels = int64_t{image->image_width} * image->image_height;
   if (scans <= kMaxScans && scans * pixels <= kMaxScannedPixels) return;
-  stop(jpeg, "it has too many scans");
+  stop(jpeg, scans > kMaxScans ? "it has more than 100 scans"
+                               : "it has more scans than are allowed of so many pixels");
 }
 
 class JpegReader {

@@ -10,9 +10,24 @@
 namespace vitrum {
 namespace {
 
+constexpr uint64_t kMaxInterlaced = kMaxStored / 4 * 3;  // put together from seven passes
+constexpr uint64_t kMaxDeflateRatio = 1032;
+
+// What the IDAT chunks say they hold.
+uint64_t compressed_bytes(std::span<const uint8_t> png) {
+  uint64_t sum = 0;
+  for (size_t at = 8; at + 8 <= png.size();) {
+    const uint32_t length = png_get_uint_32(&png[at]);
+    if (std::memcmp(&png[at + 4], "IDAT", 4) == 0) sum += length;
+    at += 12 + size_t{length};
+  }
+  return sum;
+}
+
 class PngReader {
  public:
-  PngReader(std::span<const uint8_t> bytes, const std::string& name) : left_(bytes), name_(name) {}
+  PngReader(std::span<const uint8_t> bytes, const std::string& name)
+      : bytes_(bytes), left_(bytes), name_(name) {}
   ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
   PngReader(const PngReader&) = delete;
   PngReader& operator=(const PngReader&) = delete;
@@ -21,9 +36,10 @@ class PngReader {
     guard([&] { read_header(); });
     Image image =
         allocate_rgb(png_get_image_width(png_, info_), png_get_image_height(png_, info_), name_);
+    const bool interlaced = png_get_interlace_type(png_, info_) != PNG_INTERLACE_NONE;
+    refuse_bomb(interlaced ? kMaxInterlaced : kMaxStored);
     guard([&] { choose_output(); });
     const size_t stride = png_get_rowbytes(png_, info_);
-    const bool interlaced = png_get_interlace_type(png_, info_) != PNG_INTERLACE_NONE;
     // Interlaced rows are filled in several passes; others are stored as they come.
     PixelVector rows(interlaced ? stride * static_cast<size_t>(image.height) : stride);
     guard([&] { read_rows(rows.data(), interlaced ? stride : 0, image); });
@@ -46,6 +62,21 @@ class PngReader {
     // Chunks that do not matter for pixels are skipped unread: compressed text can be a bomb.
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
     png_read_info(png_, info_);
+  }
+
+  // From the header, before a row is read.
+  void refuse_bomb(uint64_t most) const {
+    const uint32_t width = png_get_image_width(png_, info_),
+                   height = png_get_image_height(png_, info_);
+    const uint64_t stored = uint64_t{height} * png_get_rowbytes(png_, info_);
+    if (stored > most)
+      fail_input("{}: {} x {} pixels of {} bits in {} bytes are more than the limit of {} bytes",
+                 name_, width, height,
+                 png_get_bit_depth(png_, info_) * png_get_channels(png_, info_), stored, most);
+    const uint64_t data = compressed_bytes(bytes_);
+    if (stored / kMaxDeflateRatio > data)
+      fail_input("{}: broken PNG: {} bytes of data cannot hold {} x {} pixels", name_, data, width,
+                 height);
   }
 
   void choose_output() {
@@ -98,7 +129,7 @@ class PngReader {
     self->left_ = self->left_.subspan(count);
   }
 
-  std::span<const uint8_t> left_;
+  std::span<const uint8_t> bytes_, left_;
   const std::string& name_;
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;

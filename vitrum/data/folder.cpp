@@ -1,7 +1,6 @@
 #include "vitrum/data/folder.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <filesystem>
 
@@ -20,8 +19,9 @@ bool is_hidden(const fs::path& path) { return path.filename().string().starts_wi
 bool is_image(const fs::path& path) {
   std::string extension = path.extension().string();
   for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  constexpr std::array<std::string_view, 4> kKnown = {".jpg", ".jpeg", ".png", ".webp"};
-  return std::find(kKnown.begin(), kKnown.end(), extension) != kKnown.end();
+  constexpr std::string_view kKnown[] = {".jpg", ".jpeg", ".png",  ".webp", ".gif", ".bmp",
+                                         ".tif", ".tiff", ".heic", ".heif", ".avif"};
+  return std::ranges::find(kKnown, extension) != std::end(kKnown);
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ std::unique_ptr<Dataset> open_folder(const std::string& dir, std::vector<std::st
     }
     const std::vector<std::string> paths = image_files((fs::path(dir) / name).string());
     if (paths.empty())
-      fail_input("{}/{}: the class folder holds no .jpg, .jpeg, .png or .webp image", dir, name);
+      fail_input("{}/{}: the class folder holds no image ({})", dir, name, kImageExtensions);
     const int label = static_cast<int>(found - classes.begin());
     for (const std::string& path : paths) files.push_back({path, label});
   }

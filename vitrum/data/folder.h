@@ -17,8 +17,12 @@ std::vector<std::string> class_folders(const std::string& dir);
 std::unique_ptr<Dataset> open_folder(const std::string& dir, std::vector<std::string> classes,
                                      const DecodeOptions& options = {});
 
-// The .jpg, .jpeg, .png and .webp files below `dir`, in byte order of their paths; hidden ones are
-// left out.
+// For messages: what counts as an image in a folder.
+inline constexpr const char* kImageExtensions =
+    ".jpg, .jpeg, .png, .webp, .gif, .bmp, .tif, .tiff, .heic, .heif or .avif";
+
+// The files with these extensions below `dir`, in byte order of their paths; hidden ones are left
+// out.
 std::vector<std::string> image_files(const std::string& dir);
 
 // Lines of `file,class` or `file,class,split`, a heading line allowed. Classes that are all whole

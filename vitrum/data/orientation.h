@@ -1,4 +1,5 @@
-// How a camera was held: the EXIF orientation of JPEG, PNG and WebP files, 1 to 8.
+// How a camera was held: the EXIF orientation of JPEG, PNG and WebP files, 1 to 8. TIFF, HEIC
+// and AVIF are turned by their decoders.
 #pragma once
 #include <cstdint>
 #include <span>

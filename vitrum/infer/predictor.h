@@ -60,7 +60,7 @@ class Predictor {
   // What the taps give for each image; attention in windows has a first dimension for them.
   const std::vector<Shape>& tap_shapes() const { return tap_shapes_; }
 
-  // An image file, the bytes of one (JPEG, PNG, WebP), or pixels.
+  // An image file, the bytes of one (data/decode.h says which), or pixels.
   std::vector<Prediction> classify(const std::string& path, size_t top_k = 5);
   std::vector<Prediction> classify(std::span<const uint8_t> encoded, size_t top_k = 5);
   std::vector<Prediction> classify(const Image& image, size_t top_k = 5);
