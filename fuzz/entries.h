@@ -1,5 +1,5 @@
-// What the fuzzers call, and what the tests replay the corpus through: bytes of a file in, tensors
-// or pixels out, or an Error. Anything else is a bug.
+// What the fuzzers call, and what the tests replay the corpus through: bytes of a file in, tensors,
+// pixels or settings out, or an Error. Anything else is a bug.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,17 +10,38 @@ namespace vitrum::fuzz {
 
 using Input = std::span<const uint8_t>;
 
+// Weights.
 void safetensors(Input bytes);
 void index(Input bytes);    // beside one good shard, "one.safetensors"
 void pickle(Input bytes);   // the data.pkl of a PyTorch file with a storage "0"
 void pytorch(Input bytes);  // the whole file
 void npz(Input bytes);
+void npy(Input bytes);
+
+// Images.
 void jpeg(Input bytes);
-void png(Input bytes);
+void png(Input bytes);       // whose checksums are mended first
+void png_rows(Input bytes);  // kind, width and height, then rows that are compressed first
 void webp(Input bytes);
+void gif(Input bytes);
+void bmp(Input bytes);
+void tiff(Input bytes);  // where libtiff is
+void heif(Input bytes);  // where libheif is
+
+// Settings and what a run wrote.
+void config(Input bytes);     // config.json in timm's layout or ours
+void hf_config(Input bytes);  // transformers': config.json, a zero byte, preprocessor_config.json
+void recipe(Input bytes);     // TOML
+void metrics(Input bytes);    // metrics.csv
+
+// Data sets.
+void idx(Input bytes);
+void cifar(Input bytes);  // test_batch.bin
+void csv(Input bytes);
+void tar(Input bytes);  // compressed first
 
 struct Entry {
-  std::string_view name;  // of the target and of its folder in the corpus
+  std::string_view name;  // of the target, its folder in the corpus and its dictionary
   void (*run)(Input);
 };
 inline constexpr std::array kEntries = std::to_array<Entry>({{"safetensors", safetensors},
@@ -28,8 +49,22 @@ inline constexpr std::array kEntries = std::to_array<Entry>({{"safetensors", saf
                                                              {"pickle", pickle},
                                                              {"pytorch", pytorch},
                                                              {"npz", npz},
+                                                             {"npy", npy},
                                                              {"jpeg", jpeg},
                                                              {"png", png},
-                                                             {"webp", webp}});
+                                                             {"png_rows", png_rows},
+                                                             {"webp", webp},
+                                                             {"gif", gif},
+                                                             {"bmp", bmp},
+                                                             {"tiff", tiff},
+                                                             {"heif", heif},
+                                                             {"config", config},
+                                                             {"hf_config", hf_config},
+                                                             {"recipe", recipe},
+                                                             {"metrics", metrics},
+                                                             {"idx", idx},
+                                                             {"cifar", cifar},
+                                                             {"csv", csv},
+                                                             {"tar", tar}});
 
 }  // namespace vitrum::fuzz

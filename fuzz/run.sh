@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# run.sh BUILD SECONDS [TARGET...]: each fuzzer for so long, from the committed corpus; findings stay in BUILD/findings,
-# what it learns in BUILD/corpus.
+# run.sh BUILD SECONDS [TARGET...]: each fuzzer for so long, from the committed corpus, with its dictionary; findings stay in
+# BUILD/findings, what it learns in BUILD/corpus.
 set -euo pipefail
 build=$1 seconds=$2
 shift 2
 here=$(cd "$(dirname "$0")" && pwd)
-# The index is fuzzed through real files.
+# Some are fuzzed through real files.
 [[ ! -d /dev/shm ]] || export TMPDIR=/dev/shm
 targets=("$@")
 ((${#targets[@]} > 0)) || targets=($(ls "$here/corpus"))
@@ -13,7 +13,8 @@ for target in "${targets[@]}"; do
   mkdir -p "$build/corpus/$target" "$build/findings"
   echo "fuzz $target: $seconds s"
   "$build/fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
-    -artifact_prefix="$build/findings/$target-" "$build/corpus/$target" "$here/corpus/$target" 2> "$build/findings/$target.log" ||
+    -dict="$here/dict/$target.dict" -artifact_prefix="$build/findings/$target-" \
+    "$build/corpus/$target" "$here/corpus/$target" 2> "$build/findings/$target.log" ||
     { tail -40 "$build/findings/$target.log"; echo "fuzz $target: a finding in $build/findings" >&2; exit 1; }
   grep -E "^stat::(number_of_executed_units|peak_rss_mb)|cov: " "$build/findings/$target.log" | tail -3
 done

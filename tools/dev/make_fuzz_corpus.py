@@ -1,28 +1,33 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the fuzzers, a few hundred bytes each, into fuzz/corpus. Needs torch, NumPy, safetensors, Pillow.
+"""Writes the seeds of the fuzzers, a few hundred bytes each, into fuzz/corpus. Needs NumPy, Pillow and pillow-heif; torch
+and safetensors for the seeds of weights.
 
-    tools/dev/make_fuzz_corpus.py [--output fuzz/corpus]
+    tools/dev/make_fuzz_corpus.py [--output fuzz/corpus] [TARGET...]
 
 Files that a fuzzer found belong there too, with a name that says what was wrong.
 """
 import argparse
+import gzip
 import io
+import json
 import pathlib
+import struct
+import tarfile
 import zipfile
 
 import numpy as np
-import torch
 from PIL import Image
-from safetensors.torch import save
 
 
 def torch_bytes(content, **options):
+    import torch
     file = io.BytesIO()
     torch.save(content, file, **options)
     return file.getvalue()
 
 
 def torch_seeds():
+    import torch
     w = torch.arange(4.0).reshape(2, 2)
     yield "plain", torch_bytes({"w": w})
     yield "half", torch_bytes({"w": w.half(), "n": torch.tensor(3)})
@@ -64,13 +69,89 @@ def image_seeds(kind):
         yield name, file.getvalue()
 
 
-def seeds():
+def more_image_seeds(kind):
+    rgb = Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 11, 3)).astype("u1"))
+    few = rgb.quantize(16)
+    variants = {
+        "GIF": [("palette", few, {"interlace": 0}), ("interlaced", few, {"interlace": 1}), ("grey", rgb.convert("L"), {}),
+                ("transparent", few, {"transparency": 3})],
+        "BMP": [("rgb", rgb, {}), ("palette", few, {}), ("bilevel", rgb.convert("1"), {}), ("alpha", rgb.convert("RGBA"), {})],
+        "TIFF": [("raw", rgb, {}), ("lzw", rgb, {"compression": "tiff_lzw"}), ("palette", few, {}),
+                 ("deflate", rgb.convert("L"), {"compression": "tiff_adobe_deflate"}),
+                 ("packbits", rgb, {"compression": "packbits"}), ("jpeg", rgb, {"compression": "jpeg"})],
+        "HEIF": [("rgb", rgb.resize((16, 16)), {}), ("grey", rgb.resize((16, 16)).convert("L"), {})],
+        "AVIF": [("avif", rgb.resize((16, 16)), {})],
+    }
+    for name, image, options in variants[kind]:
+        file = io.BytesIO()
+        image.save(file, kind, **options)
+        yield name, file.getvalue()
+
+
+def heif_seeds():
+    import pillow_heif
+    pillow_heif.register_heif_opener()
+    yield from more_image_seeds("HEIF")
+    yield from more_image_seeds("AVIF")
+
+
+def config_seeds():
+    timm = {"architecture": "vit_tiny_patch16_224", "num_classes": 3, "num_features": 192, "global_pool": "token",
+            "pretrained_cfg": {"input_size": [3, 224, 224], "interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": "center",
+                               "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}, "label_names": ["a", "b", "c"]}
+    yield "timm", json.dumps(timm).encode()
+    yield "swin", json.dumps(timm | {"architecture": "swin_tiny_patch4_window7_224"}).encode()
+    yield "resnet", json.dumps({"architecture": "resnet18", "num_classes": 10}).encode()
+
+
+def hf_seeds():
+    vit = {"model_type": "vit", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+           "image_size": 32, "patch_size": 8, "num_channels": 3, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
+           "qkv_bias": True, "id2label": {"0": "a", "1": "b"}, "architectures": ["ViTForImageClassification"]}
+    images = {"do_resize": True, "size": {"height": 32, "width": 32}, "resample": 2, "do_normalize": True,
+              "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "do_rescale": True, "rescale_factor": 1 / 255}
+    yield "vit", json.dumps(vit).encode() + b"\0" + json.dumps(images).encode()
+    yield "alone", json.dumps(vit).encode()
+    yield "shortest_edge", json.dumps(vit).encode() + b"\0" + json.dumps(
+        images | {"size": {"shortest_edge": 36}, "do_center_crop": True, "crop_size": 32}).encode()
+
+
+def recipe_seeds():
+    yield "small", b'model = "vit_mnist"\ndata = "mnist:d"\nepochs = 3\nlr = 1e-3\nbetas = [0.9, 0.99]\n'
+    yield "rules", (b'model = "resnet18"\ndata = "csv:a"\noptimizer = "muon"\nadamw_lr = 0.1\nfreeze = ["blocks.*"]\n'
+                    b'lr_scale = ["head.*=10"]\naugment = "crop-flip+rand-m9-mstd0.5-inc1"\n')
+    yield "broken", b'model = "vit_mnist\nepochs = [[[[1]]]]\n'
+
+
+def data_seeds():
+    images = struct.pack(">IIII", 0x803, 2, 2, 2) + bytes(range(8))
+    yield "idx", [("images", images), ("labels", struct.pack(">II", 0x801, 3) + b"\0\1\2"), ("gzip", gzip.compress(images))]
+    record = bytes([3]) + bytes(3072)
+    yield "cifar", [("one", record), ("two", record + bytes([9]) + bytes(3072)), ("label", bytes([10]) + bytes(3072)),
+                    ("cut", record[:-1])]
+    yield "csv", [("plain", b"file,class\na.png,cat\nb.png,dog\n"), ("splits", b"a.png,0,train\nb.png,7,val\n"),
+                  ("quoted", b'"a, ""b"".png","c"\r\nd.png,e\r\n')]
+    heading = b"epoch,step,train_loss,train_loss_sum,train_acc,test_loss,test_acc,test_top5,lr,images_per_second,seconds\n"
+    yield "metrics", [("two", heading + b"1,10,2.5,25,0.1,2.4,0.2,0.6,0.001,99.5,1\n2,20,,,,,,,,,\n"), ("heading", heading),
+                      ("torn", heading + b"1,10,2.5,2")]
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, content in ("d/a.bin", b"hello"), ("d/" + "n" * 120, b"x" * 600):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    link = tarfile.TarInfo("link")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc"
+    yield "tar", [("two", archive.getvalue()), ("link", link.tobuf()), ("outside", tarfile.TarInfo("../x").tobuf()),
+                  ("pax", tarfile.TarInfo("\u00e9" * 90).tobuf(tarfile.PAX_FORMAT))]
+
+
+def weight_seeds():
+    import torch
+    from safetensors.torch import save
     w = torch.arange(2.0)
     yield "safetensors", [("one", save({"w": w}, {"format": "pt"})), ("types", save({"h": w.half(), "i": w.long()})),
                           ("empty", save({}))]
-    yield "index", [("one", b'{"metadata":{"total_size":4},"weight_map":{"a":"one.safetensors"}}'),
-                    ("missing", b'{"weight_map":{"a":"one.safetensors","b":"two.safetensors"}}'),
-                    ("outside", b'{"weight_map":{"a":"../one.safetensors"}}')]
     pytorch = list(torch_seeds())
     yield "pytorch", pytorch
     pickles = []
@@ -78,16 +159,50 @@ def seeds():
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             pickles.append((name, archive.read("archive/data.pkl")))
     yield "pickle", pickles
-    yield "npz", numpy_seeds()
-    for target, kind in ("jpeg", "JPEG"), ("png", "PNG"), ("webp", "WEBP"):
-        yield target, image_seeds(kind)
+
+
+def npy_seeds():
+    for name, array in ("vector", np.arange(4, dtype="f4")), ("double", np.arange(2.0)), (
+            "fortran", np.asfortranarray(np.ones((2, 3), "f4"))):
+        file = io.BytesIO()
+        np.save(file, array)
+        yield name, file.getvalue()
+
+
+def png_row_seeds():
+    """Depth and colour, width, height, palette; then rows."""
+    noise = np.random.default_rng(1).integers(0, 256, 4000).astype("u1").tobytes()
+    rows = b"".join(bytes([y % 5]) + noise[40 * y:40 * y + 33] for y in range(11))
+    for name, kind in ("rgb", 8 + 3), ("grey16", 4), ("palette", 16 + 3), ("interlaced", 128 + 8 + 3):
+        yield name, bytes([kind, 10, 10, 40]) + rows
+
+
+# What makes the seeds of each target; those of weights come together.
+MAKERS = {
+    "index": lambda: [("one", b'{"metadata":{"total_size":4},"weight_map":{"a":"one.safetensors"}}'),
+                      ("missing", b'{"weight_map":{"a":"one.safetensors","b":"two.safetensors"}}'),
+                      ("outside", b'{"weight_map":{"a":"../one.safetensors"}}')],
+    "npz": numpy_seeds, "npy": npy_seeds, "jpeg": lambda: image_seeds("JPEG"), "png": lambda: image_seeds("PNG"),
+    "webp": lambda: image_seeds("WEBP"), "gif": lambda: more_image_seeds("GIF"), "bmp": lambda: more_image_seeds("BMP"),
+    "tiff": lambda: more_image_seeds("TIFF"), "heif": heif_seeds, "png_rows": png_row_seeds, "config": config_seeds,
+    "hf_config": hf_seeds, "recipe": recipe_seeds,
+}
+TOGETHER = {"safetensors": weight_seeds, "pytorch": weight_seeds, "pickle": weight_seeds}
+TOGETHER |= dict.fromkeys(["idx", "cifar", "csv", "metrics", "tar"], data_seeds)
+
+
+def seeds(wanted):
+    for target in wanted:
+        yield target, MAKERS[target]() if target in MAKERS else dict(TOGETHER[target]())[target]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default="fuzz/corpus", type=pathlib.Path)
-    output = parser.parse_args().output
-    for target, files in seeds():
+    parser.add_argument("target", nargs="*")
+    args = parser.parse_args()
+    output = args.output
+    for target, files in seeds(args.target or [*MAKERS, *TOGETHER]):
         (output / target).mkdir(parents=True, exist_ok=True)
         for name, content in files:
             (output / target / name).write_bytes(content)
