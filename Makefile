@@ -6,6 +6,7 @@
 #   make deps         install missing packages        make clean        remove build/
 #   make CUDA=1       with the CUDA backend, where no card is visible too
 #   make fuzz         each fuzzer for FUZZ_SECONDS (needs clang)
+#   make tsan         what runs on several threads under ThreadSanitizer
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 LABELS ?= fast
@@ -18,7 +19,7 @@ BUILD := build/release
 cuda_flags := $(if $(filter 1,$(CUDA)),-DVITRUM_CUDA=ON) $(if $(filter 0,$(CUDA)),-DVITRUM_CUDA=OFF) \
   $(if $(CUDA_ARCHS),'-DVITRUM_CUDA_ARCHITECTURES=$(CUDA_ARCHS)')
 
-.PHONY: force all quickstart test slow-test asan ubsan dev fuzz style format install deps clean
+.PHONY: force all quickstart test slow-test asan ubsan tsan dev fuzz style format install deps clean
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/build.ninja
@@ -42,6 +43,14 @@ asan ubsan dev: %: build/%/build.ninja
 	cmake --build build/$@ -j $(JOBS)
 	ctest --test-dir build/$@ -L '^($(LABELS))$$' --no-tests=error --output-on-failure -j 2
 	@echo "make $@: all tests passed"
+
+# Tests of what several threads share; TSAN_TESTS='.*' runs all of them. The binary is not run: it costs ten times as long.
+TSAN_TESTS ?= ThreadPool|Parallel|Loader|Predictor|Saver|Trainer|Train|Resume|Evaluat|Resident|EncodePng
+tsan: build/tsan/build.ninja
+	cmake --build build/tsan -j $(JOBS) --target vitrum_tests
+	TSAN_OPTIONS='halt_on_error=1 second_deadlock_stack=1' ctest --test-dir build/tsan -L '^fast$$' -R '$(TSAN_TESTS)' \
+	  --no-tests=error --output-on-failure -j 2
+	@echo "make tsan: all tests passed"
 
 # make fuzz FUZZ_TARGETS='pickle npz' runs only these
 fuzz: build/fuzz/build.ninja
