@@ -1,28 +1,42 @@
 #include "vitrum/data/contact_sheet.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "vitrum/data/canvas.h"
 #include "vitrum/data/resize.h"
 
 namespace vitrum {
 namespace {
 
 constexpr int kGap = 4;  // pixels
+constexpr double kNameSize = 11, kWidestName = 180;
+constexpr Rgb kWhite{255, 255, 255}, kBlack{32, 36, 42};
 
+// Rows of pictures of one size, each with a name to its left, and a line of text below.
 class Sheet {
  public:
-  Sheet(int channels, int rows, int columns, int cell) : cell_(cell) {
-    image_.reshape(channels, extent(rows), extent(columns));
-    std::fill(image_.pixels.begin(), image_.pixels.end(), uint8_t{255});
+  Sheet(std::vector<std::string> names, int columns, int cell, const std::string& below = "")
+      : cell_(cell) {
+    double widest = 0;
+    for (std::string& name : names) {
+      name = fit_text(name, kNameSize, kWidestName);
+      widest = std::max(widest, text_width(name, kNameSize));
+    }
+    left_ = static_cast<int>(widest) + 2 * kGap;
+    const auto rows = static_cast<int>(names.size());
+    image_ = blank(extent(rows) + (below.empty() ? 0 : 24), left_ + extent(columns), kWhite);
+    for (int i = 0; i < rows; ++i) {
+      const std::string& name = names[static_cast<size_t>(i)];
+      draw_text(image_, {left_ - text_width(name, kNameSize), extent(i) + (cell_ + kNameSize) / 2},
+                name, kNameSize, kBlack);
+    }
+    draw_text(image_, {2 * kGap, extent(rows) + 4 + kNameSize}, below, kNameSize, kBlack);
   }
 
   void paste(const Image& image, int row, int column) {
-    const Image small = thumbnail(image);
-    const int top = extent(row), left = extent(column);
-    for (int c = 0; c < image_.channels; ++c)
-      for (int y = 0; y < small.height; ++y)
-        std::copy_n(small.plane(std::min(c, small.channels - 1)) + y * small.width, small.width,
-                    image_.plane(c) + (top + y) * image_.width + left);
+    vitrum::paste(thumbnail(image), image_, extent(row), left_ + extent(column));
   }
 
   Image take() { return std::move(image_); }
@@ -42,16 +56,24 @@ class Sheet {
                   longest * 2 <= cell_ ? Filter::kNearest : Filter::kBicubic);
   }
 
-  int cell_;
+  int cell_, left_ = 0;
   Image image_;
 };
+
+std::string class_of(const Dataset& dataset, int label) {
+  const auto i = static_cast<size_t>(label);
+  return i < dataset.classes().size() ? dataset.classes()[i] : std::to_string(label);
+}
 
 }  // namespace
 
 Image class_sheet(const Dataset& dataset) {
   constexpr size_t kColumns = 10, kRows = 32;
   const size_t rows = std::min(dataset.classes().size(), kRows);
-  Sheet sheet(dataset.image_size().channels == 1 ? 1 : 3, static_cast<int>(rows), kColumns, 64);
+  const std::vector<std::string>& names = dataset.classes();
+  Sheet sheet(
+      {names.begin(), names.begin() + static_cast<ptrdiff_t>(rows)}, kColumns, 64,
+      rows < names.size() ? fmt::format("the first {} of {} classes", rows, names.size()) : "");
   std::vector<size_t> filled(rows, 0);
   size_t left = rows * kColumns;
   for (int64_t i = 0; i < dataset.size() && left > 0; ++i) {
@@ -66,12 +88,16 @@ Image class_sheet(const Dataset& dataset) {
 Image augmented_sheet(const Dataset& dataset, const Preprocess& preprocess, const Augment& augment,
                       uint64_t seed, const SheetSize& size) {
   const int64_t rows = std::min<int64_t>(size.rows, dataset.size());
-  Sheet sheet(preprocess.channels, static_cast<int>(rows), size.columns, size.cell);
+  const auto index_of = [&](int64_t row) { return row * dataset.size() / rows; };
+  std::vector<std::string> names;
+  for (int64_t row = 0; row < rows; ++row)
+    names.push_back(class_of(dataset, dataset.label(index_of(row))));
+  Sheet sheet(std::move(names), size.columns, size.cell);
   Transform plain(preprocess, {}), augmented(preprocess, augment);
   Image part, shown;
   shown.reshape(preprocess.channels, preprocess.height, preprocess.width);
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t index = row * dataset.size() / rows;
+    const int64_t index = index_of(row);
     for (int column = 0; column < size.columns; ++column) {
       Transform& transform = column == 0 ? plain : augmented;
       const SampleKey key{.seed = seed, .epoch = column, .index = index};

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "vitrum/data/canvas.h"
 #include "vitrum/data/preprocess.h"
-#include "vitrum/explain/canvas.h"
 #include "vitrum/explain/relevance.h"
 
 namespace vitrum {

@@ -1,4 +1,4 @@
-#include "vitrum/explain/canvas.h"
+#include "vitrum/data/canvas.h"
 
 #include <algorithm>
 #include <cmath>
