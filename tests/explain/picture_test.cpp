@@ -13,6 +13,7 @@
 namespace vitrum {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -188,11 +189,19 @@ TEST(Picture, Ticks) {
   EXPECT_LE(ticks.at.front(), 0.013);
   EXPECT_GE(ticks.at.back(), 0.0871);
   EXPECT_LE(ticks.at.size(), 8u);
-  EXPECT_EQ(tick_label(0.30000000000000004, 0.1), "0.3");
-  EXPECT_EQ(tick_label(40, 20), "40");
-  EXPECT_EQ(tick_label(6e-4, 2e-4), "6e-4");
-  EXPECT_EQ(tick_label(0, 2e-4), "0");
-  EXPECT_EQ(tick_label(1.5e8, 5e7), "1.5e8");
+}
+
+TEST(Picture, NumbersOfAnAxisAreOfOneKind) {
+  const auto labels = [](double low, double high) { return axis_labels(nice_ticks(low, high, 4)); };
+  EXPECT_THAT(labels(0, 2).texts, ElementsAre("0.0", "0.5", "1.0", "1.5", "2.0"));
+  EXPECT_THAT(labels(0, 80).texts, ElementsAre("0", "20", "40", "60", "80"));
+  EXPECT_THAT(labels(0, 8e-4).texts, ElementsAre("0.0000", "0.0002", "0.0004", "0.0006", "0.0008"));
+  EXPECT_EQ(labels(0, 8e-4).unit, "");
+  EXPECT_THAT(labels(0, 2e-6).texts, ElementsAre("0.0", "0.5", "1.0", "1.5", "2.0"));
+  EXPECT_EQ(labels(0, 2e-6).unit, "x 1e-6");
+  EXPECT_THAT(labels(0, 2e8).texts, ElementsAre("0.0", "0.5", "1.0", "1.5", "2.0"));
+  EXPECT_EQ(labels(0, 2e8).unit, "x 1e8");
+  EXPECT_THAT(labels(0, 20'000).texts, ElementsAre("0", "5000", "10000", "15000", "20000"));
 }
 
 }  // namespace

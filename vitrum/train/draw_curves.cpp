@@ -129,11 +129,15 @@ Axes axes_of(const Panel& panel, Point corner, std::pair<double, double> epochs)
 
 void draw_axes(Picture& picture, const Axes& axes) {
   auto& shapes = picture.shapes;
-  for (const double y : axes.y.at) {
-    shapes.push_back(LineShape{{{axes.left, axes.py(y)}, {axes.right(), axes.py(y)}}, Ink::kGrid});
-    shapes.push_back(TextShape{
-        {axes.left - 8, axes.py(y) + 4}, tick_label(y, axes.y.step), 11, Ink::kText, Anchor::kEnd});
+  const AxisLabels labels = axis_labels(axes.y);
+  for (size_t i = 0; i < axes.y.at.size(); ++i) {
+    const double y = axes.py(axes.y.at[i]);
+    shapes.push_back(LineShape{{{axes.left, y}, {axes.right(), y}}, Ink::kGrid});
+    shapes.push_back(
+        TextShape{{axes.left - 8, y + 4}, labels.texts[i], 11, Ink::kText, Anchor::kEnd});
   }
+  if (!labels.unit.empty())
+    shapes.push_back(TextShape{{axes.left + 4, axes.top - 3}, labels.unit, 10});
   const double bottom = axes.bottom();
   shapes.push_back(LineShape{{{axes.left, bottom}, {axes.right(), bottom}}, Ink::kAxis});
   double labelled = -INFINITY;

@@ -24,12 +24,18 @@ Ticks nice_ticks(double low, double high, int count, bool whole) {
   return ticks;
 }
 
-std::string tick_label(double x, double step) {
-  if (std::abs(x) < step / 2) return "0";
-  const int digits = static_cast<int>(std::ceil(-std::log10(step) - 1e-9));
-  if (digits <= 3 && std::abs(x) < 1e6) return fmt::format("{:.{}f}", x, std::max(0, digits));
-  const int exponent = static_cast<int>(std::floor(std::log10(std::abs(x)) + 1e-9));
-  return fmt::format("{:g}e{}", std::round(x / step) * step / std::pow(10, exponent), exponent);
+AxisLabels axis_labels(const Ticks& ticks) {
+  const double largest = std::max(std::abs(ticks.at.front()), std::abs(ticks.at.back()));
+  const int plain = static_cast<int>(std::ceil(-std::log10(ticks.step) - 1e-9));
+  const bool scaled = plain > 4 || largest >= 1e6;
+  const int power = scaled ? static_cast<int>(std::floor(std::log10(largest) + 1e-9)) : 0;
+  AxisLabels labels;
+  if (scaled) labels.unit = fmt::format("x 1e{}", power);
+  for (const double x : ticks.at)
+    labels.texts.push_back(fmt::format("{:.{}f}",
+                                       std::abs(x) < ticks.step / 2 ? 0 : x / std::pow(10, power),
+                                       std::clamp(plain + power, 0, 9)));
+  return labels;
 }
 
 }  // namespace vitrum

@@ -12,7 +12,12 @@ struct Ticks {
 // `whole` keeps to whole numbers.
 Ticks nice_ticks(double low, double high, int count, bool whole = false);
 
-// 0.25, 40, 5e-4: as many digits as the step needs.
-std::string tick_label(double x, double step);
+// What is written at the ticks, all of one kind: as many digits behind the point as the step needs,
+// and where these would be many, a power of ten that all are to be multiplied with.
+struct AxisLabels {
+  std::vector<std::string> texts;
+  std::string unit;  // "x 1e-6", or nothing
+};
+AxisLabels axis_labels(const Ticks& ticks);
 
 }  // namespace vitrum
