@@ -104,6 +104,28 @@ TEST_F(ExplainCli, GradientIsAboutTheChosenClass) {
   EXPECT_NE(map("goldfish"), map("0"));
 }
 
+TEST_F(ExplainCli, TheAskedClassHasItsProbability) {
+  const auto asked = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"explain", dir_ / "cat.jpg", "--method", "rollout", "--output",
+                               dir_ / "out", "--json", "-q"});
+    return json::parse(run(more).out)["images"][0];
+  };
+  const json plain = asked({});
+  const Image title = read_image(dir_ / "out/cat-rollout.png");
+  EXPECT_EQ(plain["asked_index"], plain["index"]);
+  EXPECT_EQ(plain["asked_probability"], plain["probability"]);
+  const std::string other = plain["label"] == "goldfish" ? "Tinca tinca" : "goldfish";
+  const json answer = asked({"--class", other});
+  EXPECT_EQ(answer["label"], plain["label"]);
+  EXPECT_NE(answer["asked_index"], plain["index"]);
+  EXPECT_LE(answer["asked_probability"].get<double>(), plain["probability"].get<double>());
+  EXPECT_GT(answer["asked_probability"].get<double>(), 0);
+  const json all =
+      json::parse(run({"classify", dir_ / "cat.jpg", "--top-k", "1000", "--json"}).out);
+  EXPECT_THAT(all.dump(), HasSubstr(answer["asked_probability"].dump()));
+  EXPECT_NE(read_image(dir_ / "out/cat-rollout.png").pixels, title.pixels) << "the title says it";
+}
+
 TEST_F(ExplainCli, SeveralImagesAndTheirTurn) {
   std::filesystem::create_directories(dir_ / "photos/more");
   // A JPEG of 40 x 60 held sideways: orientation 6 in a minimal EXIF segment.

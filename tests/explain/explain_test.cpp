@@ -298,15 +298,50 @@ TEST(Explain, OverlaysLieWhereThePatchesWere) {
   for (int y = 0; y < out.height; ++y)
     for (int x = 0; x < out.width; ++x) {
       const int green = out.plane(1)[y * out.width + x];
-      if (green < 150) continue;
+      if (green < 100) continue;
       weight += green, x_mean += green * (x + 0.5), y_mean += green * (y + 0.5);
     }
   ASSERT_GT(weight, 0);
   EXPECT_NEAR(x_mean / weight, 360, 1);
   EXPECT_NEAR(y_mean / weight, 130, 1);
   const auto at = [&](int y, int x) { return out.plane(1)[y * out.width + x]; };
-  EXPECT_LT(at(150, 100), 70);  // not seen by the model: dimmed
-  EXPECT_GT(at(150, 200), 80);
+  EXPECT_NEAR(at(130, 360), 137, 2);  // the photo in a little light
+  EXPECT_NEAR(at(150, 200), 38, 2);   // seen, not looked at
+  EXPECT_LT(at(200, 20), 36);         // not seen by the model: nearly paper
+}
+
+// Colours stay where the map is high and go where it is low.
+TEST(Explain, WhatIsLookedAtKeepsItsColours) {
+  const auto drawn = [](Rgb colour, double value) {
+    const ShownPhoto photo{blank(8, 8, colour), {0, 0, 8, 8}};
+    const Image out = overlay(photo, {1, 1, {value}}, {0, 1});
+    return Rgb{out.plane(0)[27], out.plane(1)[27], out.plane(2)[27]};
+  };
+  const Rgb high = drawn({200, 60, 20}, 1), low = drawn({200, 60, 20}, 0);
+  EXPECT_NEAR(high.r, 200, 16);
+  EXPECT_NEAR(high.g, 60, 20);
+  EXPECT_NEAR(high.b, 20, 16);
+  EXPECT_EQ(low.r, low.b) << "grey";
+  EXPECT_LT(low.r, 40);
+  EXPECT_GT(drawn({0, 0, 0}, 1).r, drawn({0, 0, 0}, 0).r + 20) << "black shows it too";
+}
+
+// A few patches that outshine all others leave light for the rest, and no ring round themselves.
+TEST(Explain, OutliersLeaveLightForTheRest) {
+  PatchMap map{14, 14, {}};
+  for (int i = 0; i < 14 * 14; ++i) map.values.push_back(0.001 + 0.001 * (i % 14) / 13);
+  for (const size_t corner : {0u, 1u, 13u, 14u, 182u, 195u, 194u, 181u}) map.values[corner] = 0.4;
+  const Range range = range_of(map);
+  EXPECT_LT(range.high, 0.0021);
+  const ShownPhoto photo{blank(140, 140, {180, 180, 180}), {0, 0, 140, 140}};
+  const Image out = overlay(photo, map, range);
+  const auto at = [&](int y, int x) { return out.plane(0)[y * 140 + x]; };
+  EXPECT_GT(at(75, 125), 150) << "the brightest of the rest";
+  EXPECT_LT(at(75, 5), 75);
+  EXPECT_NEAR(at(5, 35), at(75, 35), 12) << "beside an outlier as elsewhere";
+  PatchMap rare{10, 10, std::vector<double>(100, 0.0)};
+  rare.values[44] = 1;  // where nothing else is, it is shown
+  EXPECT_EQ(range_of(rare).high, 1);
 }
 
 TEST(Explain, PicturesSurviveLongTitlesAndOddLetters) {

@@ -16,6 +16,7 @@
 #include "vitrum/explain/attention_program.h"
 #include "vitrum/explain/explain_photo.h"
 #include "vitrum/explain/explain_weights.h"
+#include "vitrum/infer/evaluator.h"
 #include "vitrum/infer/match_labels.h"
 #include "vitrum/weights/npy.h"
 
@@ -84,7 +85,7 @@ class Folder {
 struct Results {
   struct Row {
     std::string image;
-    Prediction best;
+    Prediction best, asked;  // the most probable class, and the one that is explained
   };
   std::vector<Row> rows;
   std::vector<std::vector<double>> distances;  // (layers, heads), summed over images
@@ -127,14 +128,15 @@ class ImageExplainer {
     results_.model_ms += milliseconds_since(start);
     start = std::chrono::steady_clock::now();
     if (o_.asks_for("distance")) add_distances(layers);
-    ExplainOptions options{.attention = o_.asks_for("attention"),
-                           .rollout = o_.asks_for("rollout"),
-                           .gradient = gradient_,
-                           .layer = o_.layer,
-                           .head = o_.head,
-                           .rolled = {fusion(), o_.discard},
-                           .target = predictor_.classes() ? label(shown_class_) : "",
-                           .edge = static_cast<int>(o_.size)};
+    ExplainOptions options{
+        .attention = o_.asks_for("attention"),
+        .rollout = o_.asks_for("rollout"),
+        .gradient = gradient_,
+        .layer = o_.layer,
+        .head = o_.head,
+        .rolled = {fusion(), o_.discard},
+        .target = predictor_.classes() ? label(results_.rows.back().asked.index) : "",
+        .edge = static_cast<int>(o_.size)};
     folder_.write(explain_photo(photo, preprocess_, layers, options, folder_.pool()), prefix(path),
                   o_.npy);
     results_.picture_ms += milliseconds_since(start);
@@ -186,16 +188,29 @@ class ImageExplainer {
     return i < labels.size() ? labels[i] : fmt::format("class {}", index);
   }
 
+  std::string in_words(const Prediction& p) const {
+    const double percent = 100 * static_cast<double>(p.probability);
+    return percent >= 0.1 ? fmt::format("{}  {:.1f} %", label(p.index), percent)
+                          : fmt::format("{}  {:.2g} %", label(p.index), percent);
+  }
+  Prediction asked_class() const {
+    const std::vector<std::string>& labels = predictor_.model().labels;
+    const auto i = static_cast<size_t>(*target_);
+    return {*target_, i < labels.size() ? labels[i] : std::to_string(i),
+            static_cast<float>(result_of(program_.logits(), *target_, 0).label_probability)};
+  }
+
   std::vector<LayerAttention> run(ExplainedPhoto& photo, const std::string& path) {
     program_.run(pixels_.data());
-    Results::Row row{path, {}};
+    Results::Row row{path, {}, {}};
     photo.name = std::filesystem::path(path).filename().string();
     if (predictor_.classes() > 0) {
       row.best = top_predictions(program_.logits(), predictor_.model().labels, 1)[0];
-      photo.name = fmt::format("{}  {:.1f} %", label(row.best.index), 100 * row.best.probability);
+      row.asked = target_ ? asked_class() : row.best;
+      photo.name = in_words(row.best);
+      if (target_) photo.name += ",  asked for " + in_words(row.asked);
     }
-    shown_class_ = target_.value_or(row.best.index);
-    if (gradient_) program_.run_backward(shown_class_);
+    if (gradient_) program_.run_backward(row.asked.index);
     results_.rows.push_back(std::move(row));
     return program_.all();
   }
@@ -227,7 +242,6 @@ class ImageExplainer {
   AttentionProgram program_;
   std::vector<uint8_t> pixels_;  // of the image read last
   std::optional<int> target_;
-  int shown_class_ = 0;  // the one whose gradient is shown
   std::set<std::string> used_;
   Results results_;
 };
@@ -265,6 +279,9 @@ std::string to_json(const Results& results, const std::vector<std::string>& file
         .field("label", row.best.label)
         .field("index", row.best.index)
         .field("probability", row.best.probability)
+        .field("asked_label", row.asked.label)
+        .field("asked_index", row.asked.index)
+        .field("asked_probability", row.asked.probability)
         .end_object();
   json.end_array().field("unreadable", results.unreadable);
   json.field("model_milliseconds", results.model_ms);

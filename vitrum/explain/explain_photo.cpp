@@ -11,8 +11,12 @@
 namespace vitrum {
 namespace {
 
-// Edges of the pictures on a sheet of layers or of one layer's heads, and on that of all heads.
-constexpr int kCell = 200, kSmallCell = 84;
+// Edges of the pictures on a sheet of layers or of one layer's heads, and on that of all heads:
+// smaller where there are many of these, but not too small to see what is bright.
+constexpr int kCell = 240;
+int small_cell(size_t heads) {
+  return std::clamp(2100 / static_cast<int>(std::max<size_t>(heads, 1)), 96, 180);
+}
 
 NamedArray array_of(const std::string& name, const PatchMap& map) {
   return {name, {map.rows, map.columns}, {map.values.begin(), map.values.end()}};
@@ -63,9 +67,15 @@ class Drawer {
           if (options_.attention) medium_ = shown(kCell);
           break;
         default:
-          if (options_.attention) small_ = shown(kSmallCell);
+          if (options_.attention) small_ = shown(small_cell(most_heads()));
       }
     });
+  }
+
+  size_t most_heads() const {
+    int64_t most = 0;
+    for (const LayerAttention& layer : layers_) most = std::max(most, layer.heads);
+    return static_cast<size_t>(most);
   }
 
   Image draw(const ShownPhoto& shown, const PatchMap& map) const {
@@ -91,12 +101,13 @@ class Drawer {
   void one(const std::string& name, const std::string& what, const PatchMap& map) {
     const Range range = range_of(map);
     add(name, draw(large_, map),
-        {photo_.name, what, fmt::format("{:.2g}", range.low), fmt::format("{:.2g}", range.high)});
+        {photo_.name, what, fmt::format("{:.2g}", range.low), fmt::format("{:.2g}", range.high),
+         Bar::kLight});
     out_.maps.push_back(array_of(name, map));
   }
-  // On a sheet each map has the whole range of colours for itself.
+  // On a sheet each map has the whole range of light for itself.
   void sheet(const std::string& name, Sheet pictures, const std::string& what) {
-    add(name, lay_out(pictures), {photo_.name, what, "least", "most"});
+    add(name, lay_out(pictures), {photo_.name, what, "least", "most", Bar::kLight});
   }
 
   void one_layer() {
@@ -125,7 +136,8 @@ class Drawer {
     heads.pictures = draw_all(medium_, static_cast<size_t>(layer.heads), [&](size_t h) {
       return attention_map(layer, options_.rolled.fusion, static_cast<int64_t>(h));
     });
-    for (int64_t h = 0; h < layer.heads; ++h) heads.captions.push_back(fmt::format("head {}", h));
+    for (int64_t h = 0; h < layer.heads; ++h)
+      heads.captions.push_back(fmt::format("layer {}, head {}", layer.number, h));
     sheet(stem + "-heads", std::move(heads), "attention of " + layer.name + ", head by head");
   }
 
@@ -146,17 +158,16 @@ class Drawer {
 
   // A row a layer, a column a head; layers may differ in their number of heads.
   void all_heads() {
-    size_t most = 0;
-    for (const LayerAttention& layer : layers_)
-      most = std::max(most, static_cast<size_t>(layer.heads));
+    const size_t most = most_heads();
     Sheet heads{.columns = most};
     heads.pictures = draw_all(small_, layers_.size() * most, [&](size_t i) {
       const auto head = static_cast<int64_t>(i % most);
       const LayerAttention& layer = layers_[i / most];
       return head < layer.heads ? attention_map(layer, options_.rolled.fusion, head) : PatchMap{};
     });
-    for (size_t i = 0; i < layers_.size(); ++i) heads.row_names.push_back(std::to_string(i));
-    for (size_t h = 0; h < most; ++h) heads.column_names.push_back(std::to_string(h));
+    for (size_t i = 0; i < layers_.size(); ++i)
+      heads.row_names.push_back(fmt::format("layer {}", i));
+    for (size_t h = 0; h < most; ++h) heads.column_names.push_back(fmt::format("head {}", h));
     sheet("attention-heads", std::move(heads), "attention, a row a layer, a column a head");
   }
 

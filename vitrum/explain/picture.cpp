@@ -31,6 +31,11 @@ Taps taps_at(double position, int64_t patches) {
   return taps;
 }
 
+// A patch far above the others would leave a ring of low values round itself.
+double within(const Range& range, double value) {
+  return value > range.low ? std::min(value, std::max(range.low, range.high)) : range.low;
+}
+
 // Values along one row of a picture, already scaled to [0, 1].
 class Interpolator {
  public:
@@ -48,7 +53,8 @@ class Interpolator {
       for (int64_t r = 0; r < map.rows; ++r) {
         double v = 0;
         for (size_t i = 0; i < 4; ++i)
-          v += taps.weight[i] * map.values[static_cast<size_t>(r * map.columns + taps.at[i])];
+          v += taps.weight[i] *
+               within(range, map.values[static_cast<size_t>(r * map.columns + taps.at[i])]);
         along_[static_cast<size_t>(r) * width_ + x] = static_cast<float>(v);
       }
     }
@@ -76,16 +82,7 @@ class Interpolator {
   std::vector<float> along_;  // (rows of patches, width): interpolated across
 };
 
-// ---- colours ----
-
-const std::array<Rgb, 256>& colour_table() {
-  static const std::array<Rgb, 256> table = [] {
-    std::array<Rgb, 256> t;
-    for (size_t i = 0; i < t.size(); ++i) t[i] = colour_of(static_cast<double>(i) / 255);
-    return t;
-  }();
-  return table;
-}
+// ---- light ----
 
 float luma(uint8_t r, uint8_t g, uint8_t b) { return 0.299f * r + 0.587f * g + 0.114f * b; }
 // Of what is not negative.
@@ -95,18 +92,31 @@ uint8_t to_byte(float x) { return static_cast<uint8_t>(std::min(static_cast<int>
 struct Pixel {
   uint8_t &r, &g, &b;
 
-  // Outside of what the model saw.
-  void dim() const { r = g = b = to_byte(0.4f * luma(r, g, b)); }
-  // The photo, half of its colour gone, under a colour that takes over the photo's light and dark:
-  // the more of it, the higher the value.
-  void blend(float value, const std::array<Rgb, 256>& colours) const {
-    const float grey = luma(r, g, b), strength = 0.2f + 0.55f * value,
-                light = strength * (0.45f + 0.65f / 255 * grey), kept = 0.5f * (1 - strength);
-    const Rgb colour = colours[static_cast<size_t>(value * 255 + 0.5f)];
-    const auto mix = [&](uint8_t& p, uint8_t c) { p = to_byte(kept * (p + grey) + light * c); };
-    mix(r, colour.r), mix(g, colour.g), mix(b, colour.b);
+  // Outside of what the model saw: nearly paper.
+  void dim() const {
+    const float grey = 0.12f * luma(r, g, b);
+    r = to_byte(grey + 0.8f * kPaper.r), g = to_byte(grey + 0.8f * kPaper.g);
+    b = to_byte(grey + 0.8f * kPaper.b);
+  }
+  // From a dark grey to the photo itself, under a little warm light so that black shows it too.
+  void light(float value) const {
+    constexpr float kDark = 0.3f, kGlow = 0.12f;
+    const float dark = (1 - value) * kDark * luma(r, g, b), photo = (1 - kGlow) * value,
+                glow = kGlow * value;
+    const auto mix = [&](uint8_t& p, float warm) { p = to_byte(dark + photo * p + glow * warm); };
+    mix(r, 255), mix(g, 205), mix(b, 100);
   }
 };
+
+// What an overlay does to a light photo, from low to high.
+void draw_light_bar(Image& image, int top, int left, int height, int width) {
+  for (int x = 0; x < width; ++x) {
+    Rgb colour{225, 225, 225};
+    Pixel{colour.r, colour.g, colour.b}.light((static_cast<float>(x) + 0.5f) /
+                                              static_cast<float>(width));
+    fill(image, top, left + x, height, 1, colour);
+  }
+}
 
 Image to_rgb(const Image& image) {
   if (image.channels == 3) return image;
@@ -116,8 +126,8 @@ Image to_rgb(const Image& image) {
 }
 
 constexpr int kGap = 4, kMargin = 12;
-constexpr double kTitleSize = 14, kBelowSize = 11, kCaptionSize = 9;
-constexpr int kCaptionRoom = 20;
+constexpr double kTitleSize = 14, kBelowSize = 11, kCaptionSize = 10;
+constexpr int kCaptionRoom = 22;
 
 }  // namespace
 
@@ -136,8 +146,9 @@ ShownPhoto show_photo(const Image& photo, const Preprocess& preprocess, int edge
 Range range_of(const PatchMap& map) {
   std::vector<double> sorted = map.values;
   std::sort(sorted.begin(), sorted.end());
-  const size_t bright = sorted.size() / 50;
-  return {sorted.front(), sorted[sorted.size() - 1 - bright]};
+  const size_t outside = sorted.size() / 20;
+  const Range most{sorted[outside], sorted[sorted.size() - 1 - outside]};
+  return most.high > most.low ? most : Range{sorted.front(), sorted.back()};
 }
 
 Image overlay(const ShownPhoto& photo, const PatchMap& map, const Range& range) {
@@ -150,7 +161,6 @@ Image overlay(const ShownPhoto& photo, const PatchMap& map, const Range& range) 
   const int top = past(seen.top, out.height), bottom = past(seen.top + seen.height, out.height),
             left = past(seen.left, out.width), right = past(seen.left + seen.width, out.width);
   const Interpolator values(map, range, seen, out.width);
-  const std::array<Rgb, 256>& colours = colour_table();
   std::vector<float> row(static_cast<size_t>(out.width));
   for (int y = 0; y < out.height; ++y) {
     const auto start = static_cast<ptrdiff_t>(y) * out.width;
@@ -161,7 +171,7 @@ Image overlay(const ShownPhoto& photo, const PatchMap& map, const Range& range) 
     if (inside) values.row(y, row);
     for (int x = 0; x < from; ++x) Pixel{red[x], green[x], blue[x]}.dim();
     for (int x = from; x < to; ++x)
-      Pixel{red[x], green[x], blue[x]}.blend(row[static_cast<size_t>(x)], colours);
+      Pixel{red[x], green[x], blue[x]}.light(row[static_cast<size_t>(x)]);
     for (int x = to; x < out.width; ++x) Pixel{red[x], green[x], blue[x]}.dim();
   }
   return out;
@@ -199,7 +209,9 @@ Image with_title(const Image& picture, const Title& title) {
   const double right = third > second ? kMargin + low + 6 + kBar + 6 : width - kMargin - high;
   const int left = static_cast<int>(right) - 6 - kBar;
   draw_text(out, {right, third}, title.high, kBelowSize, kFaint);
-  draw_colour_bar(out, static_cast<int>(third) - kBarHeight, left, kBarHeight, kBar);
+  title.bar == Bar::kLight
+      ? draw_light_bar(out, static_cast<int>(third) - kBarHeight, left, kBarHeight, kBar)
+      : draw_colour_bar(out, static_cast<int>(third) - kBarHeight, left, kBarHeight, kBar);
   draw_text(out, {left - 6 - low, third}, title.low, kBelowSize, kFaint);
   return out;
 }

@@ -27,21 +27,24 @@ ShownPhoto show_photo(const Image& photo, const Preprocess& preprocess, int edge
 struct Range {
   double low = 0, high = 1;
 };
-// From the least to the highest value, of which one in fifty patches may lie above: models keep a
-// few patches for purposes of their own, and these would leave no colour for the others.
+// From the least to the highest value, of which one patch in twenty may lie outside at either end:
+// models keep a few patches for purposes of their own, and these would leave nothing for the
+// others.
 Range range_of(const PatchMap& map);
 
 // Values between patches are interpolated, patch centres lying where the model had them. The photo
-// stays visible in its light and dark, more so in its colours where the map is low; what the model
-// did not see is dimmed.
+// keeps its colours where the map is high, and has little light and none of them where it is low;
+// what the model did not see is hardly there.
 Image overlay(const ShownPhoto& photo, const PatchMap& map, const Range& range);
 // The map alone, every patch a square of `cell` pixels.
 Image heat_map(const PatchMap& map, const Range& range, int cell);
 
+enum class Bar : uint8_t { kColours, kLight };  // of heat maps, of overlays
+
 struct Title {
   std::string text, below = {};
-  std::string low = {},
-              high = {};  // what the ends of the colour bar mean; no bar where both are empty
+  std::string low = {}, high = {};  // what the ends of the bar mean; no bar where both are empty
+  Bar bar = Bar::kColours;
 };
 Image with_title(const Image& picture, const Title& title);
 
