@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/process.h"
@@ -13,8 +16,10 @@
 #include "vitrum/core/philox.h"
 #include "vitrum/data/encode_webp.h"
 #include "vitrum/data/memory_dataset.h"
+#include "vitrum/report/compare.h"
 #include "vitrum/report/html.h"
 #include "vitrum/report/live_report.h"
+#include "vitrum/report/page.h"
 #include "vitrum/report/plots.h"
 #include "vitrum/train/predictions.h"
 
@@ -168,6 +173,30 @@ TEST_F(Report, ComparesRuns) {
   EXPECT_THAT(read_text(tiny_ / "page/both-confusion-2.svg"), StartsWith("<svg"));
 }
 
+TEST_F(Report, KnowsWhetherTheTestImagesAreTheSame) {
+  const auto evaluated = [&](const char* out, auto change) {
+    Recipe recipe = tiny_.recipe();
+    recipe.epochs = 1;
+    change(recipe);
+    Trainer(recipe, tiny_.options(out)).run();
+    ReportRun run = read_run(tiny_ / out);
+    add_pictures(run);
+    return run.evaluated;
+  };
+  ReportRun first = read_run(run());
+  const std::string unopened = first.evaluated;
+  add_pictures(first);
+  EXPECT_NE(first.evaluated, unopened) << "pixels count where the data is there";
+  EXPECT_EQ(first.train_images, TinyRun::kTrain);
+  EXPECT_EQ(evaluated("faster", [](Recipe& r) { r.lr *= 2; }), first.evaluated);
+  EXPECT_NE(evaluated("part", [](Recipe& r) { r.subset = 12; }), first.evaluated);
+  EXPECT_NE(evaluated("held", [](Recipe& r) { r.holdout = 0.2; }), first.evaluated);
+  std::string images = read_text(tiny_ / "t10k-images-idx3-ubyte");
+  for (size_t i = 16; i < images.size(); ++i) images[i] = static_cast<char>(images[i] + 1);
+  write_file_atomic(tiny_ / "t10k-images-idx3-ubyte", images);
+  EXPECT_NE(evaluated("other pixels", [](Recipe&) {}), first.evaluated);
+}
+
 TEST_F(Report, HalfWrittenRunsShowWhatIsThere) {
   for (const char* part : {"env.json", "predictions.csv"}) fs::remove(run() + "/" + part);
   for (const char* part : {"last", "best"}) fs::remove_all(run() + "/" + part);
@@ -229,6 +258,155 @@ TEST_F(Report, TrainingWritesItAndKeepsItUpToDate) {
   EXPECT_EQ(page["state"], "finished");
   EXPECT_EQ(page["metrics"]["epoch"].size(), 3u);
   EXPECT_EQ(page["augmented"].size(), 24u);
+}
+
+// Classes with their images, all of them recognised.
+ReportRun run_of(std::vector<std::string> classes, std::string evaluated) {
+  ReportRun run{.name = "run", .classes = std::move(classes), .evaluated = std::move(evaluated)};
+  for (size_t c = 0; c < run.classes.size(); ++c)
+    run.samples.push_back({.index = static_cast<int64_t>(c),
+                           .label = static_cast<int>(c),
+                           .guess = static_cast<int>(c)});
+  return run;
+}
+
+TEST(ReportComparison, MatchesClassesByName) {
+  const std::vector<ReportRun> runs = {run_of({"cat", "dog", "crane", "crane"}, "x"),
+                                       run_of({"dog", "horse", "crane", "cat"}, "y"),
+                                       run_of({"crane", "crane", "dog"}, "x")};
+  const json compare = data_of(report_html(runs, {}))["compare"];
+  EXPECT_EQ(compare["groups"], json::parse("[[0, 2], [1]]"));
+  EXPECT_EQ(compare["classes"], json::parse("[[0, 3, null], [1, 0, 2], [2, 2, 0], [3, null, 1]]"));
+  EXPECT_FALSE(data_of(report_html({runs.data(), 1}, {})).contains("compare"));
+}
+
+TEST(ReportComparison, RunsWithoutACommonClass) {
+  std::vector<ReportRun> runs = {run_of({"shirt", "bag"}, "x"), run_of({"0", "1"}, "y")};
+  EXPECT_THAT(compare_runs(runs).classes, IsEmpty());
+  // A class that was not tested has nothing to compare.
+  runs[1] = run_of({"shirt", "bag"}, "y");
+  runs[1].samples.pop_back();
+  EXPECT_EQ(compare_runs(runs).classes, (std::vector<std::vector<int64_t>>{{0, 0}}));
+}
+
+// The surest mistakes are all of one pair; the others have photos of their own.
+TEST(ReportTiles, MistakenPairsHaveTheirPhotos) {
+  MemoryData data{
+      .split = "test", .image_size = {1, 4, 4}, .classes = {"a", "b", "c", "d"}, .pixels = {}};
+  data.pixels.resize(60 * 16), data.labels.resize(60);
+  ReportRun run{.name = "run"};
+  for (int i = 0; i < 60; ++i) {
+    const int label = i < 50 ? 0 : 1, guess = i < 50 ? 1 : i < 59 ? 2 : 3;
+    const double p = i < 50 ? 0.9 : 0.5 + 0.001 * i;
+    run.samples.push_back({.index = i,
+                           .label = label,
+                           .guess = guess,
+                           .second = label,
+                           .probability = p,
+                           .second_probability = i < 50 ? 0.85 : 0});
+  }
+  add_test_images(run, MemoryDataset(std::move(data)));
+  const json page = data_of(report_html({&run, 1}, {}))["runs"][0];
+  std::map<std::array<int64_t, 2>, std::vector<int64_t>> photos;
+  for (const char* list : {"mistakes", "uncertain"})
+    for (const json& tile : page[list]) EXPECT_LT(tile["index"], 59);
+  for (const json& tile : page["confused"]) {
+    EXPECT_THAT(tile["image"].get<std::string>(), StartsWith("data:image/png"));
+    photos[{tile["label"], tile["guess"]}].push_back(tile["index"]);
+  }
+  EXPECT_EQ((photos[{1, 3}]), (std::vector<int64_t>{59}));
+}
+
+// 10,000 classes and 50,000 images, nearly every mistake another pair.
+TEST(ReportSize, ManyClassesAreTheWorstPairs) {
+  ReportRun run{.name = "many"};
+  PhiloxStream random(1, 2, 3);
+  for (int i = 0; i < 10'000; ++i) run.classes.push_back("class " + std::to_string(i));
+  for (int i = 0; i < 50'000; ++i)
+    run.samples.push_back(
+        {.index = i,
+         .label = i % 10'000,
+         .guess = i % 3 == 0 ? i % 10'000 : static_cast<int>(random.below(9000))});
+  for (int i = 0; i < 7; ++i)
+    run.samples.push_back({.index = 50'000 + i, .label = 17, .guess = 9999});
+  const std::string html = report_html({&run, 1}, {});
+  EXPECT_LT(html.size(), 500'000u);
+  const json page = data_of(html)["runs"][0];
+  EXPECT_EQ(page["every_pair"], false);
+  EXPECT_EQ(page["confusion"].size(), 100u);
+  EXPECT_EQ(page["confusion"][0], json::parse("[17, 9999, 7]"));
+  EXPECT_GT(page["pairs"], 30'000);
+  EXPECT_EQ(page["test_images"], 50'007);
+  EXPECT_EQ(page["totals"].size(), 10'000u);
+  EXPECT_EQ(page["totals"][17][0], 12);
+}
+
+// Contrast as WCAG has it.
+class Contrast {
+ public:
+  // The named colours of the page's style, of the light theme or the dark one.
+  explicit Contrast(bool dark) {
+    const std::string style(kPageStyle);
+    const std::regex rule("--([a-z0-9-]+): #([0-9a-f]{3,6});");
+    size_t from = style.find(":root {"), to = style.find(":root[data-theme=\"dark\"]");
+    if (dark) from = to, to = style.find("* {");
+    const std::string part = style.substr(from, to - from);
+    for (std::sregex_iterator i(part.begin(), part.end(), rule), end; i != end; ++i)
+      colours_[(*i)[1]] = parse((*i)[2]);
+  }
+  double between(const std::string& text, const std::string& on) const {
+    return ratio(luminance(colours_.at(text)), luminance(colours_.at(on)));
+  }
+  // On a cell of the confusion matrix, `depth` of its colour over the card's.
+  double on_cell(const std::string& text, double depth) const {
+    std::array<double, 3> mixed;
+    for (size_t i = 0; i < 3; ++i)
+      mixed[i] = depth * colours_.at("cell")[i] + (1 - depth) * colours_.at("card")[i];
+    return ratio(luminance(colours_.at(text)), luminance(mixed));
+  }
+
+ private:
+  static std::array<double, 3> parse(const std::string& hex) {
+    const size_t n = hex.size() / 3;
+    std::array<double, 3> rgb;
+    for (size_t i = 0; i < 3; ++i)
+      rgb[i] = std::stoi(hex.substr(i * n, n) + (n == 1 ? hex.substr(i, 1) : ""), nullptr, 16);
+    return rgb;
+  }
+  static double luminance(const std::array<double, 3>& rgb) {
+    constexpr std::array kShare = {0.2126, 0.7152, 0.0722};
+    double sum = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      const double x = rgb[i] / 255;
+      sum += kShare[i] * (x <= 0.04045 ? x / 12.92 : std::pow((x + 0.055) / 1.055, 2.4));
+    }
+    return sum;
+  }
+  static double ratio(double a, double b) {
+    return (std::max(a, b) + 0.05) / (std::min(a, b) + 0.05);
+  }
+
+  std::map<std::string, std::array<double, 3>> colours_;
+};
+
+TEST(ReportPage, TextStandsOutInBothThemes) {
+  for (const bool dark : {false, true}) {
+    SCOPED_TRACE(dark ? "dark" : "light");
+    const Contrast contrast(dark);
+    for (const char* text : {"text", "muted", "accent", "good", "bad"})
+      for (const char* on : {"bg", "card", "soft"})
+        EXPECT_GE(contrast.between(text, on), 4.5) << text << " on " << on;
+    // classes.js: which ink a cell has.
+    for (int depth = 4; depth <= 100; ++depth)
+      EXPECT_GE(contrast.on_cell(depth > 80   ? "hi"
+                                 : depth > 70 ? "mid"
+                                              : "lo",
+                                 depth / 100.0),
+                4.5)
+          << depth;
+    for (int i = 0; i < 8; ++i)  // lines: three is enough
+      EXPECT_GE(contrast.between("c" + std::to_string(i), "card"), 3) << i;
+  }
 }
 
 // 300 epochs and 10,000 images of 32 x 32 that do not compress.

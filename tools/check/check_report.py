@@ -1,9 +1,10 @@
-"""Opens reports in a real browser: values of curves, hover, comparison, themes, widths, and names that try to be code.
+"""Opens reports in a real browser: values of curves, hover, axes, the images of a confusion cell, comparison, runs on different
+data, a thousand classes, themes, widths, and names that try to be code.
 
     venv/bin/python tools/check/check_report.py [--vitrum build/release/vitrum] [--chromium /usr/bin/chromium] [--shots DIR]
 
 Makes its own runs: one as long as a CIFAR run (300 epochs, 10,000 test images) whose class names, path and recipe are
-markup, and a shorter one to compare with. Needs numpy and playwright with a chromium; screenshots go to DIR. Exit
+markup, a shorter one to compare with, one on other data with some of the same classes, and one of 1,000 classes. Needs numpy and playwright with a chromium; screenshots go to DIR. Exit
 status 1 where something is wrong.
 """
 
@@ -32,7 +33,7 @@ def check(condition, text):
         print("WRONG:", text)
 
 
-def write_cifar(folder, train, test, seed=1):
+def write_cifar(folder, train, test, seed=1, names=NAMES):
     """Images of one soft blob each, its colour and place by class."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +52,7 @@ def write_cifar(folder, train, test, seed=1):
     for i in range(1, 6):
         (folder / f"data_batch_{i}.bin").write_bytes(records(train // 5))
     (folder / "test_batch.bin").write_bytes(records(test))
-    (folder / "batches.meta.txt").write_text("\n".join(NAMES) + "\n")
+    (folder / "batches.meta.txt").write_text("\n".join(names) + "\n")
 
 
 def train(vitrum, data, out, *options):
@@ -81,6 +82,17 @@ def pretend(run, epochs, best, seed):
     (run / "predictions.csv").write_text(text)
     config = (run / "config.toml").read_text()
     (run / "config.toml").write_text(re.sub(r"max_steps = \d+", "max_steps = 0", re.sub(r"epochs = \d+", f"epochs = {epochs}", config, count=1)))
+
+
+def many_classes(run, source, count):
+    """A copy of a run whose predictions are of `count` classes."""
+    shutil.copytree(source, run)
+    text = "index,label,prediction,probability,second,second_probability,label_probability\n"
+    for i in range(10000):
+        label = i % count
+        guess = label if i % 4 else (label * 7 + i) % count
+        text += f"{i},{label},{guess},0.8,{(guess + 1) % count},0.1,0.05\n"
+    (run / "predictions.csv").write_text(text)
 
 
 def metrics(run):
@@ -154,7 +166,7 @@ def check_hover(page, rows):
     page.locator('[data-chart="Loss"]').scroll_into_view_if_needed()
     box = page.locator('[data-chart="Loss"] svg').bounding_box()
     epoch = 120
-    x = box["x"] + 46 + (epoch - 1) / (len(rows) - 1) * (box["width"] - 56)
+    x = box["x"] + 54 + (epoch - 1) / (len(rows) - 1) * (box["width"] - 68)
     page.mouse.move(x, box["y"] + 100)
     tip = page.inner_text('[data-chart="Loss"] .tip')
     check(f"epoch {epoch}" in tip, f"hover says '{tip}'")
@@ -183,6 +195,87 @@ def check_names(page):
     page.keyboard.press("Escape")
     check(not page.is_visible("dialog"), "and closes")
     check(page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)"), "every image loads")
+
+
+def check_axes(page):
+    """All numbers of an axis have the same digits; the plots of a column and of a row are in line."""
+    boxes = {}
+    for title in ("Loss", "Accuracy", "Learning rate", "Images a second"):
+        texts = page.eval_on_selector_all(f'[data-chart="{title}"] svg text[text-anchor=end]', "all => all.map(t => t.textContent)")
+        numbers = [t for t in texts if re.fullmatch(r"[\d,]+(\.\d+)?", t)][:-1]
+        check(len({len(t.partition(".")[2]) for t in numbers}) == 1, f"{title}: axis {texts}")
+        boxes[title] = page.locator(f'[data-chart="{title}"] svg').bounding_box()
+        line = page.eval_on_selector(f'[data-chart="{title}"] .axis', "p => p.getAttribute('d')")
+        check(line.startswith("M54 "), f"{title}: margins {line}")
+    check(boxes["Loss"]["x"] == boxes["Learning rate"]["x"] and boxes["Loss"]["width"] == boxes["Learning rate"]["width"], "a column of plots is in line")
+    if boxes["Accuracy"]["x"] > boxes["Loss"]["x"]:
+        check(boxes["Accuracy"]["y"] == boxes["Loss"]["y"], "a row of plots is in line")
+
+
+def check_cells(page):
+    """A cell of the matrix opens its images, by pointer and by keys, and says how many there are."""
+    cell = page.locator(".matrix td button").nth(1)
+    about = cell.get_attribute("aria-label")
+    cell.click()
+    check("this page holds" in page.inner_text("dialog") or "images." in page.inner_text("dialog"), f"'{about}' opens")
+    page.keyboard.press("Escape")
+    check(page.locator(".matrix td button[tabindex='0']").count() == 1, "one stop for the tab key")
+    page.focus(".matrix td button[tabindex='0']")
+    page.keyboard.press("ArrowRight")
+    name = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    check("taken for" in name, f"arrows go to the next cell: '{name}'")
+    page.keyboard.press("Enter")
+    check(page.is_visible("dialog") and page.locator("dialog button.tile img").count() >= 1, "Enter opens its photos")
+    page.locator("dialog button.tile").first.press("Enter")
+    check("true class" in page.inner_text("dialog"), "a photo of it opens")
+    page.click("dialog >> text=Back")
+    check("taken for" in page.inner_text("dialog h3"), "and leads back")
+    page.keyboard.press("Escape")
+    check(page.evaluate("document.activeElement.getAttribute('aria-label')") == name, "the focus is where it was")
+
+
+def check_scrolling(page):
+    """What is wider than the window fades out where there is more, and only there."""
+    for box in page.query_selector_all(".scroll, nav"):
+        more, fade = box.evaluate("b => [b.scrollWidth - b.clientWidth - b.scrollLeft > 1, getComputedStyle(b).getPropertyValue('--right')]")
+        check((fade != "0px") == more, f"{page.where}: {box.get_attribute('aria-label')} fades by {fade}")
+    unnamed = page.evaluate("[...document.querySelectorAll('button, [role=region], select, a')].filter(e => !(e.getAttribute('aria-label') || e.textContent.trim() || e.querySelector('img[alt]'))).length")
+    check(unnamed == 0, f"{page.where}: {unnamed} controls without a name")
+    check(page.evaluate("[...document.images].every(i => i.alt)"), f"{page.where}: images without words")
+
+
+def check_different_data(browser, path):
+    page = Page(browser, path, 1280, "light")
+    check("different images" in page.inner_text(".warning"), "it says that the data differs")
+    check(page.locator('[data-chart="Loss"] .mark-different').count() == 1, "curves are marked")
+    head = page.eval_on_selector_all("main > .card thead th", "all => all.map(t => t.textContent)")
+    best = page.eval_on_selector_all("main > .card td.best", "all => all.map(t => t.cellIndex)")
+    check(not {head[i] for i in best} & {"best test acc.", "last test acc.", "train loss", "test loss"}, "no accuracy is the best")
+    shown = page.eval_on_selector_all("#classes .name", "all => all.map(t => t.textContent)")
+    check(sorted(shown) == sorted(NAMES[:4]), f"only classes of the same name: {shown}")
+    titles = page.eval_on_selector_all("#classes .track", "all => all.map(t => t.title)")
+    page.click("[role=tab] >> nth=1")
+    rows = dict(zip(page.eval_on_selector_all(".matrix tbody th", "all => all.map(t => t.textContent)"), page.eval_on_selector_all(
+        ".matrix tbody tr", "rows => rows.map((r, i) => Number(r.cells[i + 1].textContent || 0) / [...r.cells].slice(1).reduce((a, c) => a + Number(c.textContent || 0), 0))")))
+    for i, name in enumerate(shown):
+        check(f"{100 * rows[name]:.2f} %" in titles[2 * i + 1], f"'{name}' has the number of its own class: {titles[2 * i + 1]}, {rows[name]}")
+    page.close()
+
+
+def check_many_classes(browser, path):
+    check(path.stat().st_size < 1e6, f"1,000 classes: {path.stat().st_size} bytes")
+    for width in (390, 1280):
+        page = Page(browser, path, width, "light")
+        check(page.locator(".matrix, canvas").count() == 0, "no matrix of 1,000 classes")
+        check(page.locator("#confusion tbody tr").count() == 50, "the worst pairs")
+        check(page.locator("#classes .track").count() == 60, "the worst classes")
+        page.click("#confusion .link >> nth=0")
+        check(page.is_visible("dialog"), "a pair opens")
+        page.keyboard.press("Escape")
+        page.click("#classes .more")
+        check(page.locator("#classes .track").count() == 1000, "all classes where asked for")
+        check(page.evaluate("document.documentElement.scrollWidth") <= width, "1,000 classes: wider than the window")
+        page.close()
 
 
 def check_comparison(browser, path, runs):
@@ -218,7 +311,13 @@ def main():
         write_cifar(data, 500, 10000)
         pretend(long, 300, 0.94, 1)
         pretend(short, 60, 0.91, 2)
-        page, both = root / "long.html", root / "both.html"
+        other = root / "runs" / "other"
+        write_cifar(root / "other", 50, 20, 2, ["new a", "new b", *reversed(NAMES[:4]), "new c", "new d", "new e", "new f"])
+        train(args.vitrum, root / "other", other)
+        write_cifar(root / "other", 50, 10000, 2, ["new a", "new b", *reversed(NAMES[:4]), "new c", "new d", "new e", "new f"])
+        pretend(other, 60, 0.5, 3)
+        many_classes(root / "runs" / "many", long, 1000)
+        page, both, different, many = (root / f"{name}.html" for name in ("long", "both", "different", "many"))
         start, used = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([args.vitrum, "report", long, "--output", page], check=True, stdout=subprocess.DEVNULL)
         took, now = time.time() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -226,15 +325,23 @@ def main():
         print(f"report of 300 epochs and 10,000 images: {took:.2f} s ({cpu:.2f} s of a core) with its plots, {page.stat().st_size / 1e6:.2f} MB")
         check(page.stat().st_size < 3e6, "size")
         subprocess.run([args.vitrum, "report", long, short, "--output", both], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([args.vitrum, "report", long, other, "--output", different], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([args.vitrum, "report", root / "runs" / "many", "--output", many], check=True, stdout=subprocess.DEVNULL)
         for name in sorted(root.glob("*.png")) if args.shots else []:
             shutil.copy(name, args.shots)
         with sync_playwright() as p:
             browser = p.chromium.launch(executable_path=args.chromium, args=["--no-sandbox"])
             check_look(browser, page, args.shots)
             check_look(browser, both, args.shots)
+            check_look(browser, different, args.shots)
+            check_different_data(browser, different)
+            check_many_classes(browser, many)
             for width in (390, 1280):
                 one = Page(browser, page, width, "light")
                 check_curves(one, metrics(long))
+                check_axes(one)
+                check_scrolling(one)
+                check_cells(one)
                 check_hover(one, metrics(long))
                 check_names(one)
                 one.close()

@@ -3,14 +3,16 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <ctime>
-#include <map>
+#include <functional>
 
 #include "vitrum/core/base64.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/sha.h"
+#include "vitrum/report/compare.h"
 #include "vitrum/report/page.h"
 #include "vitrum/train/picture.h"
 
@@ -28,6 +30,13 @@ void put_number(JsonWriter& json, double x) {
   std::isfinite(x) ? json.raw(fmt::format("{:.7g}", x)) : json.null();
 }
 
+template <class Numbers>
+void put_numbers(JsonWriter& json, const Numbers& numbers) {
+  json.begin_array();
+  for (const int64_t n : numbers) json.value(n);
+  json.end_array();
+}
+
 void put_metrics(JsonWriter& json, const std::vector<EpochMetrics>& rows) {
   json.key("metrics").begin_object().key("epoch").begin_array();
   for (const EpochMetrics& row : rows) json.value(row.epoch);
@@ -40,14 +49,56 @@ void put_metrics(JsonWriter& json, const std::vector<EpochMetrics>& rows) {
   json.end_object();
 }
 
-// [true, predicted, images], only what occurred: a thousand classes have a million cells.
-void put_confusion(JsonWriter& json, const std::vector<SampleResult>& samples) {
-  std::map<std::pair<int, int>, int64_t> counts;
-  for (const SampleResult& s : samples) ++counts[{s.label, s.guess}];
-  json.key("confusion").begin_array();
-  for (const auto& [cell, n] : counts)
-    json.begin_array().value(cell.first).value(cell.second).value(n).end_array();
+// Images and how many of them were right, by class; nothing where nothing was evaluated.
+void put_totals(JsonWriter& json, const ReportRun& run, const std::vector<ConfusionCell>& cells) {
+  struct Total {
+    int64_t images = 0, right = 0;
+  };
+  std::vector<Total> totals(cells.empty() ? 0 : run.classes.size());
+  int64_t images = 0;
+  for (const ConfusionCell& c : cells) {
+    Total& total = totals[static_cast<size_t>(c.label)];
+    total.images += c.images, images += c.images;
+    if (c.label == c.guess) total.right += c.images;
+  }
+  json.field("test_images", images).field("train_images", run.train_images);
+  json.key("totals").begin_array();
+  for (const Total& t : totals) json.begin_array().value(t.images).value(t.right).end_array();
   json.end_array();
+}
+
+// [true, predicted, images]: all that occurred, or of more classes than a page has room for the
+// pairs that were mistaken most often.
+void put_confusion(JsonWriter& json, const ReportRun& run) {
+  constexpr size_t kMostClasses = 200, kMostPairs = 100;
+  std::vector<ConfusionCell> cells = confusion_of(run);
+  put_totals(json, run, cells);
+  const auto right = [](const ConfusionCell& c) { return c.label == c.guess; };
+  const bool all = run.classes.size() <= kMostClasses;
+  json.field("every_pair", all).field("pairs", std::ranges::count_if(cells, std::not_fn(right)));
+  if (!all) {
+    std::erase_if(cells, right);
+    std::ranges::stable_sort(cells, std::greater(), &ConfusionCell::images);
+    cells.resize(std::min(cells.size(), kMostPairs));
+  }
+  json.key("confusion").begin_array();
+  for (const ConfusionCell& c : cells)
+    json.begin_array().value(c.label).value(c.guess).value(c.images).end_array();
+  json.end_array();
+}
+
+// Runs by the images they were tested on, and where each run has the classes that several have.
+void put_comparison(JsonWriter& json, std::span<const ReportRun> runs) {
+  const Comparison found = compare_runs(runs);
+  json.key("compare").begin_object().key("groups").begin_array();
+  for (const std::vector<int64_t>& group : found.groups) put_numbers(json, group);
+  json.end_array().key("classes").begin_array();
+  for (const std::vector<int64_t>& at : found.classes) {
+    json.begin_array();
+    for (const int64_t i : at) i < 0 ? json.null() : json.value(i);
+    json.end_array();
+  }
+  json.end_array().end_object();
 }
 
 void put_picture(JsonWriter& json, const char* key, const std::string& url) {
@@ -67,13 +118,6 @@ void put_tiles(JsonWriter& json, const char* key, const std::vector<ReportTile>&
     put_picture(json, "image", t.image), put_picture(json, "overlay", t.overlay);
     json.end_object();
   }
-  json.end_array();
-}
-
-template <class Numbers>
-void put_numbers(JsonWriter& json, const Numbers& numbers) {
-  json.begin_array();
-  for (const int64_t n : numbers) json.value(n);
   json.end_array();
 }
 
@@ -108,9 +152,9 @@ void put_run(JsonWriter& json, const ReportRun& run) {
     json.begin_array().value(key).value(value).end_array();
   json.end_array().field("environment", run.environment);
   put_texts(json, "classes", run.classes), put_texts(json, "notes", run.notes);
-  put_confusion(json, run.samples);
+  put_confusion(json, run);
   put_tiles(json, "mistakes", run.mistakes), put_tiles(json, "uncertain", run.uncertain);
-  put_tiles(json, "augmented", run.augmented);
+  put_tiles(json, "confused", run.confused), put_tiles(json, "augmented", run.augmented);
   put_model(json, run.model);
   json.end_object();
 }
@@ -141,7 +185,9 @@ std::string report_html(std::span<const ReportRun> runs, const std::vector<std::
   put_texts(json, "plots", plots);
   json.key("runs").begin_array();
   for (const ReportRun& run : runs) put_run(json, run);
-  json.end_array().end_object();
+  json.end_array();
+  if (runs.size() > 1) put_comparison(json, runs);
+  json.end_object();
   const std::string title =
       runs.size() == 1 ? runs[0].name : fmt::format("{} runs compared", runs.size());
   return fmt::format(

@@ -28,6 +28,7 @@ void LiveReport::write(RunState state) {
     augmented_ = run.augmented;
   }
   run.augmented = augmented_;
+  run.train_images = trainer_.data().train().size();
   write_file_atomic(report_path(trainer_.directory()), report_html({&run, 1}, {}));
 }
 

@@ -13,11 +13,11 @@ namespace {
 
 constexpr size_t kMostClasses = 1000;  // of a picture of them all
 
-std::vector<std::vector<int64_t>> confusion_of(const ReportRun& run) {
+std::vector<std::vector<int64_t>> all_counts(const ReportRun& run) {
   const size_t n = run.classes.size();
   std::vector<std::vector<int64_t>> counts(n, std::vector<int64_t>(n));
-  for (const SampleResult& s : run.samples)
-    ++counts[static_cast<size_t>(s.label)][static_cast<size_t>(s.guess)];
+  for (const ConfusionCell& c : confusion_of(run))
+    counts[static_cast<size_t>(c.label)][static_cast<size_t>(c.guess)] = c.images;
   return counts;
 }
 
@@ -39,7 +39,7 @@ std::vector<std::string> write_plots(std::span<const ReportRun> runs, const std:
   for (size_t i = 0; i < runs.size(); ++i)
     if (!runs[i].samples.empty() && runs[i].classes.size() <= kMostClasses)
       plots.emplace_back(runs.size() > 1 ? fmt::format("confusion-{}", i + 1) : "confusion",
-                         draw_confusion(confusion_of(runs[i]), runs[i].classes));
+                         draw_confusion(all_counts(runs[i]), runs[i].classes));
 
   // Each twice: as SVG and, what takes time, as PNG.
   std::vector<std::string> files(2 * plots.size()), names;

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <string_view>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/infer/model_program.h"
+#include "vitrum/report/compare.h"
 #include "vitrum/train/predictions.h"
 #include "vitrum/train/run_dir.h"
 
@@ -97,7 +99,16 @@ ReportRun read_run(const std::string& path) {
       run.model = describe(*spec), run.classes = spec->labels;
   });
   complete_classes(run);
+  run.evaluated = evaluated_images(run, recipe, nullptr);
   return run;
+}
+
+std::vector<ConfusionCell> confusion_of(const ReportRun& run) {
+  std::map<std::pair<int, int>, int64_t> counts;
+  for (const SampleResult& s : run.samples) ++counts[{s.label, s.guess}];
+  std::vector<ConfusionCell> cells;
+  for (const auto& [pair, images] : counts) cells.push_back({pair.first, pair.second, images});
+  return cells;
 }
 
 void add_pictures(ReportRun& run, const Overlay& overlay, int threads) {
@@ -105,6 +116,8 @@ void add_pictures(ReportRun& run, const Overlay& overlay, int threads) {
     const Recipe recipe = recipe_of_run(run.path);
     const TrainData data(recipe);
     add_test_images(run, data.test(), overlay, threads);
+    run.evaluated = evaluated_images(run, recipe, &data.test());
+    run.train_images = data.train().size();
     if (const auto spec = saved_model(run.path))
       add_training_samples(run, recipe, *spec, data.train(), threads);
   });

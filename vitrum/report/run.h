@@ -30,6 +30,13 @@ struct ReportModel {
   std::vector<LayerSummary> layers;
 };
 
+// Images of one class that were taken for one.
+struct ConfusionCell {
+  int label = 0, guess = 0;
+  int64_t images = 0;
+  bool operator==(const ConfusionCell&) const = default;
+};
+
 struct ReportRun {
   std::string path, name;
   RunState state = RunState::kEmpty;
@@ -39,9 +46,12 @@ struct ReportRun {
   std::string environment;                                  // JSON
   std::vector<SampleResult> samples;                        // of the last evaluation
   std::vector<std::string> classes;
+  int64_t train_images = 0;  // 0: not known
+  std::string evaluated;     // a digest of the test images: runs are compared where it is the same
   std::optional<ReportModel> model;
   std::vector<ReportTile> mistakes, uncertain, augmented;
-  std::vector<std::string> notes;  // what is missing, and why
+  std::vector<ReportTile> confused;  // more of the pairs of classes that are mistaken most often
+  std::vector<std::string> notes;    // what is missing, and why
 };
 
 // Draws over an image what the model looked at for its guess.
@@ -50,6 +60,9 @@ using Overlay = std::function<Image(const Image& image, const SampleResult& resu
 // What the directory holds, complete or not. Fails where it is not a run, or where a file is
 // damaged rather than missing.
 ReportRun read_run(const std::string& path);
+
+// What occurred in the last evaluation, in the order of true and predicted classes.
+std::vector<ConfusionCell> confusion_of(const ReportRun& run);
 
 // Opens the data of a run and adds its pictures; what cannot be had becomes a note.
 void add_pictures(ReportRun& run, const Overlay& overlay = {}, int threads = 1);

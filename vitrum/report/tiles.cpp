@@ -1,6 +1,9 @@
 // The pictures of a report: which images, and how small.
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "vitrum/core/base64.h"
 #include "vitrum/core/error.h"
@@ -14,7 +17,8 @@
 namespace vitrum {
 namespace {
 
-constexpr size_t kTiles = 24;    // of each kind
+constexpr size_t kTiles = 24;                                         // of each kind
+constexpr size_t kPairTiles = 72, kTilesOfPair = 3, kRichPairs = 12;  // later pairs have one
 constexpr int kPixelSize = 64;   // up to here an image is kept as it is
 constexpr int kPhotoSize = 144;  // the longest edge of the others
 constexpr int64_t kAugmentedSamples = 24;
@@ -32,12 +36,12 @@ std::string data_url(const Image& image) {
 
 bool is_small(const Image& image) { return std::max(image.height, image.width) <= kPixelSize; }
 
-// The first kTiles of those that `wanted` by `before`, and among equals by index.
+// The first of those that `wanted` by `before`, and among equals by index.
 template <class Wanted, class Before>
 std::vector<SampleResult> first_few(std::vector<SampleResult> all, const Wanted& wanted,
-                                    const Before& before) {
+                                    const Before& before, size_t most = kTiles) {
   std::erase_if(all, [&](const SampleResult& s) { return !wanted(s); });
-  const auto end = all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), kTiles));
+  const auto end = all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), most));
   std::partial_sort(all.begin(), end, all.end(), [&](const SampleResult& a, const SampleResult& b) {
     return before(a, b) || (!before(b, a) && a.index < b.index);
   });
@@ -45,10 +49,11 @@ std::vector<SampleResult> first_few(std::vector<SampleResult> all, const Wanted&
   return all;
 }
 
+bool is_mistake(const SampleResult& s) { return s.guess != s.label; }
+bool surer(const SampleResult& a, const SampleResult& b) { return a.probability > b.probability; }
+
 std::vector<SampleResult> worst_mistakes(const std::vector<SampleResult>& all) {
-  return first_few(
-      all, [](const SampleResult& s) { return s.guess != s.label; },
-      [](const SampleResult& a, const SampleResult& b) { return a.probability > b.probability; });
+  return first_few(all, is_mistake, surer);
 }
 
 std::vector<SampleResult> most_uncertain(const std::vector<SampleResult>& all) {
@@ -56,6 +61,27 @@ std::vector<SampleResult> most_uncertain(const std::vector<SampleResult>& all) {
   return first_few(
       all, [](const SampleResult& s) { return s.guess != s.second; },
       [&](const SampleResult& a, const SampleResult& b) { return margin(a) < margin(b); });
+}
+
+// Of the pairs of classes that are mistaken most often the surest mistakes, a few each, none that
+// is shown already.
+std::vector<SampleResult> most_confused(const ReportRun& run, std::set<int64_t> shown) {
+  std::map<std::pair<int, int>, std::vector<SampleResult>> pairs;
+  for (const SampleResult& s : first_few(run.samples, is_mistake, surer, run.samples.size()))
+    pairs[{s.label, s.guess}].push_back(s);
+  std::vector<ConfusionCell> order = confusion_of(run);
+  std::erase_if(order, [](const ConfusionCell& c) { return c.label == c.guess; });
+  std::ranges::stable_sort(order, std::greater(), &ConfusionCell::images);
+  std::vector<SampleResult> chosen;
+  for (size_t rank = 0; rank < order.size(); ++rank) {
+    size_t left = rank < kRichPairs ? kTilesOfPair : 1;
+    for (const SampleResult& s : pairs[{order[rank].label, order[rank].guess}]) {
+      if (left == 0 || chosen.size() == kPairTiles) break;
+      if (shown.insert(s.index).second) chosen.push_back(s);
+      --left;
+    }
+  }
+  return chosen;
 }
 
 // A tile whose pictures are not encoded yet.
@@ -117,6 +143,10 @@ void add_test_images(ReportRun& run, const Dataset& test, const Overlay& overlay
   std::copy(test.classes().begin(), test.classes().end(), run.classes.begin());
   run.mistakes = tiles(run, worst_mistakes(run.samples), test, overlay, threads);
   run.uncertain = tiles(run, most_uncertain(run.samples), test, overlay, threads);
+  std::set<int64_t> shown;
+  for (const auto* list : {&run.mistakes, &run.uncertain})
+    for (const ReportTile& tile : *list) shown.insert(tile.result.index);
+  run.confused = tiles(run, most_confused(run, std::move(shown)), test, {}, threads);
 }
 
 void add_training_samples(ReportRun& run, const Recipe& recipe, const ModelSpec& model,

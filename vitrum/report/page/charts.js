@@ -21,7 +21,7 @@ const colour = (i) => `var(--c${i % 8})`;
 const number = {
   percent: (x) => (x == null ? "–" : (100 * x).toFixed(2) + " %"),
   loss: (x) => (x == null ? "–" : x.toFixed(4)),
-  rate: (x) => (x == null ? "–" : x === 0 ? "0" : x.toPrecision(3).replace(/\.?0+(e|$)/, "$1")),
+  rate: (x) => (x == null ? "–" : x === 0 ? "0" : Math.abs(x) < 1e-3 ? x.toExponential(2).replace(/\.?0+e/, "e") : x.toPrecision(3).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")),
   count: (x) => (x == null ? "–" : Math.round(x).toLocaleString("en")),
   short: (x) => {
     const units = ["", " k", " M", " G", " T"];
@@ -44,11 +44,20 @@ const ticks = (low, high, count) => {
   for (let i = Math.floor(low / step + 1e-9); i <= Math.ceil(high / step - 1e-9); ++i) all.push(i * step);
   return all;
 };
-const tickLabel = (x, step) => {
-  if (Math.abs(x) < step / 2) return "0";
-  if (Math.abs(x) >= 1e4 && Math.abs(x) < 1e6 && step >= 1) return number.short(x);
-  const digits = Math.ceil(-Math.log10(step) - 1e-9);
-  return digits <= 3 && Math.abs(x) < 1e6 ? x.toFixed(Math.max(0, digits)) : Number(x.toPrecision(6)).toExponential().replace("e+", "e");
+// All numbers of an axis alike: the same digits behind the point, and where these would be many a power of ten for all of them.
+const superscript = (n) => String(n).replace(/./g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
+const axisLabels = (at, step) => {
+  const largest = Math.max(...at.map(Math.abs)), plain = Math.ceil(-Math.log10(step) - 1e-9);
+  const power = plain > 4 || largest >= 1e6 ? Math.floor(Math.log10(largest) + 1e-9) : 0, digits = Math.max(0, plain + power);
+  return { texts: at.map((x) => (Math.abs(x) < step / 2 ? 0 : x / 10 ** power).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })), unit: power ? `×10${superscript(power)}` : "" };
+};
+// Of a log scale: powers of ten where it spans many, else as many digits as the smallest needs.
+const logLabels = (at) => {
+  const logs = at.map(Math.log10), low = Math.floor(Math.min(...logs) + 1e-9), high = Math.max(...logs);
+  const tens = logs.every((l) => Math.abs(l - Math.round(l)) < 1e-9);
+  if (tens && (low < -3 || high > 4)) return { texts: logs.map((l) => `10${superscript(Math.round(l))}`), unit: "" };
+  const power = low < -3 || high >= 6 ? low : 0, digits = Math.max(0, power - low) + (tens || at.length > 2 ? 0 : 2);
+  return { texts: at.map((x) => (x / 10 ** power).toFixed(digits)), unit: power ? `×10${superscript(power)}` : "" };
 };
 
 // Every chart follows the epoch under the pointer of any of them.
@@ -57,10 +66,11 @@ const point = (epoch, from) => charts.forEach((c) => c.point(epoch, c === from))
 
 class Chart {
   // series: {name, ink, dash, x: [epochs], y: [values or null]}; `factor` turns values into what the axis is labelled with.
-  constructor({ title, format, factor = 1, floor = 0, ceiling = Infinity, series, logs = false }) {
+  constructor({ title, mark, format, factor = 1, floor = 0, ceiling = Infinity, series, logs = false }) {
     Object.assign(this, { format, factor, floor, ceiling, log: false, at: null });
     this.series = series.filter((l) => l.y.some((y) => y != null)).map((l) => ({ ...l, shown: true }));
-    this.svg = s("svg", { role: "img", tabindex: 0, "aria-label": `${title}, by epoch` });
+    const ends = this.series.map((l) => `${l.name} ${format(l.y.reduce((kept, y) => y ?? kept, null))}`);
+    this.svg = s("svg", { role: "img", tabindex: 0, "aria-label": `${title} by epoch; at the end ${ends.join(", ")}. Arrow keys read the epochs.` });
     this.tip = h("div", { class: "tip", hidden: true, "aria-live": "polite" });
     this.plot = h("div", { class: "chart" }, this.svg, this.tip);
     this.values = this.series.map(() => h("b", {}));
@@ -72,7 +82,7 @@ class Chart {
       e.currentTarget.setAttribute("aria-pressed", this.log);
       this.draw();
     } }, "log");
-    this.element = h("section", { class: "card", "data-chart": title }, h("div", { class: "bar" }, h("h3", {}, factor === 100 ? `${title}, %` : title), scale || null), legend, this.plot);
+    this.element = h("section", { class: "card", "data-chart": title }, h("div", { class: "bar" }, h("h3", {}, factor === 100 ? `${title}, %` : title, mark ? h("span", { class: "mark-different" }, mark) : null), scale || null), legend, this.plot);
     this.plot.addEventListener("pointermove", (e) => point(this.nearest(e), this));
     this.plot.addEventListener("pointerdown", (e) => point(this.nearest(e), this));
     this.plot.addEventListener("pointerleave", () => point(null, this));
@@ -123,21 +133,24 @@ class Chart {
   }
 
   draw() {
-    const width = this.plot.clientWidth, height = 230, left = 46, right = 10, top = 8, bottom = 26;
+    const width = this.plot.clientWidth, height = 230, left = 54, right = 14, top = 14, bottom = 26;
     if (!width) return;
     this.epochs = [...new Set(this.series.flatMap((l) => l.x))].sort((a, b) => a - b);
-    const first = this.epochs[0] ?? 0, last = Math.max(this.epochs[this.epochs.length - 1] ?? 1, first + 1), y = this.vertical();
+    const [low, high] = Chart.epochs, first = Number.isFinite(low) ? low : 0, last = Math.max(Number.isFinite(high) ? high : 1, first + 1), y = this.vertical();
     this.px = (e) => left + ((e - first) / (last - first)) * (width - left - right);
     this.py = (v) => height - bottom - (((this.log ? Math.log(v) : v) - y.from) / (y.to - y.from)) * (height - top - bottom);
     const parts = [];
-    for (const t of y.at) {
+    const at = y.at.map((t) => t * this.factor), labels = y.step ? axisLabels(at, y.step * this.factor) : logLabels(at);
+    y.at.forEach((t, i) => {
       parts.push(s("path", { class: "gridline", d: `M${left} ${this.py(t)}H${width - right}` }));
-      parts.push(s("text", { x: left - 8, y: this.py(t) + 4, "text-anchor": "end" }, y.step ? tickLabel(t * this.factor, y.step * this.factor) : number.rate(t)));
-    }
+      parts.push(s("text", { x: left - 8, y: this.py(t) + 4, "text-anchor": "end" }, labels.texts[i]));
+    });
+    if (labels.unit) parts.push(s("text", { x: left + 4, y: 9 }, labels.unit));
+    parts.push(s("text", { x: left - 8, y: height - 8, "text-anchor": "end" }, "epoch"));
     parts.push(s("path", { class: "axis", d: `M${left} ${height - bottom}H${width - right}` }));
     let free = -Infinity;
     const whole = ticks(first, last, Math.max(2, Math.floor(width / 90))).filter((t) => Number.isInteger(t) && t > first && t < last);
-    for (const e of [first, ...whole, last]) {
+    for (const e of high > low ? [first, ...whole, last] : [first]) {
       const x = this.px(e);
       if (x - free < 34 || (e !== last && this.px(last) - x < 34)) continue;
       parts.push(s("text", { x, y: height - 8, "text-anchor": e === last ? "end" : e === first ? "start" : "middle" }, String(e)));
@@ -181,7 +194,7 @@ class Chart {
     this.tip.hidden = epoch == null || !mine;
     if (epoch == null) return;
     const x = this.px(epoch), rows = this.series.filter((l) => l.shown && this.usable(this.value(l, epoch)));
-    if (this.epochs.includes(epoch)) this.cursor.append(s("path", { class: "cross", d: `M${x} 8V204` }));
+    if (this.epochs.includes(epoch)) this.cursor.append(s("path", { class: "cross", d: `M${x} 14V204` }));
     for (const l of rows) this.cursor.append(s("circle", { cx: x, cy: this.py(this.value(l, epoch)), r: 4, style: `fill:${l.ink};stroke:var(--card);stroke-width:2` }));
     if (!mine) return;
     this.tip.replaceChildren(h("div", { class: "muted" }, `epoch ${epoch}`), ...rows.map((l) =>
