@@ -32,6 +32,15 @@ std::string many_metadata() {
   return safetensors_of(text + "}", 0);
 }
 
+std::string large_metadata() {
+  std::string text = R"({"__metadata__":{)";
+  const std::string value(8000, 'v');
+  for (int i = 0; i < 12'300; ++i)
+    text.append(fmt::format(R"("{}":")", i)).append(value).append("\",");
+  text.back() = '}';
+  return safetensors_of(text + "}", 0);
+}
+
 }  // namespace
 
 HostileFile hostile(std::string name, std::string part, std::string bytes) {
@@ -73,8 +82,18 @@ HostileFiles hostile_safetensors() {
       header("half a surrogate", "not valid JSON", R"({"\ud800":1})", 0),
       header("unclosed", "not valid JSON", R"({"a":)", 0),
       header("two documents", "not valid JSON", one("[1]", "[0,4]") + "{}"),
-      header("deep arrays", "\"a\" is an array", "{\"a\":" + std::string(100'000, '[')),
-      header("deep objects", "unknown key", "{\"a\":{\"b\":" + std::string(50'000, '{')),
+      header("deep arrays", "nests deeper", "{\"a\":" + std::string(100'000, '[')),
+      header("deep objects", "nests deeper", "{\"a\":{\"b\":" + std::string(50'000, '{')),
+      header("an object where a tensor has a number", "has an object in \"shape\"",
+             one("{}", "[0,4]")),
+      header("bytes behind a NUL", "has a NUL",
+             one("[1]", "[0,4]") + std::string("\0junk that nobody reads", 23)),
+      header("a long name", "has a name of 600 bytes", pair(std::string(600, 'b'), "[4,8]"), 8),
+      {"one text of 20 MB", "a text, number or gap of more than",
+       [] { return safetensors_of("{\"" + std::string(20'000'000, 'a') + "\":1}", 0); }},
+      {"20 MB of blanks", "a text, number or gap of more than",
+       [] { return safetensors_of("{" + std::string(20'000'000, ' ') + "}", 0); }},
+      {"99 MB of metadata", "\"__metadata__\" has more than", large_metadata},
       header("duplicate tensor", "\"a\" twice", pair("a", "[4,8]"), 8),
       header("duplicate key", "twice",
              R"({"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})"),
@@ -141,9 +160,11 @@ HostileFiles hostile_indexes() {
       hostile("map of numbers", "is no string", map("\"a\":1")),
       hostile("map is a list", "is no object", "{\"weight_map\":[]}"),
       hostile("tensor twice", "twice", map(R"("a":"one.safetensors","a":"one.safetensors")")),
+      hostile("bytes behind a NUL", "has a NUL",
+              map("\"a\":\"one.safetensors\"") + std::string("\0junk", 5)),
       hostile("unclosed", "not valid JSON", "{\"weight_map\":{\"a\":"),
       hostile("not UTF-8", "not valid JSON", "{\"weight_map\":{\"\xc3\x28\":\"x\"}}"),
-      hostile("deep", "not valid JSON", "{\"x\":" + std::string(1'000'000, '[')),
+      hostile("deep", "nests deeper", "{\"x\":" + std::string(1'000'000, '[')),
       {"40 MB", "larger than", [] { return "{" + std::string(40 << 20, ' ') + "}"; }},
   };
 }

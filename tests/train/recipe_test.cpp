@@ -207,6 +207,20 @@ TEST(Recipe, MistakesNameFileLineKeyAndNearest) {
   EXPECT_THAT(set_error("epochs=2000000000"), HasSubstr("from 1 to 1000000000"));
 }
 
+// Each would end the process: tables are built, and destroyed, by recursion.
+TEST(Recipe, DeepNestsAreRefused) {
+  std::string dotted = "a", open, close;
+  for (int i = 0; i < 40'000; ++i) dotted += ".a", open += '[', close += ']';
+  for (const std::string& toml : {dotted + " = 1", "[" + dotted + "]\nb = 1", "[[" + dotted + "]]",
+                                  "lr = " + open + close, "lr_scale = {" + dotted + " = 1}"})
+    EXPECT_THAT(file_error(toml), HasSubstr("nests deeper than 32 levels")) << toml.substr(0, 20);
+  EXPECT_THAT(set_error("lr=" + open + close), HasSubstr("nests deeper than 32 levels"));
+  EXPECT_THAT(set_error("lr_scale={" + dotted + " = 1}"), HasSubstr("nests deeper"));
+  EXPECT_LT(set_error(std::string(500'000, 'k') + "=1").size(), 300u);
+  EXPECT_LT(set_error("optimizer=" + std::string(500'000, 'k')).size(), 500u);
+  EXPECT_LT(file_error(std::string(500'000, 'k') + " = 1").size(), 500u);
+}
+
 TEST(Recipe, MessagesAreOneLine) {
   for (const char* toml :
        {"model = \"a\nb\"", "lr = [1,\n2]", "x = {a = 1}", "lr = \"\"\"a\nb\"\"\""})

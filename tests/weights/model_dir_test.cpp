@@ -128,7 +128,12 @@ TEST(ModelConfig, BadFilesAreRefused) {
   expect_refused(R"({"architecture": 3})", "must be a text, not 3");
   expect_refused(R"({"architecture": "vit_tinny_patch16_224"})",
                  "did you mean 'vit_tiny_patch16_224'");
-  expect_refused(std::string(100'000, '['), "nested deeper");
+  expect_refused(std::string(100'000, '['), "nests deeper");
+  expect_refused(std::string("{}\0junk", 7), "has a NUL");
+  // Half a megabyte of a name is neither compared with others nor shown.
+  expect_refused("{\"architecture\": \"" + std::string(500'000, 'A') + "\"}",
+                 "architecture must be a text of at most 256 bytes, not \"AAAA");
+  expect_refused("{\"architecture\": \"" + std::string(250, 'A') + "\"}", "unknown architecture");
   expect_refused("{\"architecture\": \"\xff\"}", "parse error");
   expect_refused(args(R"("depth": -1)"), "depth must be a whole number from 0 to 1024, not -1");
   expect_refused(args(R"("depth": 1.5)"), "not 1.5");

@@ -54,6 +54,24 @@ TEST_F(Sharded, ListsAllThatDiffers) {
                R"(differ: "c" is not in one.safetensors; "b" of one.safetensors is not in)");
 }
 
+TEST_F(Sharded, ATensorHasOnePlace) {
+  shard("two.safetensors", {{"b", 7.f}, {"c", 3.f}});
+  const std::string map =
+      R"("a": "one.safetensors", "b": "one.safetensors", "c": "two.safetensors")";
+  EXPECT_ERROR(open_tensors(index("{\"weight_map\": {" + map + "}}")), ErrorKind::kInput,
+               R"("b" is in one.safetensors and in two.safetensors)");
+  EXPECT_ERROR(open_tensors(index("{\"weight_map\": {" + map + R"(, "b": "two.safetensors"}})")),
+               ErrorKind::kInput, R"("b" twice: in "one.safetensors" and in "two.safetensors")");
+}
+
+// What the index does not name is no part of the model, as in transformers.
+TEST_F(Sharded, OtherFilesAreNotOpened) {
+  write_file_atomic(dir_ / "three.safetensors", "no tensors at all");
+  const auto source =
+      open_tensors(index(R"({"weight_map": {"a": "one.safetensors", "b": "one.safetensors"}})"));
+  EXPECT_EQ(source->tensors().size(), 2u);
+}
+
 TEST_F(Sharded, OpensOnlyFilesBesideTheIndex) {
   for (const char* name : {"/etc/passwd", "../one.safetensors", "..", "", "sub/one", "a\\\\b",
                            "one.safetensors\\u0000/../../x"}) {

@@ -9,6 +9,7 @@
 #include "vitrum/cli/verbs.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/progress.h"
+#include "vitrum/core/shown.h"
 #include "vitrum/core/utf8.h"
 #include "vitrum/runtime/backends.h"
 
@@ -41,7 +42,7 @@ std::string printable_lines(std::string_view text) {
 void print_text(std::string_view text) { print_out(printable_lines(text)); }
 
 void print_error(std::string_view text) {
-  const std::string line = printable(text);
+  const std::string line = one_line(text);  // names of files may have anything in them
   const bool colour = use_colour(stderr);
   const std::string out =
       fmt::format("{}vitrum:{} {}\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "", line);

@@ -30,10 +30,14 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates) {
+  // Nobody mistypes a word of this length; a file may hold one, and distances are a product.
+  constexpr size_t kLongest = 128;
+  if (word.size() > kLongest) return std::nullopt;
   const std::string* best = nullptr;
   // Three edits in a short word, or a third of a long one, still look like a typing error.
   size_t best_distance = std::max<size_t>(3, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
+    if (candidate.size() > kLongest) continue;
     const size_t distance = edit_distance(word, candidate);
     if (distance < best_distance && distance < std::max(word.size(), candidate.size())) {
       best = &candidate, best_distance = distance;

@@ -11,7 +11,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
-#include "vitrum/core/utf8.h"
+#include "vitrum/core/shown.h"
 
 namespace vitrum {
 namespace {
@@ -90,8 +90,7 @@ class TarReader {
       case '5':  // folders appear with their files
       case 'x':
       case 'g': return copy(size, [](std::string_view) {});  // attributes that do not matter here
-      default:
-        wrong(fmt::format("'{}' is neither a file nor a folder", fit_columns(header.name(), 80)));
+      default: wrong(fmt::format("'{}' is neither a file nor a folder", shown(header.name())));
     }
   }
 
@@ -99,7 +98,7 @@ class TarReader {
     const fs::path path(name);
     const bool outside = path.empty() || path.is_absolute() || name.find('\\') != name.npos ||
                          std::ranges::any_of(path, [](const fs::path& p) { return p == ".."; });
-    if (outside) wrong(fmt::format("'{}' leads out of the folder", fit_columns(name, 80)));
+    if (outside) wrong(fmt::format("'{}' leads out of the folder", shown(name)));
     return (fs::path(to_) / path.lexically_normal()).string();
   }
 

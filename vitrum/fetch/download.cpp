@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <optional>
 #include <thread>
 
+#include "vitrum/core/checked.h"
 #include "vitrum/core/files.h"
 
 namespace vitrum {
@@ -122,6 +124,7 @@ class Downloader {
 
   bool copied(const RemoteFile& file) {
     if (file.local.empty() || !file_is(file.local, file.size, file.kind, file.digest)) return false;
+    const MappedFile source(file.local);
     AtomicFile copy(file.path);
     copy.write(MappedFile(file.local).bytes());
     copy.commit();
@@ -176,7 +179,9 @@ class Downloader {
 void check_room(const std::vector<RemoteFile>& files) {
   int64_t missing = 0;
   for (const RemoteFile& file : files)
-    if (size_of_file(file.path) != file.size) missing += file.size - size_of_file(part_path(file));
+    if (size_of_file(file.path) != file.size)
+      missing =
+          capped_add(missing, std::max<int64_t>(file.size - size_of_file(part_path(file)), 0));
   const fs::path folder = fs::path(files.front().path).parent_path();
   std::error_code error;
   const fs::space_info space = fs::space(folder.empty() ? "." : folder, error);
@@ -223,7 +228,7 @@ bool download_all(HttpClient& client, const std::vector<RemoteFile>& files,
   if (files.empty()) return true;
   check_room(files);
   int64_t total = 0;
-  for (const RemoteFile& file : files) total += file.size;
+  for (const RemoteFile& file : files) total = capped_add(total, file.size);
   Progress progress("download", total, options.quiet, 0, ProgressUnit::kBytes);
   Downloader downloader(client, options, progress);
   for (const RemoteFile& file : files)

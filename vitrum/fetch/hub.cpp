@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "vitrum/core/checked.h"
 #include "vitrum/core/files.h"
-#include "vitrum/core/utf8.h"
+#include "vitrum/core/shown.h"
+#include "vitrum/core/text_limits.h"
 
 namespace vitrum {
 namespace {
@@ -28,8 +30,6 @@ bool is_word(std::string_view text, std::string_view also) {
     return std::isalnum(c) || also.find(static_cast<char>(c)) != also.npos;
   });
 }
-
-std::string shown(const std::string& text) { return fit_columns(text, 80); }
 
 // ---- the listing ----
 
@@ -63,6 +63,8 @@ Entry parse_entry(const HubModel& model, const Json& j) {
 }
 
 void parse_listing(const HubModel& model, const std::string& text, std::vector<Entry>& entries) {
+  if (const std::string problem = json_problem(text); !problem.empty())
+    bad_listing(model, "it " + problem);
   const Json list = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!list.is_array()) bad_listing(model, "it is not a JSON array");
   for (const Json& j : list) {
@@ -70,7 +72,8 @@ void parse_listing(const HubModel& model, const std::string& text, std::vector<E
         !j.value("type", Json()).is_string())
       bad_listing(model, "an entry has no path and type");
     if (!is_safe(j["path"]))
-      bad_listing(model, fmt::format("'{}' is not a name to write to", shown(j["path"])));
+      bad_listing(model, fmt::format("'{}' is not a name to write to",
+                                     shown(j["path"].get<std::string>())));
     if (j["type"] == "file") entries.push_back(parse_entry(model, j));
   }
 }
@@ -182,7 +185,8 @@ Downloaded download_model(HttpClient& client, const HubModel& given, const std::
   Downloaded result;
   std::vector<RemoteFile> files;
   for (const Entry& entry : choose(model, entries)) {
-    result.files.push_back(entry.name), result.bytes += entry.size;
+    result.files.push_back(entry.name);
+    result.bytes = capped_add(result.bytes, entry.size);
     files.push_back({.path = to + "/" + entry.name,
                      .urls = {url_of(model, entry)},
                      .size = entry.size,

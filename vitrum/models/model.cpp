@@ -2,6 +2,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/shown.h"
 
 namespace vitrum {
 namespace {
@@ -65,7 +66,7 @@ ModelConfig config_of_family(std::string_view family, const std::string& where) 
   ModelConfig found;
   std::vector<std::string> names;
   if (!find_family(family, found, names))
-    fail_input("{}: unknown family '{}'{}", where, family, did_you_mean(family, names));
+    fail_input("{}: unknown family '{}'{}", where, shown(family), did_you_mean(family, names));
   return found;
 }
 

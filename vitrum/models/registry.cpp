@@ -5,6 +5,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/shown.h"
 
 namespace vitrum {
 namespace {
@@ -336,8 +337,8 @@ const Preset& find_preset(std::string_view name) {
   }
   const std::string nearest = did_you_mean(name, names);
   if (name.find('/') != name.npos)
-    fail_input("'{}' is neither a model directory nor a model's name{}", name, nearest);
-  fail_usage("unknown model '{}'{}; `vitrum models` lists all", name, nearest);
+    fail_input("'{}' is neither a model directory nor a model's name{}", shown(name), nearest);
+  fail_usage("unknown model '{}'{}; `vitrum models` lists all", shown(name), nearest);
 }
 
 }  // namespace vitrum

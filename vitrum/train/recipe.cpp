@@ -14,6 +14,8 @@
 #include "vitrum/core/join.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/shown.h"
+#include "vitrum/core/text_limits.h"
 #include "vitrum/core/utf8.h"
 #include "vitrum/data/augment.h"
 
@@ -147,7 +149,7 @@ struct Source {
     fail_usage("{}: {} = {}: expected {}", place, key, spelled(), what);
   }
   std::string spelled() const {
-    if (const auto* text = node.as_string()) return json_string(text->get());
+    if (const auto* text = node.as_string()) return json_string(shown(text->get()));
     if (node.is_table()) return "{...}";
     if (node.is_array()) return "[...]";
     std::ostringstream text;
@@ -223,7 +225,7 @@ void read(std::vector<LrScale>& to, const Source& from) {
     const auto scale = parse_scale(entry);
     if (!scale || !(scale->factor >= from.range.min && scale->factor <= from.range.max))
       fail_usage("{}: {} = {}: expected PATTERN=X, X being {}", from.place, from.key,
-                 json_string(entry), from.numbers("a number"));
+                 json_string(shown(entry)), from.numbers("a number"));
     to.push_back(*scale);
   }
 }
@@ -279,7 +281,7 @@ std::string literal(const std::optional<T>& x) {
 [[noreturn]] void fail_unknown(const std::string& place, const std::string& key) {
   std::vector<std::string> keys;
   each_key(kDefault, [&](const char* name, const auto&, Range) { keys.emplace_back(name); });
-  fail_usage("{}: unknown key '{}'{}", place, key, did_you_mean(key, keys));
+  fail_usage("{}: unknown key '{}'{}", place, shown(key), did_you_mean(key, keys));
 }
 
 // How --set and options may spell a key's value without TOML's quotes and brackets.
@@ -396,10 +398,13 @@ Hyper Recipe::hyper() const {
 void load_recipe(Recipe& recipe, const std::string& path) {
   constexpr size_t kLimit = 1 << 20;
   toml::table table;
+  const std::string toml = read_file(path, kLimit);
+  if (const std::string problem = toml_problem(toml); !problem.empty())
+    fail_usage("{}: it {}", path, problem);
   try {
-    table = toml::parse(read_file(path, kLimit), path);
+    table = toml::parse(toml, path);
   } catch (const toml::parse_error& error) {
-    fail_usage("{}:{}: {}", path, error.source().begin.line, error.description());
+    fail_usage("{}:{}: {}", path, error.source().begin.line, shown(error.description()));
   }
   // By line, so that the first mistake is the one reported.
   std::vector<std::pair<std::string, const toml::node*>> entries;
@@ -426,6 +431,8 @@ void set_key(Recipe& recipe, const std::string& key, const std::string& value,
       table.insert("value", text);
     else if (form == Plain::kTexts)
       table.insert("value", comma_separated(text));
+    else if (const std::string problem = toml_problem(text); !problem.empty())
+      fail_usage("{}: the value of {} {}", where, shown(key), problem);
     else
       table = toml::parse(form == Plain::kNumbers ? "value = [" + text + "]" : "value = " + text);
     if (table.size() != 1) table.insert_or_assign("value", text);  // more lines than one
@@ -437,7 +444,7 @@ void set_key(Recipe& recipe, const std::string& key, const std::string& value,
 
 void set_assignment(Recipe& recipe, const std::string& assignment) {
   const size_t equals = assignment.find('=');
-  if (equals == std::string::npos) fail_usage("--set {}: expected key=value", assignment);
+  if (equals == std::string::npos) fail_usage("--set {}: expected key=value", shown(assignment));
   set_key(recipe, trimmed(assignment.substr(0, equals)), assignment.substr(equals + 1), "--set");
 }
 

@@ -9,13 +9,17 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/shown.h"
+#include "vitrum/core/text_limits.h"
+#include "vitrum/core/utf8.h"
 
 namespace vitrum {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 16;
+constexpr TextLimits kLimits{.depth = 16};
+constexpr size_t kMaxName = 256;  // of an architecture, a filter: nothing that is named is longer
 
 const Json& json(const std::shared_ptr<const void>& object) {
   return *static_cast<const Json*>(object.get());
@@ -27,8 +31,7 @@ const Json* find(const std::shared_ptr<const void>& object, const std::string& k
 }
 
 std::string shown(const Json& j) {
-  std::string text = j.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return text.size() <= 40 ? text : text.substr(0, 37) + "...";
+  return fit_columns(j.dump(-1, ' ', false, Json::error_handler_t::replace), 40);
 }
 
 [[noreturn]] void wrong(const JsonKeys& keys, const std::string& key, const Json& found,
@@ -51,17 +54,15 @@ const Json& list(const JsonKeys& keys, const std::string& key, const Json* j) {
 }
 
 std::shared_ptr<const void> parse(const std::string& text, const std::string& path) {
-  const auto limit_depth = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) fail_input("{}: nested deeper than {}", path, kMaxDepth);
-    return true;
-  };
+  if (const std::string problem = json_problem(text, kLimits); !problem.empty())
+    fail_input("{}: it {}", path, problem);
   try {
-    return std::make_shared<const Json>(Json::parse(text, limit_depth));
+    return std::make_shared<const Json>(Json::parse(text));
   } catch (const Json::exception& e) {
     const std::string what =
         e.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
     const size_t at = what.find("] ");
-    fail_input("{}: {}", path, at == std::string::npos ? what : what.substr(at + 2));
+    fail_input("{}: {}", path, fit_columns(at == what.npos ? what : what.substr(at + 2), 200));
   }
 }
 
@@ -105,6 +106,8 @@ bool JsonKeys::boolean(const std::string& key, bool fallback) const {
 std::string JsonKeys::text(const std::string& key, const std::string& fallback) const {
   const Json* j = find(object_, key);
   if (j && !j->is_string()) wrong(*this, key, *j, "a text");
+  if (j && j->get_ref<const std::string&>().size() > kMaxName)
+    wrong(*this, key, *j, fmt::format("a text of at most {} bytes", kMaxName));
   return j ? j->get<std::string>() : fallback;
 }
 
@@ -180,7 +183,7 @@ void JsonKeys::only(std::vector<std::string> known, std::span<const Fixed> fixed
   for (const Fixed& f : fixed) known.push_back(f.first);
   for (const auto& [key, value] : json(object_).items())
     if (std::find(known.begin(), known.end(), key) == known.end())
-      fail_input("{}: unknown key '{}'{}", where_, key, did_you_mean(key, known));
+      fail_input("{}: unknown key '{}'{}", where_, vitrum::shown(key), did_you_mean(key, known));
   require(fixed);
 }
 

@@ -26,7 +26,7 @@ class JsonKeys {
   int64_t integer(const std::string& key, int64_t fallback, IntRange range) const;
   double number(const std::string& key, double fallback, double low, double high) const;
   bool boolean(const std::string& key, bool fallback) const;
-  std::string text(const std::string& key, const std::string& fallback) const;
+  std::string text(const std::string& key, const std::string& fallback) const;  // a name: short
   size_t choice(const std::string& key, size_t fallback,
                 std::span<const std::string_view> names) const;  // position in `names`
 

@@ -5,6 +5,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/shown.h"
 #include "vitrum/models/registry.h"
 #include "vitrum/weights/family.h"
 
@@ -69,7 +70,7 @@ void read_timm(const JsonKeys& top, const JsonKeys& args, const JsonKeys& pretra
   if (std::none_of(all.begin(), all.end(), [&](const Preset& p) { return p.name == name; })) {
     std::vector<std::string> names;
     for (const Preset& p : all) names.push_back(p.name);
-    fail_input("{}: unknown architecture '{}'{}", top.where(), spec.architecture,
+    fail_input("{}: unknown architecture '{}'{}", top.where(), shown(spec.architecture),
                did_you_mean(name, names));
   }
   ModelConfig& c = spec.config = find_preset(name).config;

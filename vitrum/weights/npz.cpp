@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "vitrum/core/checked.h"
 #include "vitrum/core/error.h"
 
 namespace vitrum {
@@ -27,13 +28,13 @@ NpzFile::NpzFile(ZipFile zip) : zip_(std::move(zip)) {
   uint64_t inflated = 0;
   for (const ZipFile::Member& member : zip_.members()) {
     const NpyHeader header = read_header(member);
-    if (member.deflated) inflated += header.data_bytes;
+    if (member.deflated) inflated = capped_add<uint64_t>(inflated, header.data_bytes);
     std::string name(member.name.substr(0, member.name.size() - kSuffix.size()));
     tensors_.push_back(
         {std::move(name), header.dtype, header.shape, arrays_.size(), header.data_bytes});
     arrays_.push_back({&member, header});
   }
-  if (inflated > kMaxGrowth * zip_.file_size() + (32 << 20))
+  if (inflated > capped_add<size_t>(capped_mul<size_t>(kMaxGrowth, zip_.file_size()), 32 << 20))
     fail_input("'{}' would grow from {} to {} bytes: that is no compressed checkpoint", path(),
                zip_.file_size(), inflated);
   index_names();

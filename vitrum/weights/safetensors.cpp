@@ -5,21 +5,22 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "vitrum/core/checked.h"
 #include "vitrum/core/error.h"
-#include "vitrum/core/json_text.h"
-#include "vitrum/core/utf8.h"
+#include "vitrum/core/text_limits.h"
 #include "vitrum/weights/safetensors_dtype.h"
 
 namespace vitrum {
 namespace {
 
-constexpr size_t kMaxMetadata = 65'536;  // entries
+constexpr size_t kMaxEntries = 65'536;  // of the metadata
+constexpr TextLimits kLimits{.token = SafetensorsFile::kMaxMetadata};
 
 // Bytes of a tensor; nothing where they, or numel() on the way to them, do not fit into 63 bits.
 std::optional<size_t> checked_bytes(const Shape& shape, DType dtype) {
   int64_t product = static_cast<int64_t>(size_of(dtype));
-  for (const int64_t dim : shape)
-    if (__builtin_mul_overflow(product, std::max<int64_t>(dim, 1), &product)) return std::nullopt;
+  for (const int64_t dim : shape) product = capped_mul(product, std::max<int64_t>(dim, 1));
+  if (product == INT64_MAX) return std::nullopt;
   return static_cast<size_t>(shape.numel()) * size_of(dtype);
 }
 
@@ -62,8 +63,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool string(string_t& text) override {
     if (place_ == Place::kMetadata) {
-      if (metadata_.size() == kMaxMetadata)
-        return stop("\"__metadata__\" has more than {} entries", kMaxMetadata);
+      metadata_bytes_ += key_.size() + text.size();
+      if (metadata_.size() == kMaxEntries || metadata_bytes_ > SafetensorsFile::kMaxMetadata)
+        return stop("\"__metadata__\" has more than {} entries or {} bytes", kMaxEntries,
+                    SafetensorsFile::kMaxMetadata);
       metadata_.emplace(key_, text);
       return true;
     }
@@ -122,6 +125,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       return !std::exchange(metadata_seen_, true) || stop("it has \"__metadata__\" twice");
     if (tensors_.size() == SafetensorsFile::kMaxTensors)
       return stop("it has more than {} tensors", SafetensorsFile::kMaxTensors);
+    if (name.size() > SafetensorsFile::kMaxName)
+      return stop("tensor {} has a name of {} bytes", shown_name(name), name.size());
     tensors_.emplace_back().name = name;
     offsets_.clear();
     fields_seen_ = {};
@@ -171,6 +176,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   Place place_ = Place::kStart;
   bool in_metadata_ = false, metadata_seen_ = false;
   std::string key_, problem_;
+  size_t metadata_bytes_ = 0;
   std::vector<uint64_t> offsets_;
   std::array<bool, 3> fields_seen_{};
 };
@@ -197,6 +203,8 @@ std::string_view header_text(const MappedFile& file) {
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   const std::string_view header = header_text(file_);
+  if (const std::string problem = json_problem(header, kLimits); !problem.empty())
+    fail_input("'{}' has a bad safetensors header: it {}", path, problem);
   HeaderReader reader(tensors_, metadata_);
   if (!nlohmann::json::sax_parse(header.begin(), header.end(), &reader))
     fail_input("'{}' has a bad safetensors header: {}", path, reader.problem());

@@ -17,6 +17,8 @@ class SafetensorsFile final : public TensorSource {
   static constexpr size_t kMaxHeader = 100'000'000;  // bytes, as the official library has it
   static constexpr size_t kMaxTensors = 65'536;
 
+  static constexpr size_t kMaxName = 512;                   // bytes
+  static constexpr size_t kMaxMetadata = size_t{16} << 20;  // bytes of keys and values
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const override { return file_.path(); }

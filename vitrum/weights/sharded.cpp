@@ -7,6 +7,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
+#include "vitrum/core/text_limits.h"
 #include "vitrum/weights/open_tensors.h"
 
 namespace vitrum {
@@ -86,6 +87,8 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
 
 std::vector<Entry> read_index(const std::string& path) {
   const std::string text = read_file(path, ShardedFile::kMaxIndex);
+  if (const std::string problem = json_problem(text); !problem.empty())
+    fail_input("'{}' is no index of a sharded checkpoint: it {}", path, problem);
   IndexReader reader;
   if (!nlohmann::json::sax_parse(text, &reader))
     fail_input("'{}' is no index of a sharded checkpoint: {}", path, reader.problem);
@@ -122,7 +125,11 @@ ShardedFile::ShardedFile(const std::string& index_path) : path_(index_path) {
   const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
   std::map<std::string, size_t> numbers;
   std::vector<std::string> wrong;
+  std::map<std::string, std::string> homes;
   for (Entry& entry : read_index(path_)) {
+    if (const auto [home, first] = homes.try_emplace(entry.tensor, entry.shard); !first)
+      fail_input("'{}' has the tensor {} twice: in {} and in {}", path_, shown_name(entry.tensor),
+                 shown_name(home->second), shown_name(entry.shard));
     const auto [shard, fresh] = numbers.try_emplace(entry.shard, shards_.size());
     if (fresh) {
       require_plain_name(entry.shard, path_);
@@ -142,8 +149,12 @@ ShardedFile::ShardedFile(const std::string& index_path) : path_(index_path) {
   for (const auto& [name, number] : numbers)
     for (const TensorInfo& tensor : shards_[number]->tensors()) {
       const TensorInfo* mapped = find(tensor.name);
-      if (!mapped || places_[mapped->offset].tensor != &tensor)
+      if (!mapped)
         wrong.push_back(fmt::format("{} of {} is not in the index", shown_name(tensor.name), name));
+      else if (places_[mapped->offset].tensor != &tensor)
+        wrong.push_back(fmt::format("{} is in {} and in {}, the index names {}",
+                                    shown_name(tensor.name), homes[tensor.name], name,
+                                    homes[tensor.name]));
     }
   if (!wrong.empty()) fail_differing(path_, std::move(wrong));
 }

@@ -15,8 +15,8 @@ class ShardedFile final : public TensorSource {
   static constexpr size_t kMaxShards = 1024;
   static constexpr size_t kMaxTensors = 65'536;
 
-  // Opens every shard once. The map and the shards must name the same tensors; all that differ are
-  // listed.
+  // Opens every shard once. The map and the shards must name the same tensors, each in one shard;
+  // all that differ are listed. A file that the map does not name is never opened.
   explicit ShardedFile(const std::string& index_path);
 
   const std::string& path() const override { return path_; }

@@ -6,11 +6,11 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
-#include "vitrum/core/utf8.h"
+#include "vitrum/core/shown.h"
 
 namespace vitrum {
 
-std::string shown_name(std::string_view name) { return json_string(fit_columns(name, 80)); }
+std::string shown_name(std::string_view name) { return json_string(shown(name)); }
 
 void TensorSource::index_names() {
   by_name_.resize(tensors_.size());
