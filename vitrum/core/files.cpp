@@ -125,6 +125,15 @@ bool is_temporary(const std::string& name) {
   return !own.empty() && own.back() >= '0' && own.back() <= '9';
 }
 
+// The kernel does not write from pages that a mapped file has lost. Reading them ourselves puts
+// zeros there; whoever mapped the file finds out by check_intact().
+void touch(std::string_view bytes) {
+  constexpr size_t kPage = 4096;
+  for (size_t at = 0; at < bytes.size(); at += kPage)
+    static_cast<void>(*static_cast<const volatile char*>(bytes.data() + at));
+  static_cast<void>(*static_cast<const volatile char*>(&bytes.back()));
+}
+
 void sync_directory(const std::string& directory) {
   const Descriptor file = open_for_reading(directory, O_DIRECTORY);
   // EINVAL: the file system has no such notion.
@@ -183,7 +192,9 @@ OutputFile::~OutputFile() {
 
 void OutputFile::write(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = retry([&] { return ::write(fd_, bytes.data(), bytes.size()); });
+    const auto write_some = [&] { return ::write(fd_, bytes.data(), bytes.size()); };
+    ssize_t n = retry(write_some);
+    if (n < 0 && errno == EFAULT) touch(bytes), n = retry(write_some);
     if (n < 0) fail_io("write", path_);
     bytes.remove_prefix(static_cast<size_t>(n));
   }
@@ -256,16 +267,35 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     fail_input("cannot read '{}': it is {}", path,
                S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
   size_ = static_cast<size_t>(status.st_size);
+  device_ = status.st_dev, inode_ = status.st_ino;
   if (size_ == 0) return;  // mmap refuses to map nothing
   void* data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) fail_io("map", path);
   data_ = static_cast<const std::byte*>(data);
+  try {
+    guard_.emplace(data_, size_);
+  } catch (...) {
+    munmap(data, size_);
+    throw;
+  }
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      device_(other.device_),
+      inode_(other.inode_),
+      guard_(std::move(other.guard_)) {}
+
+// A page that the file still reaches into gives zeros without a signal: the size tells.
+void MappedFile::check_intact() const {
+  struct stat now {};
+  const bool same = stat(path_.c_str(), &now) == 0 && now.st_dev == device_ && now.st_ino == inode_;
+  if (!guard_.was_lost() && !(same && static_cast<size_t>(now.st_size) < size_)) return;
+  fail_input("'{}' shrank while it was read, or its disk failed; write it anew and try again",
+             path_);
+}
 
 void MappedFile::release(std::span<const std::byte> part) const {
   constexpr size_t kBlock = 64 << 10;  // a fault maps the pages around it too, in blocks of this
@@ -276,6 +306,7 @@ void MappedFile::release(std::span<const std::byte> part) const {
 }
 
 MappedFile::~MappedFile() {
+  guard_.forget();
   if (data_) munmap(const_cast<std::byte*>(data_), size_);
 }
 

@@ -2,9 +2,12 @@
 // goes wrong throws Error naming the path: a full disk as exhausted, the rest as bad input.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "vitrum/core/mapping_guard.h"
 
 namespace vitrum {
 
@@ -69,7 +72,9 @@ void replace_file(const std::string& from, const std::string& path);
 // and nothing of a process that still runs.
 void remove_stale_temporaries(const std::string& directory);
 
-// Read-only view of a whole regular file.
+// Read-only view of a whole regular file. Where somebody cuts the file short meanwhile, what is
+// missing reads as zeros: whoever uses the bytes calls check_intact() behind that, before anything
+// comes of them.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);
@@ -80,6 +85,8 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   // Gives back the memory of the pages that `part` touches; a later read maps them anew.
   void release(std::span<const std::byte> part) const;
+  // Fails where the file has become shorter than it was when it was mapped.
+  void check_intact() const;
   size_t size() const { return size_; }
   const std::string& path() const { return path_; }
 
@@ -87,6 +94,8 @@ class MappedFile {
   std::string path_;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  uint64_t device_ = 0, inode_ = 0;
+  MappingGuard guard_;
 };
 
 }  // namespace vitrum

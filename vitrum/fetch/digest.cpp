@@ -19,7 +19,10 @@ bool file_is(const std::string& path, int64_t size, DigestKind kind, std::string
   if (!std::filesystem::is_regular_file(path, ignored)) return false;
   const MappedFile file(path);
   if (static_cast<int64_t>(file.size()) != size) return false;
-  return digest(kind, {reinterpret_cast<const char*>(file.bytes().data()), file.size()}) == hex;
+  const std::string found =
+      digest(kind, {reinterpret_cast<const char*>(file.bytes().data()), file.size()});
+  file.check_intact();
+  return found == hex;
 }
 
 }  // namespace vitrum

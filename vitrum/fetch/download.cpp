@@ -126,7 +126,8 @@ class Downloader {
     if (file.local.empty() || !file_is(file.local, file.size, file.kind, file.digest)) return false;
     const MappedFile source(file.local);
     AtomicFile copy(file.path);
-    copy.write(MappedFile(file.local).bytes());
+    copy.write(source.bytes());
+    source.check_intact();
     copy.commit();
     return true;
   }

@@ -133,6 +133,7 @@ TrainPosition load_checkpoint(const std::string& run, ParamStore& store) {
   }
   for (const NamedTensor& t : tensors)
     store.backend().upload(t.tensor, file.bytes(file.at(t.name)).data());
+  file.check_intact();
   store.refresh_compute();
   return position;
 }

@@ -60,7 +60,7 @@ Program Teacher::compile(DType compute) {
 }
 
 void Teacher::upload(const Batch& batch) {
-  if (!file_) return;
+  if (!file_) return weights_->check_intact();  // what the batch before was computed with
   file_->rows(batch.indices, rows_);
   backend_.upload(views_.logits, rows_.data());
 }
@@ -110,6 +110,7 @@ std::vector<float> Teacher::answers(const Dataset& data, const LoaderConfig& pla
     }
   }
   progress.clear();
+  weights_->check_intact();
   return all;
 }
 

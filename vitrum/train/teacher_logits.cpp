@@ -49,6 +49,7 @@ std::string teacher_digest(const std::string& teacher, const ModelSpec& spec) {
     text += sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     file.release(param, spec.config);
   }
+  file.check_intact();
   return sha256(text);
 }
 

@@ -33,6 +33,8 @@ class Checkpoint {
   DType dtype(const ParamSpec& param, const ModelConfig& config) const;
   std::span<const std::byte> read(const ParamSpec& param, const ModelConfig& config,
                                   std::vector<std::byte>& scratch) const;
+  // Behind every use of what read() gave: fails where the file was cut short meanwhile.
+  void check_intact() const { file_->check_intact(); }
   // It will not be read again soon: gives back the memory of the file's pages.
   void release(const ParamSpec& param, const ModelConfig& config) const;
 

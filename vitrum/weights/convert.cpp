@@ -51,11 +51,11 @@ const char* torch_dtype(DType dtype) {
 
 // Weights first, configs last, as save_model_dir does.
 void write_directory(const fs::path& dir, std::string_view dialect, const ModelSpec& spec,
-                     std::span<const NamedTensor> tensors) {
+                     std::span<const NamedTensor> tensors, const std::function<void()>& verify) {
   const std::string preprocessor = dialect == "hf" ? hf_preprocessor_text(spec) : "";
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());
-  write_safetensors((dir / "model.safetensors").string(), tensors, {{"format", "pt"}});
+  write_safetensors((dir / "model.safetensors").string(), tensors, {{"format", "pt"}}, verify);
   if (dialect == "hf") write_file_atomic((dir / "preprocessor_config.json").string(), preprocessor);
   write_file_atomic((dir / "config.json").string(),
                     dialect == "hf"
@@ -92,10 +92,12 @@ Converted convert_model(const std::string& source, const std::string& arch,
   std::vector<NamedTensor> tensors = stored.all();
   if (format != Format::kPth) add_counters(tensors);  // loading a .pth does without them
   switch (format) {
-    case Format::kDirectory: write_directory(target, dialect.name, spec, tensors); break;
-    case Format::kSafetensors: write_safetensors(target, tensors, {{"format", "pt"}}); break;
-    case Format::kPth: write_pth(target, tensors); break;
-    case Format::kNpz: write_npz(target, tensors); break;
+    case Format::kDirectory: write_directory(target, dialect.name, spec, tensors, verify); break;
+    case Format::kSafetensors:
+      write_safetensors(target, tensors, {{"format", "pt"}}, verify);
+      break;
+    case Format::kPth: write_pth(target, tensors, verify); break;
+    case Format::kNpz: write_npz(target, tensors, verify); break;
   }
   const bool says_so = format == Format::kDirectory && dialect.name == "hf";
   Converted result{static_cast<int64_t>(tensors.size()), 0,

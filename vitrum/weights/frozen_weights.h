@@ -16,7 +16,7 @@ namespace vitrum {
 // backend makes its own copy of it; anything else is converted once, when it is first wanted, into
 // memory of its own. The pages of the file that a copy came from are given back. The file may be
 // replaced by another one meanwhile (as every writer of ours does), but not be overwritten in
-// place.
+// place. Where it is cut short, check_intact() says so behind a run.
 class FrozenWeights {
  public:
   // `model` is what `spec` was resolved from, and `g` states the parameters. `stored` is how `spec`
@@ -30,6 +30,8 @@ class FrozenWeights {
   FrozenWeights& operator=(const FrozenWeights&) = delete;
 
   ParamStore& store() { return store_; }
+  void check_intact() const { file_.check_intact(); }
+
   size_t mapped() const { return mapped_; }        // bytes used in place, so far
   size_t converted() const { return converted_; }  // bytes of memory of our own, so far
 

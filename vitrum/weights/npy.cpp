@@ -24,6 +24,7 @@ NpyArray read_npy(const std::string& path) {
                header.shape.str(), header.data_bytes);
   NpyArray array{header.shape, std::vector<float>(header.data_bytes / sizeof(float))};
   std::memcpy(array.values.data(), all.data() + header.data_start, header.data_bytes);
+  file.check_intact();
   return array;
 }
 

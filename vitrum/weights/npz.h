@@ -18,6 +18,7 @@ class NpzFile final : public TensorSource {
   explicit NpzFile(ZipFile zip);
 
   const std::string& path() const override { return zip_.path(); }
+  void check_intact() const override { zip_.check_intact(); }
   std::span<const std::byte> bytes(const TensorInfo& tensor) const override;
 
  private:

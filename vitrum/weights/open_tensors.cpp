@@ -44,8 +44,8 @@ std::unique_ptr<TensorSource> open_zip(const std::string& path) {
              path);
 }
 
-std::unique_ptr<TensorSource> open(const std::string& path, bool index_allowed) {
-  const MappedFile file(path);
+std::unique_ptr<TensorSource> open_as(const MappedFile& file, bool index_allowed) {
+  const std::string& path = file.path();
   switch (format_of(text_of(file))) {
     case Format::kSafetensors: return std::make_unique<SafetensorsFile>(path);
     case Format::kIndex:
@@ -63,6 +63,16 @@ std::unique_ptr<TensorSource> open(const std::string& path, bool index_allowed) 
       "'{}' holds no weights that can be read; accepted are safetensors, the index.json of a "
       "sharded checkpoint, a PyTorch file (.pth, .pt, .bin) and a NumPy .npz",
       path);
+}
+
+std::unique_ptr<TensorSource> open(const std::string& path, bool index_allowed) {
+  const MappedFile file(path);
+  try {
+    return open_as(file, index_allowed);
+  } catch (const Error&) {
+    file.check_intact();  // the better reason
+    throw;
+  }
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ class PyTorchFile final : public TensorSource {
   explicit PyTorchFile(ZipFile zip);
 
   const std::string& path() const override { return zip_.path(); }
+  void check_intact() const override { zip_.check_intact(); }
   std::span<const std::byte> bytes(const TensorInfo& tensor) const override;
 
  private:

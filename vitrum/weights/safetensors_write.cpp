@@ -61,7 +61,8 @@ std::string header_of(const Order& order, const std::map<std::string, std::strin
 }  // namespace
 
 void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void()>& verify) {
   const Order order = layout_order(tensors);
   refuse_bad_names(path, order);
   const std::string header = header_of(order, metadata);
@@ -77,6 +78,7 @@ void write_safetensors(const std::string& path, std::span<const NamedTensor> ten
     assert(t->tensor || t->tensor.bytes() == 0);
     file.write({static_cast<const std::byte*>(t->tensor.data), t->tensor.bytes()});
   }
+  verify();
   file.commit();
 }
 

@@ -164,6 +164,10 @@ std::span<const std::byte> ShardedFile::bytes(const TensorInfo& tensor) const {
   return shards_[place.shard]->bytes(*place.tensor);
 }
 
+void ShardedFile::check_intact() const {
+  for (const auto& shard : shards_) shard->check_intact();
+}
+
 void ShardedFile::release(const TensorInfo& tensor) const {
   const Place& place = places_[tensor.offset];
   shards_[place.shard]->release(*place.tensor);

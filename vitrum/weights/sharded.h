@@ -20,6 +20,7 @@ class ShardedFile final : public TensorSource {
   explicit ShardedFile(const std::string& index_path);
 
   const std::string& path() const override { return path_; }
+  void check_intact() const override;
   std::span<const std::byte> bytes(const TensorInfo& tensor) const override;
   void release(const TensorInfo& tensor) const override;
 

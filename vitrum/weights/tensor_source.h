@@ -37,6 +37,9 @@ class TensorSource {
   // The tensor will not be read again soon: gives back the memory its pages take. Reading it again
   // is possible.
   virtual void release(const TensorInfo&) const {}
+  // Fails where the file was cut short while it was in use: bytes() then had zeros in place of what
+  // was lost. Behind every use of them, before anything comes of it.
+  virtual void check_intact() const = 0;
   // Into memory of the same dtype and shape; fails naming the tensor where they differ.
   void copy_to(const TensorInfo& tensor, const TensorView& target) const;
 

@@ -98,7 +98,8 @@ void add_counters(std::vector<NamedTensor>& tensors) {
   }
 }
 
-void write_pth(const std::string& path, std::span<const NamedTensor> tensors) {
+void write_pth(const std::string& path, std::span<const NamedTensor> tensors,
+               const std::function<void()>& verify) {
   PickleText pickle;
   for (size_t i = 0; i < tensors.size(); ++i) pickle.tensor(tensors[i], i);
   ZipWriter zip(path);
@@ -109,10 +110,12 @@ void write_pth(const std::string& path, std::span<const NamedTensor> tensors) {
     zip.add("archive/data/" + std::to_string(i), std::span(&bytes, 1));
   }
   zip.add("archive/version", "3\n");
+  verify();
   zip.commit();
 }
 
-void write_npz(const std::string& path, std::span<const NamedTensor> tensors) {
+void write_npz(const std::string& path, std::span<const NamedTensor> tensors,
+               const std::function<void()>& verify) {
   ZipWriter zip(path);
   for (const NamedTensor& t : tensors) {
     const std::string head = npy_preamble(t.tensor.dtype, t.tensor.shape);
@@ -120,6 +123,7 @@ void write_npz(const std::string& path, std::span<const NamedTensor> tensors) {
                                                    bytes_of(t.tensor)};
     zip.add(t.name + ".npy", parts);
   }
+  verify();
   zip.commit();
 }
 

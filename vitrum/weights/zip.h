@@ -27,6 +27,7 @@ class ZipFile {
 
   const std::string& path() const { return file_.path(); }
   size_t file_size() const { return file_.size(); }
+  void check_intact() const { file_.check_intact(); }
   const std::vector<Member>& members() const { return members_; }  // sorted by name
   const Member* find(std::string_view name) const;                 // null: no such member
 
