@@ -202,6 +202,7 @@ class ImageExplainer {
 
   std::vector<LayerAttention> run(ExplainedPhoto& photo, const std::string& path) {
     program_.run(pixels_.data());
+    predictor_.check_answer(program_.logits());
     Results::Row row{path, {}, {}};
     photo.name = std::filesystem::path(path).filename().string();
     if (predictor_.classes() > 0) {
@@ -307,7 +308,9 @@ int run(const Options& o, const CommonOptions& common) {
   if (o.weights) {
     Graph g;
     trace(g, predictor.model(), 1);
-    folder.write(explain_weights(g, predictor.store()), "", /*arrays=*/true);
+    const auto pictures = explain_weights(g, predictor.store());
+    predictor.weights().check_intact();
+    folder.write(pictures, "", /*arrays=*/true);
   } else {
     results = explain_images(o, *images, predictor, folder, common);
   }

@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "vitrum/cli/output_guard.h"
 #include "vitrum/cli/size_options.h"
 #include "vitrum/cli/trace_table.h"
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
 #include "vitrum/graph/passes.h"
@@ -35,6 +38,16 @@ void say(const CommonOptions& common, const std::string& model, const LoadReport
                            loaded.adapted.empty() ? "" : "; ", join(loaded.adapted, "; ")));
 }
 
+void require_finite(const NpyArray& input, const std::string& path) {
+  if (all_finite(input.values)) return;
+  const auto bad = std::ranges::find_if(input.values, [](float x) { return !std::isfinite(x); });
+  std::vector<int64_t> place;
+  int64_t index = bad - input.values.begin();
+  for (int i = input.shape.rank(); i-- > 0; index /= input.shape[i])
+    place.insert(place.begin(), index % input.shape[i]);
+  fail_input("{}: the value at [{}] is {}; expected finite numbers", path, join(place, ", "), *bad);
+}
+
 int run(const Options& o, const CommonOptions& common) {
   const ModelSpec spec = model_of(o);
   OutputGuard guard(o.force);
@@ -46,6 +59,7 @@ int run(const Options& o, const CommonOptions& common) {
   if (shape.rank() != 4 || shape != Shape{shape[0], c.channels(), c.image_h(), c.image_w()})
     fail_input("{}: shape {}, {} needs (N, {}, {}, {})", o.input, shape.str(), o.model,
                c.channels(), c.image_h(), c.image_w());
+  require_finite(input, o.input);
 
   const std::unique_ptr<Backend> backend = open_backend(common);
   Graph g;
@@ -54,7 +68,8 @@ int run(const Options& o, const CommonOptions& common) {
   fuse(g);
   ParamStore store(g, *backend);
   say(common, o.model,
-      load_weights(o.model, spec, store, {.pos_resample = parse_pos_resample(o.pos_resample)}));
+      load_weights(o.model, spec, store,
+                   {.pos_resample = parse_pos_resample(o.pos_resample), .finite = !o.trace}));
   Program program(g, std::span(&logits, 1), store,
                   {.compute = compute_precision(common, *backend)});
   program.upload(image, input.values.data());

@@ -111,15 +111,15 @@ void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
     for (size_t i = 0; i < taps.size(); ++i)
       program.read_tap(i, taps[i].data() + done * static_cast<size_t>(tap_shapes_[i].numel()));
   }
-  require_finite(logits.empty() ? features : logits);
+  check_answer(logits.empty() ? features : logits);
 }
 
-void Predictor::require_finite(std::span<const float> answer) const {
-  if (!all_finite(answer))
-    fail(
-        "{} answers with NaN or infinity: its weights may be damaged; `vitrum forward --trace` "
-        "finds the layer",
-        path_);
+void Predictor::check_answer(std::span<const float> answer) const {
+  weights_.check_intact();
+  if (all_finite(answer)) return;
+  if (const std::string name = weights_.not_finite(); !name.empty())
+    fail_input("weights '{}': {} holds NaN or infinite numbers", path_, name);
+  fail("{} answers with NaN or infinity; `vitrum forward --trace` finds the layer", path_);
 }
 
 Predictor::Outputs Predictor::run_one(const Image& image) {

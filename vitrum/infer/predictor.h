@@ -52,8 +52,12 @@ class Predictor {
   const Backend& backend() const { return *backend_; }
   DType precision() const { return options_.precision.value_or(backend_->usual_precision()); }
   const FrozenWeights& weights() const { return weights_; }
-  // For programs of one's own on the same weights; they must not run while this predicts.
+  // For programs of one's own on the same weights; they must not run while this predicts, and what
+  // they answer is for check_answer().
   ParamStore& store() { return weights_.store(); }
+  // Behind every run: fails where the weights were cut short meanwhile, and where the answer is not
+  // finite, naming the weights that are not.
+  void check_answer(std::span<const float> answer) const;
   int64_t max_batch() const { return options_.max_batch; }
   int64_t classes() const { return spec_.config.classes(); }         // 0: the model has no head
   int64_t dimension() const { return feature_width(spec_.config); }  // of the features
@@ -82,7 +86,6 @@ class Predictor {
   };
   Outputs run_one(const Image& image);
   ModelProgram& program(int64_t batch);
-  void require_finite(std::span<const float> answer) const;
 
   std::string path_;
   PredictorOptions options_;

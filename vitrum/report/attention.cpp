@@ -23,6 +23,7 @@ struct Explainer {
   Image draw(const Image& image) {
     preprocessor.apply(image, pixels);
     program.run(pixels.data());
+    predictor.check_answer(program.logits());
     const PatchMap map = rollout(program.all());
     return overlay(show_photo(image, preprocess, kEdge), map, range_of(map));
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
@@ -28,13 +27,6 @@ std::vector<Segment> segments_of(const ParamStore& store, const Recipe& recipe) 
                           .decay = decays ? static_cast<float>(recipe.decay()) : 0.f});
   }
   return segments;
-}
-
-// A training that starts from NaN would blame the learning rate.
-void require_finite_weights(ParamStore& store, const std::string& path) {
-  for (size_t i = 0; i < store.specs().size(); ++i)
-    if (!all_finite(store.read(i)))
-      fail_input("weights '{}': {} holds NaN or infinite numbers", path, store.specs()[i].name);
 }
 
 // Below a head that learns alone, the model is what it is in use: nothing drops.
@@ -86,7 +78,6 @@ ParamStore TrainStep::filled(Backend& backend) {
     loaded_ = load_weights(
         recipe_.weights, model_, store,
         {.pos_resample = recipe_.pos_resample, .head = recipe_.head_init, .seed = seed_});
-  if (!recipe_.weights.empty()) require_finite_weights(store, recipe_.weights);
   if (recipe_.weights.empty() && recipe_.head_init != HeadInit::kKeep)
     for (size_t i = 0; i < store.specs().size(); ++i)
       if (in_head(model_.config, store.specs()[i].name))

@@ -9,8 +9,10 @@
 #include <filesystem>
 #include <set>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
+#include "vitrum/weights/convert_floats.h"
 #include "vitrum/weights/family.h"
 #include "vitrum/weights/layout.h"
 #include "vitrum/weights/open_tensors.h"
@@ -159,6 +161,17 @@ std::span<const std::byte> Checkpoint::read(const ParamSpec& param, const ModelC
     out = out.subspan(bytes.size());
   }
   return scratch;
+}
+
+std::string Checkpoint::not_finite(std::span<const ParamSpec> params,
+                                   const ModelConfig& config) const {
+  std::vector<std::byte> scratch;
+  for (const ParamSpec& param : params) {
+    if (!all_finite(to_floats(read(param, config, scratch), dtype(param, config))))
+      return param.name;
+    release(param, config);
+  }
+  return "";
 }
 
 void Checkpoint::release(const ParamSpec& param, const ModelConfig& config) const {

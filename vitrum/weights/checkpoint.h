@@ -33,6 +33,8 @@ class Checkpoint {
   DType dtype(const ParamSpec& param, const ModelConfig& config) const;
   std::span<const std::byte> read(const ParamSpec& param, const ModelConfig& config,
                                   std::vector<std::byte>& scratch) const;
+  // The first of these whose numbers are not all finite, by our name; "" where all are.
+  std::string not_finite(std::span<const ParamSpec> params, const ModelConfig& config) const;
   // Behind every use of what read() gave: fails where the file was cut short meanwhile.
   void check_intact() const { file_->check_intact(); }
   // It will not be read again soon: gives back the memory of the file's pages.

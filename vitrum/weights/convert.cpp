@@ -91,6 +91,8 @@ Converted convert_model(const std::string& source, const std::string& arch,
   }
   std::vector<NamedTensor> tensors = stored.all();
   if (format != Format::kPth) add_counters(tensors);  // loading a .pth does without them
+  const std::string not_finite = file.not_finite(params, spec.config);
+  const auto verify = [&] { file.check_intact(); };
   switch (format) {
     case Format::kDirectory: write_directory(target, dialect.name, spec, tensors, verify); break;
     case Format::kSafetensors:
@@ -102,6 +104,10 @@ Converted convert_model(const std::string& source, const std::string& arch,
   const bool says_so = format == Format::kDirectory && dialect.name == "hf";
   Converted result{static_cast<int64_t>(tensors.size()), 0,
                    family.notes(dialect, spec.config, says_so)};
+  if (!not_finite.empty())
+    result.notes.push_back(
+        fmt::format("weights '{}': {} holds NaN or infinite numbers; they are written as they are",
+                    source, not_finite));
   for (const NamedTensor& t : tensors) result.bytes += static_cast<int64_t>(t.tensor.bytes());
   return result;
 }

@@ -31,6 +31,8 @@ class FrozenWeights {
 
   ParamStore& store() { return store_; }
   void check_intact() const { file_.check_intact(); }
+  // The first parameter whose numbers are not all finite; "" where all are. Reads the whole file.
+  std::string not_finite() const { return file_.not_finite(stored_, config_); }
 
   size_t mapped() const { return mapped_; }        // bytes used in place, so far
   size_t converted() const { return converted_; }  // bytes of memory of our own, so far

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/weights/adapt.h"
 #include "vitrum/weights/checkpoint.h"
@@ -24,9 +25,10 @@ PositionRule position_rule(PosResample asked, const Dialect& dialect) {
 
 class Loader {
  public:
-  Loader(const Checkpoint& file, const ModelConfig& stored, const ModelSpec& spec,
-         const LoadOptions& options)
-      : file_(file),
+  Loader(const std::string& model, const Checkpoint& file, const ModelConfig& stored,
+         const ModelSpec& spec, const LoadOptions& options)
+      : model_(model),
+        file_(file),
         stored_(expected_config(spec.config, stored)),
         wanted_(spec.config),
         params_(model_params(stored_)),
@@ -45,6 +47,7 @@ class Loader {
 
   void fill(ParamStore& store) {
     for (size_t i = 0; i < store.specs().size(); ++i) fill(store, i);
+    file_.check_intact();
     store.refresh_compute();
   }
 
@@ -76,10 +79,17 @@ class Loader {
     const auto bytes = file_.read(from, stored_, scratch_);
     const DType dtype = file_.dtype(from, stored_);
     const bool as_is = !adapt_->changes(param.name);
-    if (as_is && dtype == DType::kF32 && store.dtype(Arena::kMaster) == DType::kF32)
-      return store.backend().upload(store.view(i, Arena::kMaster), bytes.data());
-    const std::vector<float> values = to_floats(bytes, dtype);
-    store.write(i, as_is ? values : (*adapt_)(param.name, values));
+    const bool in_place =
+        dtype == DType::kF32 && reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) == 0;
+    const std::vector<float> converted = in_place ? std::vector<float>() : to_floats(bytes, dtype);
+    const std::span<const float> values =
+        in_place
+            ? std::span(reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float))
+            : std::span(converted);
+    if (options_.finite && !all_finite(values))
+      fail_input("weights '{}': {} holds NaN or infinite numbers", model_, param.name);
+    if (as_is) return store.write(i, values);
+    store.write(i, (*adapt_)(param.name, {values.begin(), values.end()}));
   }
 
   std::vector<float> start_values(const ParamSpec& param) const {
@@ -88,6 +98,7 @@ class Loader {
     return values;
   }
 
+  const std::string model_;
   const Checkpoint& file_;
   const ModelConfig stored_, wanted_;
   const std::vector<ParamSpec> params_;  // of the stored model
@@ -124,7 +135,7 @@ LoadReport load_weights(const std::filesystem::path& model, const ModelSpec& spe
   if (!stored.same_family(spec.config))
     fail_input("{} is a model of the {} family, not of the {} family", model.string(),
                family_of(stored), family_of(spec.config));
-  Loader loader(file, stored, spec, options);
+  Loader loader(model.string(), file, stored, spec, options);
   loader.check();
   loader.fill(store);
   return loader.report();

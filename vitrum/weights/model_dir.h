@@ -74,7 +74,8 @@ enum class HeadInit : uint8_t {
 struct LoadOptions {
   PosResample pos_resample = PosResample::kAuto;
   HeadInit head = HeadInit::kKeep;
-  uint64_t seed = 0;  // of a new head
+  uint64_t seed = 0;   // of a new head
+  bool finite = true;  // fail where a tensor holds NaN or infinities, naming it
 };
 
 struct LoadReport {
