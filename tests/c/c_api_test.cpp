@@ -1,7 +1,10 @@
 // The C interface, through the shared library; and the two examples, as their users run them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include "tests/support/data_files.h"
@@ -100,6 +103,102 @@ TEST_F(CApi, ReportsErrorsOfItsOwnThread) {
   EXPECT_EQ(none, nullptr);
   options.precision = 7;
   EXPECT_EQ(vitrum_load((dir_ / "model").c_str(), &options, &none), VITRUM_USAGE);
+}
+
+TEST_F(CApi, RefusesEveryNullPointer) {
+  const std::string path = dir_ / "a.jpg", bytes = read_file(path);
+  const std::vector<uint8_t> pixels(12, 9);
+  const vitrum_image image = {pixels.data(), 2, 2, 3, 0}, empty = {nullptr, 2, 2, 3, 0};
+  vitrum_prediction best[1];
+  size_t count = 0;
+  std::vector<float> out(48);
+  vitrum_model* none = nullptr;
+  const auto refused = [](vitrum_status status, const char* name) {
+    EXPECT_EQ(status, VITRUM_USAGE) << name;
+    EXPECT_THAT(vitrum_last_error(), HasSubstr(std::string(name) + " is NULL"));
+  };
+  refused(vitrum_load(nullptr, nullptr, &none), "path");
+  refused(vitrum_load("x", nullptr, nullptr), "model");
+  vitrum_free(nullptr);
+  EXPECT_EQ(vitrum_classes(nullptr), 0);
+  EXPECT_EQ(vitrum_dimension(nullptr), 0);
+  EXPECT_EQ(vitrum_label(nullptr, 0), nullptr);
+
+  refused(vitrum_classify_file(nullptr, path.c_str(), best, 1, &count), "model");
+  refused(vitrum_classify_file(model_, nullptr, best, 1, &count), "path");
+  refused(vitrum_classify_file(model_, path.c_str(), nullptr, 1, &count), "predictions");
+  refused(vitrum_classify_file(model_, path.c_str(), best, 1, nullptr), "count");
+  EXPECT_EQ(vitrum_classify_file(model_, path.c_str(), nullptr, 0, &count), VITRUM_OK);
+
+  refused(vitrum_classify_bytes(nullptr, bytes.data(), bytes.size(), best, 1, &count), "model");
+  refused(vitrum_classify_bytes(model_, nullptr, bytes.size(), best, 1, &count), "data");
+  refused(vitrum_classify_bytes(model_, bytes.data(), bytes.size(), nullptr, 1, &count),
+          "predictions");
+  refused(vitrum_classify_bytes(model_, bytes.data(), bytes.size(), best, 1, nullptr), "count");
+  EXPECT_EQ(vitrum_classify_bytes(model_, nullptr, 0, best, 1, &count), VITRUM_INPUT);
+
+  refused(vitrum_classify_image(nullptr, &image, best, 1, &count), "model");
+  refused(vitrum_classify_image(model_, nullptr, best, 1, &count), "image");
+  refused(vitrum_classify_image(model_, &empty, best, 1, &count), "image->pixels");
+  refused(vitrum_classify_image(model_, &image, nullptr, 1, &count), "predictions");
+  refused(vitrum_classify_image(model_, &image, best, 1, nullptr), "count");
+
+  refused(vitrum_features_file(nullptr, path.c_str(), out.data()), "model");
+  refused(vitrum_features_file(model_, nullptr, out.data()), "path");
+  refused(vitrum_features_file(model_, path.c_str(), nullptr), "features");
+  refused(vitrum_features_bytes(nullptr, bytes.data(), bytes.size(), out.data()), "model");
+  refused(vitrum_features_bytes(model_, nullptr, bytes.size(), out.data()), "data");
+  refused(vitrum_features_bytes(model_, bytes.data(), bytes.size(), nullptr), "features");
+  refused(vitrum_features_image(nullptr, &image, out.data()), "model");
+  refused(vitrum_features_image(model_, nullptr, out.data()), "image");
+  refused(vitrum_features_image(model_, &empty, out.data()), "image->pixels");
+  refused(vitrum_features_image(model_, &image, nullptr), "features");
+}
+
+// The last row of such an image would begin before the first, or nowhere.
+TEST_F(CApi, RefusesStridesThatLeaveMemory) {
+  const std::vector<uint8_t> pixels(1 << 16, 9);
+  std::vector<float> out(48);
+  for (const size_t stride : {SIZE_MAX, SIZE_MAX - 5, SIZE_MAX / 2, SIZE_MAX / 49, SIZE_MAX / 98}) {
+    const vitrum_image image = {pixels.data() + 3000, 10, 50, 3, stride};
+    EXPECT_EQ(vitrum_features_image(model_, &image, out.data()), VITRUM_USAGE) << stride;
+    EXPECT_THAT(vitrum_last_error(), HasSubstr("stride"));
+  }
+  const vitrum_image one_row = {pixels.data(), 10, 1, 3, SIZE_MAX / 2};  // no second row to reach
+  EXPECT_EQ(vitrum_features_image(model_, &one_row, out.data()), VITRUM_OK) << vitrum_last_error();
+}
+
+TEST_F(CApi, ErrorsAreOnePrintableLine) {
+  std::vector<float> out(48);
+  const std::string name = "no\nsuch\033[2J\r" + std::string(100'000, 'x') + ".jpg";
+  EXPECT_EQ(vitrum_features_file(model_, name.c_str(), out.data()), VITRUM_INPUT);
+  const std::string error = vitrum_last_error();
+  EXPECT_TRUE(std::ranges::none_of(error, [](unsigned char c) { return c < ' ' || c == 127; }));
+  EXPECT_LT(error.size(), 5000u);
+}
+
+// A file that is cut short ends the call in an error, and the process goes on.
+TEST_F(CApi, OutlivesWeightsThatShrink) {
+  struct sigaction before {
+  }, after{};
+  vitrum_free(std::exchange(model_, nullptr));
+  sigaction(SIGBUS, nullptr, &before);
+  test::write_tiny_model(dir_ / "other", test::tiny_rgb_model());
+  vitrum_model* other = nullptr;
+  ASSERT_EQ(vitrum_load((dir_ / "other").c_str(), nullptr, &other), VITRUM_OK);
+  ASSERT_EQ(vitrum_load((dir_ / "model").c_str(), nullptr, &model_), VITRUM_OK);
+  std::vector<float> out(48);
+  const std::string photo = dir_ / "a.jpg";
+  ASSERT_EQ(vitrum_features_file(model_, photo.c_str(), out.data()), VITRUM_OK);
+  std::filesystem::resize_file(dir_ / "model/model.safetensors", 5000);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(vitrum_features_file(model_, photo.c_str(), out.data()), VITRUM_INPUT);
+    EXPECT_THAT(vitrum_last_error(), HasSubstr("model/model.safetensors' shrank"));
+  }
+  EXPECT_EQ(vitrum_features_file(other, photo.c_str(), out.data()), VITRUM_OK);
+  vitrum_free(other), vitrum_free(std::exchange(model_, nullptr));
+  sigaction(SIGBUS, nullptr, &after);
+  EXPECT_EQ(after.sa_sigaction, before.sa_sigaction);
 }
 
 // An older caller's struct is shorter; what it lacks has its default.

@@ -4,7 +4,9 @@
 #include <cstring>
 #include <new>
 
+#include "vitrum/core/checked.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/shown.h"
 #include "vitrum/infer/predictor.h"
 
 // Labels are kept here for every class, so that predictions can point to them.
@@ -29,7 +31,7 @@ std::string& last_error() {
 
 vitrum_status remember(ErrorKind kind, const char* text) noexcept {
   try {
-    last_error() = text;
+    last_error() = one_line(text);
   } catch (...) {
     last_error().clear();
   }
@@ -95,6 +97,10 @@ Image image_of(const vitrum_image* image) {
   if (stride < width * step)
     fail_usage("a stride of {} bytes; {} pixels of {} channels need {}", stride, in.width,
                in.channels, width * step);
+  const size_t bytes =
+      capped_add(capped_mul(static_cast<size_t>(in.height) - 1, stride), width * step);
+  if (bytes > static_cast<size_t>(PTRDIFF_MAX))
+    fail_usage("a stride of {} bytes; {} rows of it are more than memory holds", stride, in.height);
   Image out;
   out.reshape(in.channels == 1 ? 1 : 3, in.height, in.width);
   for (int c = 0; c < out.channels; ++c) {
