@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <zlib.h>
 
 #include <filesystem>
 
@@ -13,8 +12,6 @@
 #include "tests/support/process.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/sha.h"
-#include "vitrum/fetch/archive.h"
-#include "vitrum/fetch/data_sets.h"
 #include "vitrum/fetch/hub.h"
 
 namespace vitrum {
@@ -324,6 +321,33 @@ TEST(Download, SizeLimits) {
   EXPECT_ERROR(large.run({}, int64_t{1} << 60), ErrorKind::kExhausted, "the disk has");
 }
 
+// 8,192 times 2^50 bytes is 0 in 63 bits.
+TEST(Download, SizesDoNotWrapRound) {
+  std::vector<std::string> entries = {plain_entry("config.json", kConfig),
+                                      plain_entry("model.safetensors.index.json", "w")};
+  for (int i = 0; i < 8192; ++i)
+    entries.push_back(fmt::format(
+        R"({{"type":"file","path":"model-{:05}-of-08192.safetensors","lfs":{{"oid":"{}","size":{}}}}})",
+        i, std::string(64, 'a'), int64_t{1} << 50));
+  Case c([&](const Request& r) { return only(r, kTree, {.body = listing(entries)}); });
+  EXPECT_ERROR(c.run(), ErrorKind::kInput, "--max-size");
+  EXPECT_EQ(c.server.requests().size(), 1u);
+  EXPECT_FALSE(fs::exists(c.to()));
+}
+
+TEST(Download, ADrippingServerIsLeft) {
+  Case c([](const Request& r) {
+    return only(r, kWeightsPath, {.body = kWeights, .piece = 40, .pause = 0.02});
+  });
+  HttpClient client({.timeout = 1});
+  const auto fetch = [&] {
+    download_model(client, {.id = "owner/name", .endpoint = c.server.url()}, c.to(), 1 << 20,
+                   {.tries = 1, .quiet = true});
+  };
+  EXPECT_ERROR(fetch(), ErrorKind::kFailed, "less than 10000 bytes a second came for 1 seconds");
+  EXPECT_FALSE(fs::exists(c.to() + "/model.safetensors"));
+}
+
 TEST(Download, ServersThatFailAreAskedAgain) {
   int tries = 0;
   Case c([&](const Request& r) -> Reply {
@@ -391,10 +415,14 @@ TEST(Download, HostileListings) {
         std::string(R"({"type":"file","path":"config.json","oid":5,"size":1})"),
         R"({"type":"file","path":"m","oid":")" + zeros + R"(","size":1,"lfs":{}})"})
     EXPECT_ERROR(with("[" + entry + "]"), ErrorKind::kInput, "cannot be used");
-  for (const std::string& text :
-       {std::string("<html>"), std::string("{}"), std::string("null"), std::string(),
-        std::string("[\"\xff\"]"), std::string(1 << 20, '[')})
+  for (const std::string& text : {std::string("<html>"), std::string("{}"), std::string("null"),
+                                  std::string(), std::string("[\"\xff\"]")})
     EXPECT_ERROR(with(text), ErrorKind::kInput, "not a JSON array");
+  const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
+  EXPECT_ERROR(with(deep), ErrorKind::kInput, "nests deeper");
+  EXPECT_ERROR(with(R"([{"type":"file","path":"a","lfs":)" + deep + "}]"), ErrorKind::kInput,
+               "nests deeper");
+  EXPECT_ERROR(with(std::string("[]\0junk", 7)), ErrorKind::kInput, "has a NUL");
   EXPECT_ERROR(with(std::string(5 << 20, ' ')), ErrorKind::kInput, "longer than");
 }
 
@@ -462,107 +490,78 @@ TEST(Download, FromTheCommandLine) {
   unsetenv("HF_ENDPOINT"), unsetenv("HF_HOME");
 }
 
-// ---- data sets ----
-
-std::string tar_entry(const std::string& name, const std::string& body, char type = '0') {
-  std::string header(512, '\0');
-  header.replace(0, name.size(), name);
-  header.replace(124, 11, fmt::format("{:011o}", body.size()));
-  header.replace(148, 8, "        ");
-  header[156] = type;
-  header.replace(257, 8, std::string("ustar\00000", 8));
-  unsigned sum = 0;
-  for (const unsigned char c : header) sum += c;
-  header.replace(148, 7, fmt::format("{:06o}", sum) + '\0');
-  return header + body + std::string((512 - body.size() % 512) % 512, '\0');
-}
-const std::string kTarEnd(1024, '\0');
-
-std::string gzipped(const std::string& text) {
-  const Bytes packed = gzip(Bytes(text.begin(), text.end()));
-  return {packed.begin(), packed.end()};
-}
-
-TEST(Archive, UnpacksFilesAndNothingElse) {
-  const test::TempDir dir;
-  const auto unpack = [&](const std::string& tar, int64_t limit = 10'000) {
-    write_file_atomic(dir / "a.tar.gz", gzipped(tar));
-    unpack_tar_gz(dir / "a.tar.gz", dir / "out", limit);
-  };
-  unpack(tar_entry("d/", "", '5') + tar_entry("d/one.bin", "1") +
-         tar_entry("./two", std::string(700, '2')) + tar_entry("pax", "30 mtime=1\n", 'x') +
-         tar_entry("empty", "") + kTarEnd);
-  EXPECT_EQ(read_file(dir / "out/d/one.bin"), "1");
-  EXPECT_EQ(read_file(dir / "out/two"), std::string(700, '2'));
-  EXPECT_EQ(read_file(dir / "out/empty"), "");
-  for (const char* name : {"../x", "/etc/x", "a/../../x", "", "a\\x"})
-    EXPECT_ERROR(unpack(tar_entry(name, "x") + kTarEnd), ErrorKind::kInput, "leads out of");
-  for (const char type : {'1', '2', '3', 'L'})
-    EXPECT_ERROR(unpack(tar_entry("link", "x", type) + kTarEnd), ErrorKind::kInput,
-                 "neither a file");
-  EXPECT_ERROR(unpack(tar_entry("x", "123456") + kTarEnd, 5), ErrorKind::kInput,
-               "more than is allowed");
-  std::string damaged = tar_entry("x", "1") + kTarEnd;
-  damaged[1] = 'y';
-  EXPECT_ERROR(unpack(damaged), ErrorKind::kInput, "checksum");
-  EXPECT_ERROR(unpack(tar_entry("x", "1")), ErrorKind::kInput, "not complete");
-  EXPECT_ERROR(unpack(""), ErrorKind::kInput, "not complete");
-  EXPECT_FALSE(fs::exists(dir / "x"));
-}
-
-TEST(DataDownload, TriesOneSourceAfterTheOther) {
-  const std::string good = gzipped("images");
-  const HttpServer bad([&](const Request& r) -> Reply {
-    return r.path == "/m/a.gz" ? Reply{.body = std::string(good.size(), 'x')}
-                               : Reply{.status = 404};
+// Killed at any moment, and started again: nothing is taken for complete that is not, and nothing
+// is fetched twice.
+TEST(Download, KilledMidwayGoesOn) {
+  Case c([](const Request& r) {
+    Reply reply = hub(r);
+    if (r.path == kWeightsPath) reply.piece = 4000, reply.pause = 0.01;
+    return reply;
   });
-  const HttpServer fine([&](const Request&) -> Reply { return {.body = good}; });
-  const std::string sha = digest(DigestKind::kSha256, good);
-  const auto size = static_cast<int64_t>(good.size());
-  const PublicData data{"m",
-                        {bad.url() + "/m", "http://127.0.0.1:1", fine.url()},
-                        {{"a.gz", size, sha.c_str()}, {"b.gz", size, sha.c_str()}}};
-  const test::TempDir dir;
-  HttpClient client({});
-  EXPECT_EQ(download_data(client, data, dir / "m", "", kQuick).files.size(), 2u);
-  EXPECT_EQ(read_file(dir / "m/a.gz"), good);
-  EXPECT_EQ(fine.requests().size(), 2u);
-  EXPECT_ERROR(download_data(client, data, dir / "other", bad.url(), kQuick), ErrorKind::kInput,
-               "checksum is wrong");
-}
-
-TEST(DataDownload, ArchivesAreUnpacked) {
-  const std::string packed =
-      gzipped(tar_entry("cifar-10-batches-bin/test_batch.bin", std::string(3073, '\1')) + kTarEnd);
-  const HttpServer server([&](const Request&) -> Reply { return {.body = packed}; });
-  const std::string sha = digest(DigestKind::kSha256, packed);
-  const PublicData data{
-      "cifar10", {server.url()}, {{"c.tar.gz", static_cast<int64_t>(packed.size()), sha.c_str()}}};
-  const test::TempDir dir;
-  HttpClient client({});
-  download_data(client, data, dir / "c", "", kQuick);
-  EXPECT_EQ(open_split("cifar10:" + (dir / "c"), "test")->size(), 1);
-}
-
-TEST(DataDownload, TheTableIsComplete) {
-  for (const PublicData& data : public_data()) {
-    EXPECT_EQ(&find_public_data(data.name), &data);
-    for (const std::string& source : data.sources) EXPECT_THAT(source, StartsWith("https://"));
-    for (const DataArchive& archive : data.archives)
-      EXPECT_EQ(std::string(archive.sha256).size(), 64u);
+  setenv("HF_ENDPOINT", c.server.url().c_str(), 1);
+  setenv("HF_HOME", (c.dir / "hf").c_str(), 1);
+  const auto received = [&] {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(c.to(), ignored))
+      if (entry.path().extension() == ".part") return entry.file_size(ignored);
+    return uintmax_t{0};
+  };
+  for (const uintmax_t enough : {4'000u, 30'000u, 60'000u}) {
+    Process child(vitrum_command({"download", "owner/name", "--to", c.to()}), c.dir / "o",
+                  c.dir / "e");
+    EXPECT_TRUE(eventually([&] { return received() >= enough; }));
+    child.signal(SIGKILL);
+    EXPECT_EQ(child.wait(), 128 + SIGKILL);
+    EXPECT_FALSE(fs::exists(c.to() + "/model.safetensors"));
+    EXPECT_EQ(c.names().size(), 2u);  // the config, and a part
   }
-  EXPECT_ERROR(find_public_data("minst"), ErrorKind::kUsage, "did you mean 'mnist'?");
+  const Finished done = run_vitrum({"download", "owner/name", "--to", c.to()}, c.dir / "a");
+  unsetenv("HF_ENDPOINT"), unsetenv("HF_HOME");
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(c.kept("model.safetensors"), kWeights);
+  EXPECT_THAT(c.names(), ElementsAre("config.json", "model.safetensors"));
+  EXPECT_EQ(c.server.count(kResolve + "config.json"), 1u);
+  std::vector<std::string> ranges;
+  for (const Request& r : c.server.requests())
+    if (r.path == kWeightsPath) ranges.push_back(r.header("range"));
+  ASSERT_EQ(ranges.size(), 4u);
+  EXPECT_EQ(ranges[0], "");
+  for (size_t i = 1; i < 4; ++i) EXPECT_THAT(ranges[i], StartsWith("bytes="));
 }
 
-TEST(DataDownload, FromTheCommandLine) {
-  const HttpServer server([](const Request&) -> Reply { return {.status = 404}; });
+// `openssl s_server` with a certificate that it signed itself.
+TEST(Download, AnUntrustedCertificateIsRefused) {
   const test::TempDir dir;
-  const Finished f = run_vitrum(
-      {"data", "download", "mnist", "--to", dir / "m", "--mirror", server.url()}, dir / "a");
-  EXPECT_EQ(f.code, 3);
-  EXPECT_THAT(f.err, HasSubstr("/mnist/train-images-idx3-ubyte.gz: there is no such file"));
-  EXPECT_EQ(run_vitrum({"data", "download"}, dir / "a").code, 2);
-  EXPECT_EQ(run_vitrum({"data", "mnist:x", "y"}, dir / "a").code, 2);
+  const auto shell = [&](const std::string& command) {
+    return Process({"sh", "-c", "cd " + dir.path() + " && " + command}, dir / "o", dir / "e")
+        .wait();
+  };
+  if (shell(
+          "openssl req -x509 -newkey rsa:2048 -nodes -keyout k -out c -days 2 -subj /CN=127.0.0.1 "
+          "-addext subjectAltName=IP:127.0.0.1") != 0)
+    GTEST_SKIP() << "needs openssl";
+  Process server({"openssl", "s_server", "-accept", "127.0.0.1:0", "-cert", dir / "c", "-key",
+                  dir / "k", "-www"},
+                 dir / "server", dir / "e");
+  const auto line = [&] { return read_file(dir / "server"); };  // "ACCEPT 127.0.0.1:45678 PID=1"
+  const std::string before = "ACCEPT 127.0.0.1:";
+  if (!eventually([&] { return line().find('\n', line().find(before)) != std::string::npos; }))
+    GTEST_SKIP() << "needs an openssl that says where it listens";
+  const size_t at = line().find(before) + before.size();
+  const std::string port = line().substr(at, line().find_first_not_of("0123456789", at) - at);
+  setenv("HF_ENDPOINT", ("https://127.0.0.1:" + port).c_str(), 1);
+  const auto download = [&] {
+    return run_vitrum({"download", "owner/name", "--to", dir / "m"}, dir / "a");
+  };
+  const Finished refused = download();
+  setenv("SSL_CERT_FILE", (dir / "c").c_str(), 1);
+  const Finished trusted = download();  // a page of HTML
+  unsetenv("SSL_CERT_FILE"), unsetenv("HF_ENDPOINT");
+  EXPECT_EQ(refused.code, 1) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("certificate"));
+  EXPECT_EQ(std::ranges::count(refused.err, '\n'), 1) << refused.err;
+  EXPECT_FALSE(fs::exists(dir / "m"));
+  EXPECT_THAT(trusted.err, HasSubstr("it is not a JSON array"));
 }
 
 }  // namespace

@@ -28,12 +28,13 @@ Request parse(const std::string& head) {
   return request;
 }
 
-void send_all(int connection, std::string_view bytes) {
+bool send_all(int connection, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = send(connection, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (n <= 0) return;  // the client has gone
+    if (n <= 0) return false;  // the client has gone
     bytes.remove_prefix(static_cast<size_t>(n));
   }
+  return true;
 }
 
 }  // namespace
@@ -104,8 +105,13 @@ void HttpServer::answer(int connection) {
                                                       : reply.announced);
   send_all(connection, text + "\r\n");
   std::this_thread::sleep_for(std::chrono::duration<double>(reply.wait));
-  send_all(connection,
-           std::string_view(reply.body).substr(0, static_cast<size_t>(reply.cut_after)));
+  std::string_view body =
+      std::string_view(reply.body).substr(0, static_cast<size_t>(reply.cut_after));
+  for (; reply.piece > 0 && body.size() > reply.piece; body.remove_prefix(reply.piece)) {
+    if (!send_all(connection, body.substr(0, reply.piece))) return;
+    std::this_thread::sleep_for(std::chrono::duration<double>(reply.pause));
+  }
+  send_all(connection, body);
 }
 
 }  // namespace vitrum::test

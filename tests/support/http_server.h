@@ -22,6 +22,8 @@ struct Reply {
   int64_t announced = -1;                 // Content-Length; -1: the body's, -2: none
   int64_t cut_after = -1;                 // bytes of the body until the connection breaks off
   double wait = 0;                        // seconds before the body
+  size_t piece = 0;                       // bytes of the body at a time; 0: all at once
+  double pause = 0;                       // seconds between pieces
 };
 
 class HttpServer {

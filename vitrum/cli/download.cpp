@@ -14,8 +14,9 @@ namespace {
 
 struct Options {
   std::string id, to, revision = "main";
-  double max_size = 20;  // GB
-  int64_t timeout = 30;  // seconds
+  double max_size = 20;    // GB
+  int64_t timeout = 30;    // seconds
+  int64_t min_speed = 10;  // kB a second
   bool force = false;
 };
 
@@ -44,6 +45,7 @@ int run(const Options& o, const CommonOptions& common) {
   });
   const InterruptGuard guard;
   HttpClient client({.timeout = o.timeout,
+                     .min_speed = o.min_speed * 1000,
                      .token = environment("HF_TOKEN"),
                      .token_url = model.endpoint,
                      .stop = [&] { return guard.signal() != 0; }});
@@ -90,9 +92,16 @@ Verb download_verb() {
                   {"--max-size", &o->max_size, "refuse a model of more than this many GB", "GB"},
                   {.name = "--timeout",
                    .target = &o->timeout,
-                   .help = "seconds without data before a try is given up",
+                   .help =
+                       "seconds without data, or slower than --min-speed, before a try is given up",
                    .min = 1,
                    .max = 3600},
+                  {.name = "--min-speed",
+                   .target = &o->min_speed,
+                   .help = "kB a second that must arrive, or a try is given up; 0: any",
+                   .value = "KB",
+                   .min = 0,
+                   .max = 1'000'000},
                   force_option(o->force)},
       .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }

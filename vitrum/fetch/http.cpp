@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr int kMaxRedirects = 5;
 constexpr size_t kMaxHeaders = 200, kMaxErrorBody = 1 << 16;
-constexpr long kConnectSeconds = 20, kLeastSpeed = 64;  // bytes a second
+constexpr long kConnectSeconds = 20;
 
 struct Url {
   std::string scheme, host, port;
@@ -100,12 +101,36 @@ std::string HttpAnswer::header(const std::string& name) const {
   return at == headers.end() ? "" : at->second;
 }
 
+// Whether as much arrives in every `seconds` as the least speed asks for. A server that drips, or
+// sends a little now and then, would hold a program for ever.
+class SpeedCheck {
+ public:
+  SpeedCheck(int64_t seconds, int64_t least)
+      : seconds_(seconds), least_(std::max<int64_t>(least, 1)) {}
+
+  bool too_slow(int64_t received) {
+    const std::chrono::duration<double> passed = Clock::now() - since_;
+    if (passed.count() < static_cast<double>(seconds_)) return false;
+    if (static_cast<double>(received - before_) < static_cast<double>(least_) * passed.count())
+      return true;
+    since_ = Clock::now(), before_ = received;
+    return false;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  int64_t seconds_, least_, before_ = 0;
+  Clock::time_point since_ = Clock::now();
+};
+
 // What the callbacks of one request share. An exception must not pass through libcurl: it waits
 // here.
 struct HttpClient::Transfer {
   CURL* handle;
   HttpSink& sink;
   const std::function<bool()>& stop;
+  SpeedCheck speed;
+  bool slow = false;
   HttpAnswer answer = {};
   std::exception_ptr thrown = nullptr;
   bool begun = false, enough = false;
@@ -157,8 +182,10 @@ struct HttpClient::Transfer {
     return size + 1;  // anything else than `size` ends the transfer
   }
 
-  static int on_progress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-    return static_cast<Transfer*>(self)->stop() ? 1 : 0;
+  static int on_progress(void* self, curl_off_t, curl_off_t received, curl_off_t, curl_off_t) {
+    auto& t = *static_cast<Transfer*>(self);
+    t.slow = t.speed.too_slow(received);
+    return t.slow || t.stop() ? 1 : 0;
   }
 };
 
@@ -189,7 +216,10 @@ HttpAnswer HttpClient::get(const std::string& url, int64_t from, HttpSink& sink)
 HttpAnswer HttpClient::perform(const std::string& url, int64_t from, HttpSink& sink,
                                std::string& redirect) {
   CURL* const handle = curl_.get();
-  Transfer transfer{.handle = handle, .sink = sink, .stop = options_.stop};
+  Transfer transfer{.handle = handle,
+                    .sink = sink,
+                    .stop = options_.stop,
+                    .speed = {options_.timeout, options_.min_speed}};
   const Url place = parse_url(url);
   char detail[CURL_ERROR_SIZE] = "";
   const std::string range = fmt::format("{}-", from);
@@ -206,8 +236,6 @@ HttpAnswer HttpClient::perform(const std::string& url, int64_t from, HttpSink& s
   set(CURLOPT_USERAGENT, "vitrum/" VITRUM_VERSION);
   set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_CONNECTTIMEOUT, std::min<long>(kConnectSeconds, options_.timeout));
-  set(CURLOPT_LOW_SPEED_LIMIT, kLeastSpeed);
-  set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(options_.timeout));
   set(CURLOPT_ERRORBUFFER, detail);
   if (from > 0) set(CURLOPT_RANGE, range.c_str());
   if (!options_.token.empty() && place == parse_url(options_.token_url)) {
@@ -235,8 +263,11 @@ HttpAnswer HttpClient::perform(const std::string& url, int64_t from, HttpSink& s
   answer.stopped = options_.stop();
   if (code == CURLE_OK || transfer.enough || answer.stopped) return answer;
 
-  const std::string why = *detail ? detail : curl().easy_strerror(code);
-  if (!is_passing(code)) fail("cannot download from {}: {}", place.host, why);
+  std::string why = *detail ? detail : curl().easy_strerror(code);
+  if (transfer.slow)
+    why = fmt::format("less than {} bytes a second came for {} seconds",
+                      std::max<int64_t>(options_.min_speed, 1), options_.timeout);
+  if (!transfer.slow && !is_passing(code)) fail("cannot download from {}: {}", place.host, why);
   answer.problem = fmt::format("cannot download from {}: {}", place.host, why);
   return answer;
 }

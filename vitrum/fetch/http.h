@@ -11,6 +11,7 @@ namespace vitrum {
 
 struct HttpOptions {
   int64_t timeout = 30;          // seconds without data until a try counts as failed
+  int64_t min_speed = 10'000;    // bytes a second, or a try counts as failed after `timeout`
   std::string token, token_url;  // the bearer token goes to the origin of this URL, nowhere else
   std::function<bool()> stop = [] { return false; };  // polled; true ends a transfer
 };
