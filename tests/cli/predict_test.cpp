@@ -169,8 +169,11 @@ TEST_F(PredictCli, EvalMatchesFolderNamesWithLabels) {
   Predictor predictor(dir_ / "model");
   int right = 0;
   for (const auto& [image, label] : std::map<std::string, int>{
-           {"goldfish/a.png", 1}, {"goldfish/b.jpg", 1}, {"pizza/deep/c.jpg", 6}})
-    right += predictor.classify(dir_ / ("photos/" + image), 1)[0].index == label;
+           {"goldfish/a.png", 1}, {"goldfish/b.jpg", 1}, {"pizza/deep/c.jpg", 6}}) {
+    const int guess = predictor.classify(dir_ / ("photos/" + image), 1)[0].index;
+    right += guess == label;
+    EXPECT_GE(all["confusion"][static_cast<size_t>(label)][static_cast<size_t>(guess)], 1);
+  }
   EXPECT_NEAR(all["top1"].get<double>(), right / 3.0, 1e-12);
   EXPECT_EQ(all["confusion"].size(), 7u);
   EXPECT_TRUE(all["per_class"][0].is_null());

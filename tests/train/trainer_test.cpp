@@ -5,10 +5,12 @@
 
 #include <cmath>
 
+#include "tests/support/measured.h"
 #include "tests/support/tiny_run.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/infer/model_memory.h"
+#include "vitrum/train/draw.h"
 
 namespace vitrum {
 namespace {
@@ -362,7 +364,8 @@ TEST(Evaluation, CountsRanksAndConfusion) {
   EXPECT_DOUBLE_EQ(e.top5, 1);
   const double lse = std::log(std::exp(3) + std::exp(2) + std::exp(1));
   EXPECT_NEAR(e.loss, (lse - 3 + lse - 2 + std::log(3.0)) / 3, 1e-9);
-  EXPECT_EQ(e.confusion, (std::vector<std::vector<int64_t>>{{1, 0, 0}, {2, 0, 0}, {0, 0, 0}}));
+  EXPECT_EQ(e.confusion, (Confusion{{0, 0, 1}, {1, 0, 2}}));
+  EXPECT_EQ(e.per_class[0], 1);
   EXPECT_EQ(e.per_class[1], 0);
   EXPECT_TRUE(std::isnan(e.per_class[2]));
 }
@@ -377,8 +380,27 @@ TEST(Evaluation, NanIsNeverRight) {
 TEST(Evaluation, MoreOutputsThanClasses) {
   EvaluationTotals totals(2);
   totals.add(std::vector<float>{0, 0, 0, 5}, 1);
-  EXPECT_EQ(totals.result().confusion.size(), 4u);
-  EXPECT_EQ(totals.result().confusion[1][3], 1);
+  EXPECT_EQ(totals.result().per_class.size(), 4u);
+  EXPECT_EQ(totals.result().confusion, (Confusion{{1, 3, 1}}));
+}
+
+// A table of all pairs would have 20,000 x 20,000 numbers: 3.2 GB.
+TEST(Evaluation, ManyClassesTakeLittleMemory) {
+  constexpr int kClasses = 20'000;
+  const test::Measured cost = test::measure([] {
+    EvaluationTotals totals(kClasses);
+    std::vector<float> logits(kClasses);
+    for (int k = 0; k < kClasses; k += 40) {
+      logits[static_cast<size_t>(k)] = 1;
+      totals.add(logits, k);
+      logits[static_cast<size_t>(k)] = 0;
+    }
+    const Evaluation e = totals.result();
+    draw_confusion(e.confusion, e.per_class.size(), {});
+    if (e.top1 != 1 || e.confusion.size() != 500) fail("{} cells", e.confusion.size());
+  });
+  EXPECT_EQ(cost.code, 0) << cost.message;
+  EXPECT_LE(cost.grown_kb, 50'000);
 }
 
 }  // namespace

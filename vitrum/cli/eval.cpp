@@ -14,10 +14,36 @@
 namespace vitrum {
 namespace {
 
+constexpr size_t kWholeTable = 1000;  // classes
+
 struct Options : ModelOptions {
   std::string data, split;
   int64_t batch_size = 64;
 };
+
+// confusion[true class][predicted class]; of many classes, whose table would be nearly all zeros,
+// the [true class, predicted class, images] that occurred.
+void put_confusion(JsonWriter& json, const Evaluation& e) {
+  const size_t classes = e.per_class.size();
+  if (classes > kWholeTable) {
+    json.key("confusion_cells").begin_array();
+    for (const ConfusionCell& c : e.confusion)
+      json.begin_array().value(c.truth).value(c.guess).value(c.count).end_array();
+    json.end_array();
+    return;
+  }
+  json.key("confusion").begin_array();
+  auto cell = e.confusion.begin();
+  for (size_t truth = 0; truth < classes; ++truth) {
+    std::vector<int64_t> row(classes);
+    for (; cell != e.confusion.end() && static_cast<size_t>(cell->truth) == truth; ++cell)
+      row[static_cast<size_t>(cell->guess)] = cell->count;
+    json.begin_array();
+    for (const int64_t n : row) json.value(n);
+    json.end_array();
+  }
+  json.end_array();
+}
 
 std::string to_json(const Evaluation& e) {
   JsonWriter json;
@@ -28,13 +54,9 @@ std::string to_json(const Evaluation& e) {
       .field("loss", e.loss);
   json.key("per_class").begin_array();
   for (double accuracy : e.per_class) json.value(accuracy);
-  json.end_array().key("confusion").begin_array();
-  for (const auto& row : e.confusion) {
-    json.begin_array();
-    for (int64_t n : row) json.value(n);
-    json.end_array();
-  }
-  return json.end_array().end_object().str() + "\n";
+  json.end_array();
+  put_confusion(json, e);
+  return json.end_object().str() + "\n";
 }
 
 // Rows are the data's classes; accuracies are found under the model's.

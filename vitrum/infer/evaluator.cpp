@@ -56,19 +56,13 @@ SampleResult result_of(std::span<const float> logits, int label, int64_t index) 
           .label_probability = probability(static_cast<size_t>(label))};
 }
 
-void EvaluationTotals::grow(size_t classes) {
-  if (classes <= confusion_.size()) return;
-  confusion_.resize(classes);
-  for (auto& row : confusion_) row.resize(classes);
-}
-
 void EvaluationTotals::add(std::span<const float> logits, int64_t label) {
   const auto truth = static_cast<size_t>(label);
   const int64_t rank = rank_of(logits, truth);
   const auto guess =
       static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  grow(std::max(truth, guess) + 1);
-  ++confusion_[truth][guess];
+  classes_ = std::max(classes_, std::max(truth, guess) + 1);
+  ++confusion_[{static_cast<int>(truth), static_cast<int>(guess)}];
   ++images_, top1_ += rank < 1, top5_ += rank < 5;
   loss_ += log_sum_exp(logits) - static_cast<double>(logits[truth]);
 }
@@ -79,16 +73,19 @@ Evaluation EvaluationTotals::result() const {
                .top1 = static_cast<double>(top1_) / images,
                .top5 = static_cast<double>(top5_) / images,
                .loss = loss_ / images,
-               .per_class = {},
-               .confusion = confusion_,
+               .per_class = std::vector<double>(classes_),
+               .confusion = {},
                .samples = {}};
-  for (size_t k = 0; k < e.confusion.size(); ++k) {
-    int64_t total = 0;
-    for (const int64_t n : e.confusion[k]) total += n;
-    e.per_class.push_back(total
-                              ? static_cast<double>(e.confusion[k][k]) / static_cast<double>(total)
-                              : std::numeric_limits<double>::quiet_NaN());
+  std::vector<int64_t> totals(classes_);
+  for (const auto& [pair, count] : confusion_) {
+    const auto [truth, guess] = pair;
+    e.confusion.push_back({truth, guess, count});
+    totals[static_cast<size_t>(truth)] += count;
+    if (truth == guess) e.per_class[static_cast<size_t>(truth)] = static_cast<double>(count);
   }
+  for (size_t k = 0; k < classes_; ++k)
+    e.per_class[k] = totals[k] > 0 ? e.per_class[k] / static_cast<double>(totals[k])
+                                   : std::numeric_limits<double>::quiet_NaN();
   return e;
 }
 

@@ -2,9 +2,11 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "vitrum/data/loader.h"
@@ -22,11 +24,20 @@ struct SampleResult {
 };
 SampleResult result_of(std::span<const float> logits, int label, int64_t index);
 
+// So many images of one class were taken for another, or for what they are. Pairs that never occur
+// have no cell: with ten thousand classes nearly all of them.
+struct ConfusionCell {
+  int truth = 0, guess = 0;
+  int64_t count = 0;
+  bool operator==(const ConfusionCell&) const = default;
+};
+using Confusion = std::vector<ConfusionCell>;  // by truth, then guess
+
 struct Evaluation {
   int64_t images = 0;
-  double top1 = 0, top5 = 0, loss = 0;          // fractions; mean cross-entropy
-  std::vector<double> per_class;                // NaN for a class without images
-  std::vector<std::vector<int64_t>> confusion;  // [true class][predicted class]
+  double top1 = 0, top5 = 0, loss = 0;  // fractions; mean cross-entropy
+  std::vector<double> per_class;        // NaN for a class without images
+  Confusion confusion;
   std::vector<SampleResult> samples;  // in order, where there are no more than kMostSamples
 
   static constexpr int64_t kMostSamples = 100'000;
@@ -35,16 +46,14 @@ struct Evaluation {
 // Adds up what is needed for an Evaluation, image by image. The lowest index wins ties.
 class EvaluationTotals {
  public:
-  explicit EvaluationTotals(int64_t classes) { grow(static_cast<size_t>(classes)); }
+  explicit EvaluationTotals(int64_t classes) : classes_(static_cast<size_t>(classes)) {}
 
   void add(std::span<const float> logits, int64_t label);
   Evaluation result() const;
 
  private:
-  void grow(size_t classes);
-
-  std::vector<std::vector<int64_t>>
-      confusion_;  // a model with more outputs than classes makes it grow
+  size_t classes_;  // a model with more outputs than classes makes them more
+  std::map<std::pair<int, int>, int64_t> confusion_;
   int64_t images_ = 0, top1_ = 0, top5_ = 0;
   double loss_ = 0;
 };

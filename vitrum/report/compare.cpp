@@ -45,7 +45,7 @@ std::vector<ClassKey> keys_of(const ReportRun& run) {
 
 std::vector<bool> classes_with_images(const ReportRun& run) {
   std::vector<bool> occurs(run.classes.size());
-  for (const ConfusionCell& c : confusion_of(run)) occurs[static_cast<size_t>(c.label)] = true;
+  for (const ConfusionCell& c : confusion_of(run)) occurs[static_cast<size_t>(c.truth)] = true;
   return occurs;
 }
 

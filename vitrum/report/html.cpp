@@ -50,16 +50,16 @@ void put_metrics(JsonWriter& json, const std::vector<EpochMetrics>& rows) {
 }
 
 // Images and how many of them were right, by class; nothing where nothing was evaluated.
-void put_totals(JsonWriter& json, const ReportRun& run, const std::vector<ConfusionCell>& cells) {
+void put_totals(JsonWriter& json, const ReportRun& run, const Confusion& cells) {
   struct Total {
     int64_t images = 0, right = 0;
   };
   std::vector<Total> totals(cells.empty() ? 0 : run.classes.size());
   int64_t images = 0;
   for (const ConfusionCell& c : cells) {
-    Total& total = totals[static_cast<size_t>(c.label)];
-    total.images += c.images, images += c.images;
-    if (c.label == c.guess) total.right += c.images;
+    Total& total = totals[static_cast<size_t>(c.truth)];
+    total.images += c.count, images += c.count;
+    if (c.truth == c.guess) total.right += c.count;
   }
   json.field("test_images", images).field("train_images", run.train_images);
   json.key("totals").begin_array();
@@ -71,19 +71,19 @@ void put_totals(JsonWriter& json, const ReportRun& run, const std::vector<Confus
 // pairs that were mistaken most often.
 void put_confusion(JsonWriter& json, const ReportRun& run) {
   constexpr size_t kMostClasses = 200, kMostPairs = 100;
-  std::vector<ConfusionCell> cells = confusion_of(run);
+  Confusion cells = confusion_of(run);
   put_totals(json, run, cells);
-  const auto right = [](const ConfusionCell& c) { return c.label == c.guess; };
+  const auto right = [](const ConfusionCell& c) { return c.truth == c.guess; };
   const bool all = run.classes.size() <= kMostClasses;
   json.field("every_pair", all).field("pairs", std::ranges::count_if(cells, std::not_fn(right)));
   if (!all) {
     std::erase_if(cells, right);
-    std::ranges::stable_sort(cells, std::greater(), &ConfusionCell::images);
+    std::ranges::stable_sort(cells, std::greater(), &ConfusionCell::count);
     cells.resize(std::min(cells.size(), kMostPairs));
   }
   json.key("confusion").begin_array();
   for (const ConfusionCell& c : cells)
-    json.begin_array().value(c.label).value(c.guess).value(c.images).end_array();
+    json.begin_array().value(c.truth).value(c.guess).value(c.count).end_array();
   json.end_array();
 }
 

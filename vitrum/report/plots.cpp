@@ -13,14 +13,6 @@ namespace {
 
 constexpr size_t kMostClasses = 1000;  // of a picture of them all
 
-std::vector<std::vector<int64_t>> all_counts(const ReportRun& run) {
-  const size_t n = run.classes.size();
-  std::vector<std::vector<int64_t>> counts(n, std::vector<int64_t>(n));
-  for (const ConfusionCell& c : confusion_of(run))
-    counts[static_cast<size_t>(c.label)][static_cast<size_t>(c.guess)] = c.images;
-  return counts;
-}
-
 }  // namespace
 
 std::vector<std::string> write_plots(std::span<const ReportRun> runs, const std::string& output,
@@ -38,8 +30,9 @@ std::vector<std::string> write_plots(std::span<const ReportRun> runs, const std:
     if (measured) plots.emplace_back(name, draw_curves(curves, {&panel, 1}));
   for (size_t i = 0; i < runs.size(); ++i)
     if (!runs[i].samples.empty() && runs[i].classes.size() <= kMostClasses)
-      plots.emplace_back(runs.size() > 1 ? fmt::format("confusion-{}", i + 1) : "confusion",
-                         draw_confusion(all_counts(runs[i]), runs[i].classes));
+      plots.emplace_back(
+          runs.size() > 1 ? fmt::format("confusion-{}", i + 1) : "confusion",
+          draw_confusion(confusion_of(runs[i]), runs[i].classes.size(), runs[i].classes));
 
   // Each twice: as SVG and, what takes time, as PNG.
   std::vector<std::string> files(2 * plots.size()), names;

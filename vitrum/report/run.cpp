@@ -103,10 +103,10 @@ ReportRun read_run(const std::string& path) {
   return run;
 }
 
-std::vector<ConfusionCell> confusion_of(const ReportRun& run) {
+Confusion confusion_of(const ReportRun& run) {
   std::map<std::pair<int, int>, int64_t> counts;
   for (const SampleResult& s : run.samples) ++counts[{s.label, s.guess}];
-  std::vector<ConfusionCell> cells;
+  Confusion cells;
   for (const auto& [pair, images] : counts) cells.push_back({pair.first, pair.second, images});
   return cells;
 }

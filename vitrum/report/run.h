@@ -30,13 +30,6 @@ struct ReportModel {
   std::vector<LayerSummary> layers;
 };
 
-// Images of one class that were taken for one.
-struct ConfusionCell {
-  int label = 0, guess = 0;
-  int64_t images = 0;
-  bool operator==(const ConfusionCell&) const = default;
-};
-
 struct ReportRun {
   std::string path, name;
   RunState state = RunState::kEmpty;
@@ -62,7 +55,7 @@ using Overlay = std::function<Image(const Image& image, const SampleResult& resu
 ReportRun read_run(const std::string& path);
 
 // What occurred in the last evaluation, in the order of true and predicted classes.
-std::vector<ConfusionCell> confusion_of(const ReportRun& run);
+Confusion confusion_of(const ReportRun& run);
 
 // Opens the data of a run and adds its pictures; what cannot be had becomes a note.
 void add_pictures(ReportRun& run, const Overlay& overlay = {}, int threads = 1);

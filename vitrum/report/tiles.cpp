@@ -69,13 +69,13 @@ std::vector<SampleResult> most_confused(const ReportRun& run, std::set<int64_t> 
   std::map<std::pair<int, int>, std::vector<SampleResult>> pairs;
   for (const SampleResult& s : first_few(run.samples, is_mistake, surer, run.samples.size()))
     pairs[{s.label, s.guess}].push_back(s);
-  std::vector<ConfusionCell> order = confusion_of(run);
-  std::erase_if(order, [](const ConfusionCell& c) { return c.label == c.guess; });
-  std::ranges::stable_sort(order, std::greater(), &ConfusionCell::images);
+  Confusion order = confusion_of(run);
+  std::erase_if(order, [](const ConfusionCell& c) { return c.truth == c.guess; });
+  std::ranges::stable_sort(order, std::greater(), &ConfusionCell::count);
   std::vector<SampleResult> chosen;
   for (size_t rank = 0; rank < order.size(); ++rank) {
     size_t left = rank < kRichPairs ? kTilesOfPair : 1;
-    for (const SampleResult& s : pairs[{order[rank].label, order[rank].guess}]) {
+    for (const SampleResult& s : pairs[{order[rank].truth, order[rank].guess}]) {
       if (left == 0 || chosen.size() == kPairTiles) break;
       if (shown.insert(s.index).second) chosen.push_back(s);
       --left;

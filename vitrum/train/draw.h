@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "vitrum/infer/evaluator.h"
 #include "vitrum/train/metrics_log.h"
 #include "vitrum/train/picture.h"
 
@@ -22,9 +23,9 @@ Picture draw_curves(std::span<const RunCurves> runs, std::span<const CurvePanel>
 // Loss, accuracy and learning rate of one run.
 Picture draw_curves(std::span<const EpochMetrics> rows);
 
-// Heat map of counts[true class][predicted class], each row scaled to its own total. Up to 20
-// classes show numbers.
-Picture draw_confusion(const std::vector<std::vector<int64_t>>& counts,
+// Heat map of counts by true class and predicted class, each row scaled to its own total. Up to 20
+// classes show numbers; beyond a thousand several neighbours share a row.
+Picture draw_confusion(const Confusion& counts, size_t classes,
                        const std::vector<std::string>& class_names);
 
 }  // namespace vitrum

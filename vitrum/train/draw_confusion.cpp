@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "vitrum/core/utf8.h"
 #include "vitrum/train/draw.h"
@@ -17,22 +18,23 @@ constexpr int kNameColumns = 14;       // longer class names are cut
 constexpr size_t kNumbersUpTo = 20;    // classes
 constexpr int kShades = 32;
 
-using Counts = std::vector<std::vector<int64_t>>;
+constexpr size_t kMostRows = 1000;  // a pixel each
 
 struct Heatmap {
-  const Counts& counts;
+  Confusion counts = {};  // of rows
+  size_t rows = 0;
   std::vector<std::string> names = {};  // cut to size; none where nobody could read them
   double cell = 0, font = 0;            // pixels
   double left = 0, bottom = 0;          // margins that hold the names
   std::vector<double> row_total = {};
+  double correct = 0;  // images
 
-  size_t classes() const { return counts.size(); }
-  double side() const { return cell * static_cast<double>(classes()); }
+  double side() const { return cell * static_cast<double>(rows); }
   double x(size_t column) const { return left + cell * static_cast<double>(column); }
   double y(size_t row) const { return kTop + cell * static_cast<double>(row); }
   bool upright() const { return cell < 24; }  // slanted names would run into each other
-  double share(size_t row, size_t column) const {
-    return row_total[row] > 0 ? static_cast<double>(counts[row][column]) / row_total[row] : 0;
+  double share(const ConfusionCell& c) const {
+    return static_cast<double>(c.count) / row_total[static_cast<size_t>(c.truth)];
   }
 };
 
@@ -45,9 +47,8 @@ double opacity_of(int shade) { return static_cast<double>(shade) / kShades; }
 
 void draw_cells(Picture& picture, const Heatmap& map) {
   std::array<CellsShape, kShades + 1> shades;
-  for (size_t r = 0; r < map.classes(); ++r)
-    for (size_t c = 0; c < map.classes(); ++c)
-      shades[static_cast<size_t>(shade_of(map.share(r, c)))].at.emplace_back(c, r);
+  for (const ConfusionCell& c : map.counts)
+    shades[static_cast<size_t>(shade_of(map.share(c)))].at.emplace_back(c.guess, c.truth);
   for (int shade = 1; shade <= kShades; ++shade) {
     CellsShape& cells = shades[static_cast<size_t>(shade)];
     if (cells.at.empty()) continue;
@@ -59,8 +60,8 @@ void draw_cells(Picture& picture, const Heatmap& map) {
 
 void draw_frame(Picture& picture, const Heatmap& map) {
   const double right = map.left + map.side(), bottom = kTop + map.side();
-  if (map.classes() <= kNumbersUpTo)
-    for (size_t i = 1; i < map.classes(); ++i) {
+  if (map.rows <= kNumbersUpTo)
+    for (size_t i = 1; i < map.rows; ++i) {
       picture.shapes.push_back(LineShape{{{map.x(i), kTop}, {map.x(i), bottom}}, Ink::kGrid});
       picture.shapes.push_back(LineShape{{{map.left, map.y(i)}, {right, map.y(i)}}, Ink::kGrid});
     }
@@ -76,15 +77,15 @@ std::string short_count(int64_t n) {
 
 void draw_numbers(Picture& picture, const Heatmap& map) {
   const double size = std::clamp(map.cell * 0.32, 8.0, 13.0);
-  for (size_t r = 0; r < map.classes(); ++r)
-    for (size_t c = 0; c < map.classes(); ++c)
-      if (map.counts[r][c] > 0)
-        picture.shapes.push_back(
-            TextShape{{map.x(c) + map.cell / 2, map.y(r) + map.cell / 2 + size * 0.36},
-                      short_count(map.counts[r][c]),
-                      size,
-                      opacity_of(shade_of(map.share(r, c))) > 0.5 ? Ink::kHigh : Ink::kLow,
-                      Anchor::kMiddle});
+  for (const ConfusionCell& c : map.counts) {
+    const double x = map.x(static_cast<size_t>(c.guess)), y = map.y(static_cast<size_t>(c.truth));
+    picture.shapes.push_back(
+        TextShape{{x + map.cell / 2, y + map.cell / 2 + size * 0.36},
+                  short_count(c.count),
+                  size,
+                  opacity_of(shade_of(map.share(c))) > 0.5 ? Ink::kHigh : Ink::kLow,
+                  Anchor::kMiddle});
+  }
 }
 
 void draw_names(Picture& picture, const Heatmap& map) {
@@ -104,15 +105,14 @@ void draw_names(Picture& picture, const Heatmap& map) {
 
 // "9012 of 10000 correct (90.12 %)" and what the axes are.
 void draw_titles(Picture& picture, const Heatmap& map) {
-  double correct = 0;
-  for (size_t i = 0; i < map.classes(); ++i) correct += static_cast<double>(map.counts[i][i]);
   const double total = std::accumulate(map.row_total.begin(), map.row_total.end(), 0.0);
-  const double percent = total > 0 ? 100 * correct / total : 0;
+  const double percent = total > 0 ? 100 * map.correct / total : 0;
   const double middle = map.side() / 2;
   auto& shapes = picture.shapes;
   shapes.push_back(TextShape{{map.left, 28}, "Confusion", 14, Ink::kHead});
-  shapes.push_back(TextShape{
-      {map.left, 48}, fmt::format("{:.0f} of {:.0f} correct ({:.2f} %)", correct, total, percent)});
+  shapes.push_back(
+      TextShape{{map.left, 48},
+                fmt::format("{:.0f} of {:.0f} correct ({:.2f} %)", map.correct, total, percent)});
   shapes.push_back(TextShape{{map.left + middle, kTop + map.side() + map.bottom - 12},
                              "predicted",
                              12,
@@ -143,30 +143,46 @@ double names_width(const std::vector<std::string>& names, double size) {
   return widest * size * 0.62;
 }
 
-Heatmap layout(const Counts& counts, const std::vector<std::string>& class_names) {
-  Heatmap map{.counts = counts};
-  const auto n = static_cast<double>(std::max<size_t>(counts.size(), 1));
+// Neighbouring classes in one row, where there are too many for a row each.
+void set_counts(Heatmap& map, const Confusion& counts, size_t classes) {
+  for (const ConfusionCell& c : counts)  // a model may have more outputs than the data has classes
+    classes = std::max(classes, static_cast<size_t>(std::max(c.truth, c.guess)) + 1);
+  const size_t group = std::max<size_t>((classes + kMostRows - 1) / kMostRows, 1);
+  map.rows = (classes + group - 1) / group;
+  map.row_total.resize(map.rows);
+  const auto row_of = [&](int k) { return static_cast<int>(static_cast<size_t>(k) / group); };
+  std::map<std::pair<int, int>, int64_t> cells;
+  for (const ConfusionCell& c : counts) {
+    if (c.count <= 0) continue;
+    cells[{row_of(c.truth), row_of(c.guess)}] += c.count;
+    map.row_total[static_cast<size_t>(row_of(c.truth))] += static_cast<double>(c.count);
+    map.correct += c.truth == c.guess ? static_cast<double>(c.count) : 0;
+  }
+  for (const auto& [at, count] : cells) map.counts.push_back({at.first, at.second, count});
+}
+
+Heatmap layout(const Confusion& counts, size_t classes,
+               const std::vector<std::string>& class_names) {
+  Heatmap map;
+  set_counts(map, counts, classes);
+  const auto n = static_cast<double>(std::max<size_t>(map.rows, 1));
   map.cell = std::clamp(520 / n, 1.0, 80.0);
   map.font = std::min(12.0, map.cell * 0.85);
   if (map.font >= 6)
-    for (size_t i = 0; i < counts.size(); ++i)
+    for (size_t i = 0; i < map.rows; ++i)
       map.names.push_back(
           fit_columns(i < class_names.size() ? class_names[i] : std::to_string(i), kNameColumns));
   const double width = names_width(map.names, map.font);
   map.left = std::ceil(width) + 48;
   map.bottom = std::ceil(map.upright() ? width : 0.75 * width) + 46;
-  for (const auto& row : counts) {
-    assert(row.size() == counts.size());
-    map.row_total.push_back(
-        static_cast<double>(std::accumulate(row.begin(), row.end(), int64_t{0})));
-  }
   return map;
 }
 
 }  // namespace
 
-Picture draw_confusion(const Counts& counts, const std::vector<std::string>& class_names) {
-  const Heatmap map = layout(counts, class_names);
+Picture draw_confusion(const Confusion& counts, size_t classes,
+                       const std::vector<std::string>& class_names) {
+  const Heatmap map = layout(counts, classes, class_names);
   // Wide enough for the line of totals, high enough for the key.
   Picture picture{
       .width = static_cast<int>(map.left + std::max(std::ceil(map.side()), 160.0)) + kRight,
@@ -174,10 +190,10 @@ Picture draw_confusion(const Counts& counts, const std::vector<std::string>& cla
       .title = "Confusion matrix"};
   draw_cells(picture, map);
   draw_frame(picture, map);
-  if (counts.size() <= kNumbersUpTo) draw_numbers(picture, map);
+  if (map.rows <= kNumbersUpTo) draw_numbers(picture, map);
   draw_names(picture, map);
   draw_titles(picture, map);
-  if (!counts.empty()) draw_key(picture, map);
+  if (map.rows > 0) draw_key(picture, map);
   return picture;
 }
 

@@ -123,8 +123,9 @@ void RunLog::append(std::span<const StepMetrics> steps, std::span<const EpochMet
 void RunLog::draw(const Evaluation* evaluation, const std::vector<std::string>& classes) const {
   write_file_atomic(run_ + "/curves.svg", to_svg(draw_curves(rows())));
   if (!evaluation) return;
-  write_file_atomic(run_ + "/confusion.svg",
-                    to_svg(draw_confusion(evaluation->confusion, classes)));
+  write_file_atomic(
+      run_ + "/confusion.svg",
+      to_svg(draw_confusion(evaluation->confusion, evaluation->per_class.size(), classes)));
   save_predictions(run_, evaluation->samples);
 }
 
