@@ -98,6 +98,17 @@ TEST(Progress, NeverWiderThanTheTerminal) {
       }
 }
 
+// Counts and times are whole or not there at all; the loss goes first, then the speed.
+TEST(Progress, LeavesOutWhatANarrowTerminalHasNoRoomFor) {
+  const ProgressState state{"epoch 1/15", "loss=0.3141", 45, 469, 100, 0.45};
+  const auto bar = [&](int width) { return progress_bar(state, width, true); };
+  EXPECT_THAT(bar(79), HasSubstr("| 45/469 [01:40<15:42,  2.22s/it, loss=0.3141]"));
+  EXPECT_THAT(bar(55), EndsWith("| 45/469 [01:40<15:42,  2.22s/it]"));
+  EXPECT_THAT(bar(39), EndsWith("| 45/469 [01:40<15:42]"));
+  EXPECT_THAT(bar(39), StartsWith("epoch 1/15:   9%|"));
+  EXPECT_THAT(bar(28), EndsWith("| 45/469"));
+}
+
 // Runs `body` with stderr on a terminal of this width and returns what was written.
 template <class Body>
 std::string on_terminal(unsigned short width, Body body) {
@@ -137,6 +148,14 @@ TEST(Progress, RedrawsAtMostTenTimesASecond) {
     to = std::min(text.find_first_of("\r\n", from), text.size());
     EXPECT_LT(columns(text.substr(from, to - from)), 60);
   }
+}
+
+// The first step may take minutes.
+TEST(Progress, IsThereBeforeTheFirstStep) {
+  const std::string text = on_terminal(60, [] { const Progress progress("features", 12, false); });
+  if (text.empty()) GTEST_SKIP() << "no pseudo-terminal here";
+  EXPECT_THAT(text, HasSubstr("features:   0%|"));
+  EXPECT_THAT(text, HasSubstr("0/12"));
 }
 
 TEST(Progress, QuietAndNoTerminalWriteNothing) {

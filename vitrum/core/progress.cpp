@@ -58,15 +58,18 @@ double fraction_of(const ProgressState& s) {
   return std::clamp(static_cast<double>(s.done) / static_cast<double>(s.total), 0.0, 1.0);
 }
 
-// "45/100 [00:10<00:12,  4.50it/s, loss=0.31]"
-std::string counts(const ProgressState& s) {
-  const std::string tail = rate_text(s) + (s.postfix.empty() ? "" : ", ") + std::string(s.postfix);
-  if (s.total <= 0)
-    return fmt::format("{}{} [{}, {}]", count_text(s, s.done),
-                       s.unit == ProgressUnit::kBytes ? "B" : "it", clock_text(s.seconds), tail);
+// "45/100 [00:10<00:12,  4.50it/s, loss=0.31]", with fewer `parts` than three without the last
+// ones.
+std::string counts(const ProgressState& s, int parts = 3) {
+  const bool known = s.total > 0;
+  std::string text = count_text(s, s.done);
+  text += known ? "/" + count_text(s, s.total) : s.unit == ProgressUnit::kBytes ? "B" : "it";
+  if (parts < 1) return text;
   const double left = s.rate > 0 ? static_cast<double>(s.total - s.done) / s.rate : -1;
-  return fmt::format("{}/{} [{}<{}, {}]", count_text(s, s.done), count_text(s, s.total),
-                     clock_text(s.seconds), clock_text(left), tail);
+  text += " [" + clock_text(s.seconds) + (known ? "<" + clock_text(left) : "");
+  if (parts >= 2) text += ", " + rate_text(s);
+  if (parts >= 3 && !s.postfix.empty()) text += ", " + std::string(s.postfix);
+  return text + "]";
 }
 
 std::string cells(double fraction, int width, bool unicode) {
@@ -103,14 +106,22 @@ int terminal_width(std::FILE* stream) {
 }
 
 std::string progress_bar(const ProgressState& state, int width, bool unicode) {
-  const std::string right = counts(state);
-  if (state.total <= 0) return fit_columns(prefix(state) + right, width);
-  const double fraction = fraction_of(state);
+  const double fraction = state.total > 0 ? fraction_of(state) : 0;
   // Rounded down: 100 % is said only at the end.
-  const std::string left = fmt::format("{}{:3}%|", prefix(state), static_cast<int>(100 * fraction));
-  const int room = width - columns(left) - columns(right) - 2;
-  const std::string bar = room > 0 ? cells(fraction, room, unicode) : "";
-  return fit_columns(left + bar + "| " + right, width);
+  const std::string left =
+      prefix(state) +
+      (state.total > 0 ? fmt::format("{:3}%|", static_cast<int>(100 * fraction)) : "");
+  const std::string between = state.total > 0 ? "| " : "";
+  const auto rest = [&](const std::string& right) {
+    return width - columns(left) - columns(between) - columns(right);
+  };
+  // What a narrow terminal has no room for is left out, the least telling first.
+  std::string right;
+  for (int parts = 3; parts >= 0; --parts)
+    if (right = counts(state, parts); rest(right) >= 0) break;
+  const bool bar = state.total > 0 && rest(right) > 0;
+  return fit_columns(left + (bar ? cells(fraction, rest(right), unicode) : "") + between + right,
+                     width);
 }
 
 std::string progress_line(const ProgressState& s) {
@@ -129,7 +140,9 @@ Progress::Progress(std::string label, int64_t total, bool quiet, int64_t initial
       terminal_(isatty(STDERR_FILENO) != 0),
       unicode_(locale_is_utf8()),
       start_(Clock::now()),
-      next_draw_(terminal_ ? start_ : start_ + std::chrono::seconds(10)) {}
+      next_draw_(terminal_ ? start_ : start_ + std::chrono::seconds(10)) {
+  if (due()) draw();  // before the first step, which may take minutes
+}
 
 Progress::~Progress() {
   if (drawn_ && terminal_ && !finished_) put("\n");
