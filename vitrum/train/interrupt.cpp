@@ -2,25 +2,44 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
+#include <cstring>
 
 namespace vitrum {
 namespace {
 
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
-volatile sig_atomic_t received = 0;  // a handler can reach nothing else
+// A handler can reach nothing else.
+volatile sig_atomic_t received = 0;
+const char* volatile notice = nullptr;  // or null
+int guards = 0;
 
+// Only what a handler may call: write() and _exit().
 void remember(int signal) {
-  if (received == 0)
+  if (received == 0) {
     received = signal;
-  else if (signal != SIGHUP)  // shell and terminal both send one when they close
+    const int error = errno;  // of whatever was interrupted
+    const char* text = notice;
+    if (text) [[maybe_unused]]
+      const ssize_t lost = write(STDERR_FILENO, text, std::strlen(text));
+    errno = error;
+  } else if (signal != SIGHUP) {  // shell and terminal both send one when they close
     _exit(128 + signal);
+  }
+}
+
+// On a terminal "^C" stands behind the progress bar.
+const char* notice_text() {
+  return isatty(STDERR_FILENO) ? "\nfinishing; Ctrl-C again stops now\n"
+                               : "finishing; Ctrl-C again stops now\n";
 }
 
 }  // namespace
 
-InterruptGuard::InterruptGuard() {
-  received = 0;
+InterruptGuard::InterruptGuard(Notice wanted) : notice_before_(notice) {
+  if (guards++ == 0) received = 0;
+  notice = wanted == Notice::kSaid ? notice_text() : nullptr;
   struct sigaction action {};
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART;  // a write under way is finished, not failed
@@ -34,6 +53,8 @@ InterruptGuard::InterruptGuard() {
 
 InterruptGuard::~InterruptGuard() {
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous_[i], nullptr);
+  notice = notice_before_;
+  --guards;
 }
 
 int InterruptGuard::signal() const { return received; }

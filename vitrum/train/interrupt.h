@@ -7,10 +7,13 @@
 
 namespace vitrum {
 
-// While one lives, the first such signal is only remembered. One at a time.
+// While one lives, the first such signal is only remembered. One may live inside another, which
+// then knows of its signal.
 class InterruptGuard {
  public:
-  InterruptGuard();
+  enum class Notice : bool { kSilent, kSaid };
+  // kSaid: a signal is answered on stderr at once, since what is under way may take a while to end.
+  explicit InterruptGuard(Notice notice = Notice::kSilent);
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
@@ -19,6 +22,7 @@ class InterruptGuard {
 
  private:
   std::array<struct sigaction, 3> previous_;
+  const char* notice_before_;
 };
 
 }  // namespace vitrum

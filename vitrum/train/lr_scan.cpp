@@ -109,8 +109,11 @@ int scan_learning_rates(Recipe& recipe, RunOptions& options, const ScanHooks& ho
   options.resume = true;
   const std::string& run = options.out;
   const RunLock lock(run);
+  const InterruptGuard interrupt(options.quiet ? InterruptGuard::Notice::kSilent
+                                               : InterruptGuard::Notice::kSaid);
   std::vector<ScanRow> known = load_scan(run), rows;
   for (const double lr : recipe.lr_scan) {
+    if (interrupt.signal() != 0) return interrupt.signal();
     const auto done = std::ranges::find(known, lr, &ScanRow::lr);
     if (done == known.end()) {
       int signal = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/philox.h"
@@ -152,6 +153,37 @@ void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step)
   upload(batch, images, micro_step);
   for (Program* part : parts()) run_program(*part, trace_);
   if (!perturbed_) read_loss();
+}
+
+// Gradients apart, which are zero before a step.
+std::vector<TensorView> TrainStep::moved_by_batches() {
+  std::vector<TensorView> all;
+  for (size_t i = 0; i < store_.specs().size(); ++i)
+    if (store_.specs()[i].buffer) all.push_back(store_.view(i, Arena::kMaster));
+  for (const auto& [name, view] : store_.states()) all.push_back(view);
+  return all;
+}
+
+void TrainStep::begin() {
+  if (kept_.empty())
+    for (const TensorView& view : moved_by_batches())
+      kept_.push_back({view, std::vector<std::byte>(view.bytes())});
+  for (Kept& kept : kept_) store_.backend().download_later(kept.bytes.data(), kept.view);
+}
+
+void TrainStep::abandon() {
+  Backend& backend = store_.backend();
+  backend.wait();
+  for (; shares_.back() > 0; --shares_.back()) reading_.pop_back();
+  if (std::exchange(perturbed_, false)) {
+    std::vector<std::byte> weights(store_.arena(Arena::kAside).bytes());
+    backend.download(weights.data(), store_.arena(Arena::kAside));
+    backend.upload(store_.arena(Arena::kMaster), weights.data());
+    store_.refresh_compute();
+  }
+  for (const Kept& kept : kept_) backend.upload(kept.view, kept.bytes.data());
+  const TensorView gradients = store_.arena(Arena::kGrad);
+  backend.upload(gradients, std::vector<std::byte>(gradients.bytes()).data());
 }
 
 void TrainStep::run(const Batch& batch, double lr, int64_t step) {

@@ -40,6 +40,12 @@ class TrainStep {
   // `micro_step` how many batches came before in the run.
   void backward(const Batch& batch, int64_t images, int64_t micro_step);
 
+  // Around the batches of a step that may be given up before update(): abandon() leaves everything
+  // as it was at begin(), gradients, weights that perturb() moved, running statistics and totals
+  // too.
+  void begin();
+  void abandon();
+
   // SAM: the gradients of the batches since update() make the weights worse, and are cleared. The
   // same batches follow again; what they find is taken from the weights as they were.
   void perturb();
@@ -97,6 +103,7 @@ class TrainStep {
   void upload(const Batch& batch, int64_t images, int64_t micro_step);
   void upload_targets(const Batch& batch);
   std::vector<Program*> parts();  // of backward(), in order
+  std::vector<TensorView> moved_by_batches();
   void read_loss();
   void read_norm();
 
@@ -115,6 +122,11 @@ class TrainStep {
   std::unique_ptr<ResidentImages> images_;
   std::unique_ptr<Teacher> teacher_;
   std::unique_ptr<Sequence> whole_;  // of run(), made when that is first called
+  struct Kept {
+    TensorView view;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Kept> kept_;  // as it was at begin()
   Program::Trace trace_;
   bool perturbed_ = false;
   std::vector<float> weights_, targets_;

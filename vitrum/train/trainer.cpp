@@ -19,6 +19,9 @@ namespace vitrum {
 namespace {
 
 constexpr int64_t kPointsPerEpoch = 100;  // of the step-wise curves in the event files
+constexpr int64_t kMeasuredSteps = 3;     // at least, and for so long, before the time is told
+constexpr double kMeasuredSeconds = 2;
+constexpr double kForwardShare = 1.0 / 3;  // of a training step: backward costs twice as much
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
@@ -40,8 +43,13 @@ int64_t epochs_of(const Recipe& recipe, int64_t images) {
                               : recipe.epochs;
 }
 
-LoaderConfig test_config(LoaderConfig config, const Recipe& recipe) {
-  config.batch_size = recipe.eval_batch_size.value_or(recipe.batch_size);
+// A batch larger than the data would be padding.
+int64_t eval_batch(const Recipe& recipe, int64_t images) {
+  return std::min(recipe.eval_batch_size.value_or(recipe.batch_size), images);
+}
+
+LoaderConfig test_config(LoaderConfig config, const Recipe& recipe, int64_t images) {
+  config.batch_size = eval_batch(recipe, images);
   config.shuffle = false, config.augment = {}, config.mix = {}, config.repeat = 1;
   return config;
 }
@@ -77,7 +85,7 @@ LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const D
   Augment augment = augment_for(recipe, model);
   const bool costly = data.image_size().height == 0 || !augment.policies.empty();
   const int usual = costly ? (threads > 0 ? threads : available_cores()) : 1;
-  return {.batch_size = recipe.batch_size,
+  return {.batch_size = std::min(recipe.batch_size, std::max<int64_t>(data.size(), 1)),
           .shuffle = true,
           .seed = static_cast<uint64_t>(recipe.seed),
           .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
@@ -101,13 +109,13 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
       test_loader_(
           features_ ? features_->test : data_.test(),
           fed(test_config(loader_config(recipe_, model_, data_.test(), options.device.threads),
-                          recipe_),
+                          recipe_, data_.test().size()),
               data_.test())),
       schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.accumulate))),
       // Whole images take the most memory: what cannot end does not begin.
-      step_(last_model(), recipe_, compute(), *backend_, source()),
-      evaluator_(model_, step_.store(), recipe_.eval_batch_size.value_or(recipe_.batch_size),
-                 compute(), ema() ? Arena::kEma : Arena::kMaster, source()) {
+      step_(last_model(), step_recipe(), compute(), *backend_, source()),
+      evaluator_(model_, step_.store(), test_loader_.config().batch_size, compute(),
+                 ema() ? Arena::kEma : Arena::kMaster, source()) {
   set_images();
   if (recipe_.teacher) set_teacher();
   if (options.trace) set_trace();
@@ -119,6 +127,12 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
   write_file_atomic(run_ + "/env.json", environment_json(*backend_, options.device.threads));
   saver_ = std::make_unique<Saver>(run_, model_, ema() ? Arena::kEma : Arena::kMaster,
                                    data_.test().classes(), at_);
+}
+
+Recipe Trainer::step_recipe() const {
+  Recipe recipe = recipe_;
+  recipe.batch_size = batch_size();
+  return recipe;
 }
 
 float Trainer::patch_drop(int64_t epoch) const {
@@ -198,22 +212,33 @@ void Trainer::set_images() {
   keep(data_.test(), test_loader_, evaluator_);
 }
 
-// Where a signal stops it, so does the run.
-void Trainer::fill_features(const InterruptGuard& interrupt) {
-  ModelProgram program(model_, step_.store(), evaluator_.batch(),
-                       {.compute = compute_for(recipe_)});
+// Where a signal stops it, so does the run. It is a part of the first epoch's time.
+void Trainer::fill_features(const InterruptGuard& interrupt, const TrainHooks& hooks) {
+  const auto start = Clock::now();
+  const int64_t train = data_.train().size(), test = data_.test().size();
+  const int64_t batch = eval_batch(recipe_, std::max(train, test));
+  const int64_t all = ceil_div(train, batch) + ceil_div(test, batch);
+  ModelProgram program(model_, step_.store(), batch, {.compute = compute_for(recipe_)});
+  Progress progress("features", all, options_.quiet);
+  int64_t before = 0;
   for (FeatureDataset* part : {&features_->train, &features_->test}) {
     const Dataset& images = part == &features_->train ? data_.train() : data_.test();
-    const LoaderConfig config =
-        test_config(loader_config(recipe_, model_, images, options_.device.threads), recipe_);
-    Progress progress("features", ceil_div(images.size(), config.batch_size), options_.quiet);
+    const LoaderConfig config = test_config(
+        loader_config(recipe_, model_, images, options_.device.threads), recipe_, batch);
     const bool complete = part->fill(*options_.features, config, program, [&](int64_t done) {
-      progress.update(done);
+      progress.update(before + done);
+      const double seconds = seconds_since(start);
+      if (done >= kMeasuredSteps && seconds >= kMeasuredSeconds && hooks.estimate && !estimated_) {
+        progress.clear(), estimated_ = true;
+        hooks.estimate(seconds * static_cast<double>(all) / static_cast<double>(before + done));
+      }
       return interrupt.signal() == 0;
     });
-    progress.clear();
-    if (!complete) return;
+    before += ceil_div(images.size(), batch);
+    if (!complete) break;
   }
+  progress.clear();
+  at_.seconds += seconds_since(start);
 }
 
 // Evaluated epochs only: the last one is then among them.
@@ -230,10 +255,11 @@ int64_t Trainer::epoch_end() const {
 }
 
 TrainResult Trainer::run(const TrainHooks& hooks) {
-  const InterruptGuard interrupt;
+  const InterruptGuard interrupt(options_.quiet ? InterruptGuard::Notice::kSilent
+                                                : InterruptGuard::Notice::kSaid);
   saver_->saved = hooks.saved;
   try {
-    if (features_ && !finished()) fill_features(interrupt);
+    if (features_ && !finished()) fill_features(interrupt, hooks);
     while (!finished() && interrupt.signal() == 0)
       if (!train_epoch(interrupt, hooks) || !close_epoch(interrupt, hooks))
         saver_->save(checked_snapshot(), at_, /*last=*/true);
@@ -276,7 +302,8 @@ bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
     const auto start = Clock::now();
     const bool saves = recipe_.checkpoint_every > 0 && at_.step + 1 < end &&
                        (at_.step + 1) % recipe_.checkpoint_every == 0;
-    train_step();
+    if (!began_) began_ = start;
+    if (!train_step(interrupt, progress)) return take_results(hooks), false;
     if (saves || interrupt.signal() != 0 || at_.step == end || given_.size() >= patience)
       take_results(hooks);
     at_.seconds += seconds_since(start);
@@ -285,40 +312,74 @@ bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
       progress.clear(), report(on_disk, hooks);
     progress.update(at_.step - first, progress.due() ? fmt::format("loss={:.4f}", last_loss_) : "");
     if (interrupt.signal() != 0) return take_results(hooks), false;
+    estimate(hooks, progress);
   }
   progress.clear();
   return true;
 }
 
-void Trainer::train_step() {
-  const int64_t per_step = recipe_.accumulate * recipe_.batch_size;
+// The time of the whole run, as soon as it can be told: the first step is slower than the others.
+void Trainer::estimate(const TrainHooks& hooks, Progress& progress) {
+  if (estimated_ || !hooks.estimate) return;
+  const bool first = !measured_from_;
+  const double seconds = seconds_since(measured_from_.value_or(*began_));
+  if (first)
+    measured_from_ = Clock::now();
+  else
+    ++measured_steps_;
+  const bool enough = measured_steps_ >= kMeasuredSteps && seconds >= kMeasuredSeconds;
+  if (!enough && at_.step < epoch_end()) return;
+  estimated_ = true;
+  const double step = seconds / static_cast<double>(std::max<int64_t>(measured_steps_, 1));
+  const int64_t evaluations = ceil_div(total_epochs() - at_.epochs, recipe_.eval_every);
+  const double images = static_cast<double>(recipe_.accumulate * batch_size()) *
+                        (recipe_.sam > 0 ? 2 : 1) / kForwardShare;
+  const double evaluation = step * static_cast<double>(data_.test().size()) / images;
+  progress.clear();
+  hooks.estimate(seconds_since(*began_) + step * static_cast<double>(total_steps() - at_.step) +
+                 evaluation * static_cast<double>(evaluations));
+}
+
+bool Trainer::train_step(const InterruptGuard& interrupt, Progress& progress) {
+  const int64_t per_step = recipe_.accumulate * batch_size();
   const int64_t seen = (at_.step - at_.epochs * steps_per_epoch()) * per_step;
   const int64_t images = std::min(per_step, data_.train().size() - seen);
   const double lr = lr_at(schedule_, at_.step);
   batches_.resize(recipe_.sam > 0 ? static_cast<size_t>(recipe_.accumulate) : 1);
-  if (per_step == recipe_.batch_size && recipe_.sam == 0) {
+  if (recipe_.accumulate == 1 && recipe_.sam == 0) {
     train_loader_.next(batches_[0]);
     step_.run(batches_[0], lr, at_.step);
   } else {
-    add_gradients(images);
+    if (!add_gradients(images, interrupt, progress)) return step_.abandon(), false;
     step_.update(lr, at_.step);
   }
   given_.push_back({++at_.step, images, lr});
+  return true;
 }
 
-void Trainer::add_gradients(int64_t images) {
+// An unfinished step is given up where a signal comes: the run that is resumed begins it anew, with
+// the same batches and draws.
+bool Trainer::add_gradients(int64_t images, const InterruptGuard& interrupt, Progress& progress) {
+  const int64_t first = at_.epochs * steps_per_epoch();
   const bool twice = recipe_.sam > 0;  // then the batches are kept
   const auto batch = [&](int64_t k) -> Batch& {
     return batches_[static_cast<size_t>(twice ? k : 0)];
   };
   const auto backward = [&](int64_t k) {
+    if (interrupt.signal() != 0) return false;
     step_.backward(batch(k), images, at_.step * recipe_.accumulate + k);
+    progress.update(at_.step - first);
+    return true;
   };
+  step_.begin();
   int64_t count = 0;
-  for (; count < recipe_.accumulate && train_loader_.next(batch(count)); ++count) backward(count);
-  if (!twice) return;
+  for (; count < recipe_.accumulate && train_loader_.next(batch(count)); ++count)
+    if (!backward(count)) return false;
+  if (!twice) return true;
   step_.perturb();
-  for (int64_t k = 0; k < count; ++k) backward(k);
+  for (int64_t k = 0; k < count; ++k)
+    if (!backward(k)) return false;
+  return true;
 }
 
 void Trainer::take_results(const TrainHooks& hooks) {

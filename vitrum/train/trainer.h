@@ -1,10 +1,13 @@
 // The training loop: epochs, evaluation, checkpoints, and stopping without losing anything.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "vitrum/core/progress.h"
 #include "vitrum/data/loader.h"
 #include "vitrum/infer/evaluator.h"
 #include "vitrum/runtime/backends.h"
@@ -41,6 +44,8 @@ struct TrainResult {
 struct TrainHooks {
   std::function<void(const EpochMetrics&, bool best)> epoch;  // once it is on disk
   std::function<void(int64_t step, double loss)> step;  // after each optimiser step, counted from 1
+  // Once, as soon as a few steps were measured: how long the run will take from its start on.
+  std::function<void(double seconds)> estimate;
   // On the thread that writes, after a save: for what shows the run as it is on disk.
   std::function<void()> saved;
 };
@@ -66,6 +71,7 @@ class Trainer {
   ParamStore& store() { return step_.store(); }
   Backend& backend() const { return *backend_; }
   const Schedule& schedule() const { return schedule_; }
+  int64_t batch_size() const { return train_loader_.config().batch_size; }
   int64_t total_steps() const { return schedule_.total_steps; }
   int64_t total_epochs() const;
   int64_t activation_bytes() const {
@@ -90,12 +96,15 @@ class Trainer {
   float patch_drop(int64_t epoch) const;
   ModelSpec last_model() const;  // as it is trained in the last epoch
   From source() const { return features_ ? From::kFeatures : From::kPixels; }
-  void fill_features(const InterruptGuard& interrupt);
-  // Both return false where a signal stopped them.
+  Recipe step_recipe() const;  // with a batch no larger than the data
+  void fill_features(const InterruptGuard& interrupt, const TrainHooks& hooks);
+  // All return false where a signal stopped them.
   bool train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
   bool close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks);
-  void train_step();
-  void add_gradients(int64_t images);  // of the batches of one step, which sees so many
+  bool train_step(const InterruptGuard& interrupt, Progress& progress);
+  // Of the batches of one step, which sees so many images.
+  bool add_gradients(int64_t images, const InterruptGuard& interrupt, Progress& progress);
+  void estimate(const TrainHooks& hooks, Progress& progress);
   void take_results(const TrainHooks& hooks);
   void check_finite(const char* what, double x, int64_t step) const;
   std::shared_ptr<const Evaluation> evaluate(const InterruptGuard& interrupt);
@@ -139,6 +148,10 @@ class Trainer {
   std::vector<Given> given_;
   std::vector<std::shared_ptr<Snapshot>> snapshots_;  // those nobody else holds are free
   double last_loss_ = 0;
+  // Of this run: when its first step began and ended, and how many there were since.
+  std::optional<std::chrono::steady_clock::time_point> began_, measured_from_;
+  int64_t measured_steps_ = 0;
+  bool estimated_ = false;
   int64_t image_bytes_ = 0;
 };
 
