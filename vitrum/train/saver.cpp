@@ -1,7 +1,10 @@
 #include "vitrum/train/saver.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "vitrum/core/files.h"
 #include "vitrum/train/lora.h"
 
 namespace vitrum {
@@ -17,9 +20,8 @@ std::vector<EpochMetrics> rows_of(const std::vector<ClosedEpoch>& epochs) {
 
 }  // namespace
 
-Saver::Saver(const std::string& run, const ModelSpec& model, Arena which,
-             const std::vector<std::string>& classes, const TrainPosition& at)
-    : run_(run), model_(model), which_(which), classes_(classes), log_(run, at) {}
+Saver::Saver(const std::string& run, const ModelCard& card, Arena which, const TrainPosition& at)
+    : run_(run), card_(card), which_(which), log_(run, at) {}
 
 void Saver::epoch(const ClosedEpoch& closed, std::shared_ptr<const Evaluation> evaluation) {
   next_.epochs.push_back(closed);
@@ -73,24 +75,30 @@ void Saver::write(const Save& save) {
   log_.append(save.steps, rows_of(save.epochs));
   if (save.evaluation) evaluation_ = save.evaluation;
   draw(save.last);
-  if (save.best) write_model("best", *save.best);
-  write_model("last", *save.state);
+  const auto& rows = log_.rows();
+  const auto best = std::ranges::find(rows, save.at.best_epoch, &EpochMetrics::epoch);
+  const auto last = std::find_if(rows.rbegin(), rows.rend(),
+                                 [](const EpochMetrics& r) { return !std::isnan(r.test_acc); });
+  if (save.best) write_model("best", *save.best, best == rows.end() ? nullptr : &*best);
+  write_model("last", *save.state, last == rows.rend() ? nullptr : &*last);
   save_checkpoint(run_, *save.state, save.at);
   if (saved && !save.last) saved();
 }
 
 void Saver::draw(bool now) {
   if (log_.rows().empty() || (!now && Clock::now() < next_drawing_)) return;
-  log_.draw(std::exchange(evaluation_, {}).get(), classes_);
+  log_.draw(std::exchange(evaluation_, {}).get(), card_.classes);
   next_drawing_ = Clock::now() + kBetweenDrawings;
 }
 
-void Saver::write_model(const std::string& name, Snapshot& snapshot) const {
+void Saver::write_model(const std::string& name, Snapshot& snapshot,
+                        const EpochMetrics* row) const {
   const std::string dir = run_ + "/" + name;
-  if (model_.lora.rank > 0)
-    save_adapted_model(dir, model_, snapshot.store(), which_);
+  if (card_.model.lora.rank > 0)
+    save_adapted_model(dir, card_.model, snapshot.store(), which_);
   else
-    save_model_dir(dir, model_, snapshot.store(), which_);
+    save_model_dir(dir, card_.model, snapshot.store(), which_);
+  write_file_atomic(dir + "/README.md", to_markdown(card_, row));
 }
 
 }  // namespace vitrum

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "vitrum/train/checkpoint.h"
+#include "vitrum/train/model_card.h"
 #include "vitrum/train/run_dir.h"
 #include "vitrum/weights/model_dir.h"
 
@@ -25,8 +26,7 @@ struct ClosedEpoch {
 class Saver {
  public:
   // `which` holds the weights of best/ and last/.
-  Saver(const std::string& run, const ModelSpec& model, Arena which,
-        const std::vector<std::string>& classes, const TrainPosition& at);
+  Saver(const std::string& run, const ModelCard& card, Arena which, const TrainPosition& at);
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
@@ -61,14 +61,14 @@ class Saver {
   std::vector<ClosedEpoch> end();
   void write(const Save& save);
   void draw(bool now);
-  void write_model(const std::string& name, Snapshot& snapshot) const;
+  // `row` is the evaluation that the model card speaks of, or null.
+  void write_model(const std::string& name, Snapshot& snapshot, const EpochMetrics* row) const;
 
   using Clock = std::chrono::steady_clock;
 
   std::string run_;
-  ModelSpec model_;
+  ModelCard card_;
   Arena which_;
-  std::vector<std::string> classes_;
   // Of the thread that trains.
   Save next_;
   bool best_closed_ = false;

@@ -125,8 +125,13 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
   if (teacher()) teacher()->note_in(run_);
   write_file_atomic(config_path(run_), to_toml(recipe_));
   write_file_atomic(run_ + "/env.json", environment_json(*backend_, options.device.threads));
-  saver_ = std::make_unique<Saver>(run_, model_, ema() ? Arena::kEma : Arena::kMaster,
-                                   data_.test().classes(), at_);
+  const ModelCard card{.recipe = recipe_,
+                       .model = model_,
+                       .classes = data_.test().classes(),
+                       .train_images = data_.train().size(),
+                       .test_images = data_.test().size(),
+                       .held_out = recipe_.holdout > 0};
+  saver_ = std::make_unique<Saver>(run_, card, ema() ? Arena::kEma : Arena::kMaster, at_);
 }
 
 Recipe Trainer::step_recipe() const {

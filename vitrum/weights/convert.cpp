@@ -65,6 +65,12 @@ void write_directory(const fs::path& dir, std::string_view dialect, const ModelS
 
 }  // namespace
 
+void require_hf(const ModelSpec& spec) {
+  const Dialect& dialect = find_dialect(family_of(spec.config), "hf");
+  spec.config.visit([&](const auto& c) { require_plain(dialect, c); });
+  hf_preprocessor_text(spec);
+}
+
 Converted convert_model(const std::string& source, const std::string& arch,
                         const std::string& target, const std::string& dialect_name) {
   const ModelSpec spec = resolve_model(source, arch);

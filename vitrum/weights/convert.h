@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "vitrum/weights/model_dir.h"
+
 namespace vitrum {
 
 struct Converted {
@@ -17,5 +19,8 @@ struct Converted {
 // file) or "npz" (a .npz). Fails, naming it, where the target has no place for a part of the model.
 Converted convert_model(const std::string& source, const std::string& arch,
                         const std::string& target, const std::string& dialect);
+
+// Fails, saying why, where transformers' directories cannot hold the model.
+void require_hf(const ModelSpec& spec);
 
 }  // namespace vitrum

@@ -1,0 +1,47 @@
+// README.md of the model directories of a run.
+#include "vitrum/train/model_card.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/tiny_run.h"
+
+namespace vitrum {
+namespace {
+
+using test::TinyRun;
+
+TEST(ModelCard, SaysWhatItIsOnTheHubsTerms) {
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  Trainer trainer(recipe, tiny.options("run"));
+  const TrainResult result = trainer.run();
+  const std::string best = test::read_text(tiny / "run/best/README.md"),
+                    last = test::read_text(tiny / "run/last/README.md");
+  using testing::HasSubstr;
+  EXPECT_THAT(best, testing::StartsWith("---\nlibrary_name: timm\n"));
+  for (const char* part :
+       {"\ntags:\n- image-classification\n", "\ndatasets:\n- \"mnist\"\n", "\nmodel-index:\n",
+        "- type: accuracy\n", "75 training and 21 test images", "**Classes** (10)",
+        "vitrum classify photo.jpg --model DIR", "timm.create_model(\"local-dir:DIR\"",
+        "vitrum train --recipe recipe.toml", "\nbatch_size = 16\n"})
+    EXPECT_THAT(best, HasSubstr(part));
+  EXPECT_THAT(best, HasSubstr(fmt::format("      value: {}\n---\n", result.best_accuracy)));
+  EXPECT_THAT(best, HasSubstr(fmt::format("after epoch {}\n", result.best_epoch)));
+  EXPECT_THAT(last, HasSubstr(fmt::format("      value: {}\n---\n", result.last.test_acc)));
+  EXPECT_THAT(last, HasSubstr("after epoch 3\n"));
+}
+
+// What timm cannot build is not promised to it.
+TEST(ModelCard, PromisesNoMoreThanIsTrue) {
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  recipe.head_bias = false, recipe.max_steps = 1;
+  Trainer(recipe, tiny.options("run")).run();
+  const std::string card = test::read_text(tiny / "run/last/README.md");
+  EXPECT_THAT(card, testing::StartsWith("---\nlibrary_name: vitrum\n"));
+  EXPECT_THAT(card, testing::Not(testing::HasSubstr("timm.create_model")));
+  EXPECT_THAT(card, testing::Not(testing::HasSubstr("transformers")));
+}
+
+}  // namespace
+}  // namespace vitrum

@@ -1,0 +1,119 @@
+#include "vitrum/train/model_card.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
+#include "vitrum/core/json_text.h"
+#include "vitrum/weights/convert.h"
+#include "vitrum/weights/model_config.h"
+
+namespace vitrum {
+namespace {
+
+constexpr size_t kNamedClasses = 50;
+
+// "mnist" of "mnist:DIR"; of the user's own files the name of folder or table.
+std::string data_name(const std::string& data) {
+  const size_t colon = data.find(':');
+  const std::string kind = data.substr(0, colon);
+  if (colon == data.npos || (kind != "folder" && kind != "csv")) return kind;
+  std::filesystem::path path(data.substr(colon + 1));
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string name = path.stem().string();
+  return name.empty() || name == "." ? kind : name;
+}
+
+// What timm has no name for is written under one of our own.
+bool timm_loads(const ModelSpec& model) {
+  return model_config_text(model).find("\"architecture\": \"vitrum_") == std::string::npos;
+}
+
+bool transformers_loads(const ModelSpec& model) {
+  try {
+    require_hf(model);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// A double-quoted scalar of YAML is a string of JSON.
+std::string yaml(const std::string& text) { return json_string(text); }
+
+std::string front_matter(const ModelCard& c, const EpochMetrics* row) {
+  const std::string data = yaml(data_name(c.recipe.data));
+  std::string text = fmt::format(
+      "---\nlibrary_name: {}\npipeline_tag: image-classification\ntags:\n- image-classification\n"
+      "- vitrum\n- {}\ndatasets:\n- {}\nmetrics:\n- accuracy\n",
+      timm_loads(c.model) ? "timm" : "vitrum", family_of(c.model.config), data);
+  if (row)
+    text += fmt::format(
+        "model-index:\n- name: {}\n  results:\n  - task:\n      type: image-classification\n"
+        "    dataset:\n      name: {}\n      type: {}\n      split: {}\n    metrics:\n"
+        "    - type: accuracy\n      value: {}\n",
+        yaml(c.model.architecture), data, data, c.held_out ? "holdout" : "test", row->test_acc);
+  return text + "---\n\n";
+}
+
+std::string facts(const ModelCard& c, const EpochMetrics* row) {
+  const ModelConfig& m = c.model.config;
+  std::vector<std::string> names(
+      c.classes.begin(),
+      c.classes.begin() + static_cast<ptrdiff_t>(std::min(c.classes.size(), kNamedClasses)));
+  if (names.size() < c.classes.size())
+    names.push_back(fmt::format("and {} more", c.classes.size() - names.size()));
+  const char* held = c.held_out ? "held-out" : "test";
+  std::string text = fmt::format(
+      "- **Data**: {}: {} training and {} {} images\n- **Classes** ({}): {}\n"
+      "- **Input**: {} x {} x {} (channels, height, width)\n",
+      data_name(c.recipe.data), c.train_images, c.test_images, held, c.classes.size(),
+      join(names, ", "), m.channels(), m.image_h(), m.image_w());
+  text += row ? fmt::format(
+                    "- **Accuracy**: {:.2f} % of the {} images (top-5 {:.2f} %), loss {:.4f}, "
+                    "after epoch {}\n",
+                    100 * row->test_acc, held, 100 * row->test_top5, row->test_loss, row->epoch)
+              : std::string("- **Accuracy**: not measured yet\n");
+  if (!c.recipe.weights.empty())
+    text += fmt::format("- **Started from**: `{}`\n", c.recipe.weights);
+  return text;
+}
+
+std::string usage(const ModelCard& c) {
+  std::string text = fmt::format(
+      "\n## Use\n\nDIR is the directory of this file.\n\n    vitrum classify photo.jpg --model "
+      "DIR\n"
+      "    vitrum eval --model DIR --data {}\n",
+      c.recipe.data);
+  if (timm_loads(c.model))
+    text +=
+        "\nWith timm:\n\n```python\nimport timm\n"
+        "model = timm.create_model(\"local-dir:DIR\", pretrained=True).eval()\n```\n";
+  if (transformers_loads(c.model))
+    text +=
+        "\nWith transformers, after `vitrum convert DIR DIR-hf --to hf`:\n\n```python\n"
+        "from transformers import AutoModelForImageClassification\n"
+        "model = AutoModelForImageClassification.from_pretrained(\"DIR-hf\")\n```\n";
+  return text;
+}
+
+std::string training(const ModelCard& c) {
+  const char* verb = c.recipe.teacher ? "distill" : c.recipe.weights.empty() ? "train" : "finetune";
+  return fmt::format(
+      "\n## Training\n\n    vitrum {} --recipe recipe.toml\n\nwith this as `recipe.toml`:\n\n"
+      "```toml\n{}```\n",
+      verb, to_toml(c.recipe));
+}
+
+}  // namespace
+
+std::string to_markdown(const ModelCard& c, const EpochMetrics* row) {
+  return front_matter(c, row) +
+         fmt::format("# {} on {}\n\n", c.model.architecture, data_name(c.recipe.data)) +
+         facts(c, row) + usage(c) + training(c);
+}
+
+}  // namespace vitrum

@@ -1,0 +1,25 @@
+// README.md of a model directory, in the hub's form: what it was trained on and how well it does,
+// in YAML for machines and in words for people.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "vitrum/train/metrics_log.h"
+#include "vitrum/train/recipe.h"
+#include "vitrum/weights/model_dir.h"
+
+namespace vitrum {
+
+struct ModelCard {
+  Recipe recipe;
+  ModelSpec model;
+  std::vector<std::string> classes = {};
+  int64_t train_images = 0, test_images = 0;
+  bool held_out = false;  // test images are held out of the training images
+};
+
+// `row` is the evaluation of these weights; null where there was none yet.
+std::string to_markdown(const ModelCard& card, const EpochMetrics* row);
+
+}  // namespace vitrum
