@@ -114,7 +114,11 @@ TEST_F(TrainCli, JsonIsAllThereIsOnStdout) {
   const Finished run = train({"--out", tiny_ / "run", "--epochs", "3", "--json"});
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_EQ(lines(run.out), 3);
-  EXPECT_EQ(run.out, read_text(tiny_ / "run/metrics.jsonl"));
+  std::string expected;  // the rows of the file, and whose they are
+  const std::string rows = read_text(tiny_ / "run/metrics.jsonl");
+  for (size_t at = 0, end; (end = rows.find('\n', at)) != rows.npos; at = end + 1)
+    expected += "{\"run\":\"" + (tiny_ / "run") + "\"," + rows.substr(at + 1, end - at);
+  EXPECT_EQ(run.out, expected);
   for (const char* key :
        {"epoch", "step", "train_loss", "train_acc", "test_acc", "lr", "images_per_second"})
     EXPECT_THAT(run.out, HasSubstr("\"" + std::string(key) + "\":"));
@@ -123,7 +127,37 @@ TEST_F(TrainCli, JsonIsAllThereIsOnStdout) {
 TEST_F(TrainCli, QuietIsQuiet) {
   const Finished run = train({"--out", tiny_ / "run", "--epochs", "1", "-q"});
   EXPECT_EQ(run.err, "");
-  EXPECT_THAT(run.out, StartsWith("test accuracy "));
+  EXPECT_EQ(run.out, "");
+  EXPECT_EQ(run.code, 0);
+}
+
+TEST_F(TrainCli, AFinishedRunSaysSoAndHowToGoOn) {
+  EXPECT_EQ(train({"--out", tiny_ / "run", "--epochs", "1", "-q"}).code, 0);
+  const auto resume = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"train", "--resume", tiny_ / "run"});
+    return test::run_vitrum(more, tiny_ / "output");
+  };
+  const Finished again = resume({});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_THAT(again.out, StartsWith("finished after 1 epoch; --epochs 2 goes on\n"));
+  const Finished more = resume({"--epochs", "2"});
+  EXPECT_THAT(more.out, AllOf(HasSubstr("epoch 2/2"), Not(HasSubstr("goes on"))));
+  EXPECT_THAT(resume({}).out, HasSubstr("finished after 2 epochs; --epochs 4 goes on\n"));
+}
+
+TEST_F(TrainCli, LinesFitATerminalAndCountRight) {
+  const Finished run = train({"--out", tiny_ / "run", "--epochs", "1"});
+  for (size_t at = 0, end; (end = run.out.find('\n', at)) != run.out.npos; at = end + 1)
+    if (const std::string line = run.out.substr(at, end - at); line.starts_with("epoch")) {
+      EXPECT_LE(line.size(), 80u) << line;
+    }
+  EXPECT_THAT(run.err, HasSubstr("plan    1 epoch of 5 steps"));
+  EXPECT_THAT(run.err, Not(HasSubstr("1 epochs")));
+}
+
+TEST_F(TrainCli, TellsHowLongItTakesBeforeTheFirstEpoch) {
+  const Finished run = train({"--out", tiny_ / "run", "--epochs", "2"});
+  EXPECT_THAT(run.err, testing::ContainsRegex("\ntime    about [0-9]+ s\n"));
 }
 
 TEST_F(TrainCli, DefaultDirectoryIsTheFirstFreeOne) {
@@ -152,7 +186,8 @@ TEST_F(TrainCli, SignalsSaveAndSayHowToGoOn) {
     const auto process = start_long_run();
     process->signal(signal);
     EXPECT_EQ(process->wait(), 128 + signal);
-    EXPECT_THAT(read_text(tiny_ / "stderr"), HasSubstr("train --resume " + (tiny_ / "run")));
+    EXPECT_THAT(read_text(tiny_ / "stderr"), AllOf(HasSubstr("finishing; Ctrl-C again stops now\n"),
+                                                   HasSubstr("train --resume " + (tiny_ / "run"))));
     const Finished rest = test::run_vitrum(
         {"train", "--resume", tiny_ / "run", "--set", "max_steps=1", "--json", "-q"},
         tiny_ / "output");

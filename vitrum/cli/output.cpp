@@ -65,6 +65,11 @@ DType compute_precision(const CommonOptions& common, const Backend& backend) {
   return common.precision == "auto" ? backend.usual_precision() : compute_precision(common);
 }
 
+std::string counted(int64_t n, std::string_view what) {
+  const char* ending = n == 1 ? "" : what.ends_with("s") ? "es" : "s";
+  return fmt::format("{} {}{}", with_commas(n), what, ending);
+}
+
 std::string with_commas(int64_t n) {
   const std::string digits = std::to_string(n);
   std::string out;

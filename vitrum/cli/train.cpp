@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <utility>
@@ -70,6 +71,17 @@ void apply_options(Recipe& recipe, const Options& o, const CommonOptions& common
   for (const std::string& assignment : o.set) set_assignment(recipe, assignment);
 }
 
+// The recipe keys of the command line: --fast leaves them as they are.
+std::vector<std::string> given_keys(const Options& o) {
+  std::vector<std::string> keys;
+  for (size_t i = 0; i < o.keys.size(); ++i)
+    if (o.given[i].one || !o.given[i].many.empty() || o.given[i].flag)
+      keys.push_back(o.keys[i].key);
+  for (const std::string& assignment : o.set)
+    keys.push_back(assignment.substr(0, assignment.find('=')));
+  return keys;
+}
+
 std::string without_trailing_slash(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
@@ -86,7 +98,7 @@ Recipe merged_recipe(const Options& o, const CommonOptions& common) {
   if (o.check) o.check(recipe);
   if (!o.fast) return recipe;
   if (o.resume) fail_usage("--fast makes another run of a recipe; a resumed run cannot change");
-  return fast_recipe(recipe);
+  return fast_recipe(recipe, given_keys(o));
 }
 
 RunOptions run_options(const Options& o, const CommonOptions& common, const Recipe& recipe) {
@@ -185,31 +197,62 @@ std::string opening(Trainer& t) {
                 per_epoch = (steps + t.total_epochs() - 1) / t.total_epochs();
   const std::string accumulated = r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "";
   return fmt::format(
-      "model   {}: {} parameters, images {}x{}x{}, {} outputs\n{}"
-      "data    {}: {} training and {} test images, {} classes\n"
-      "plan    {} epochs of {} steps, batch {}{}, lr {}\n{}"
+      "model   {}: {}, images {}x{}x{}, {}\n{}"
+      "data    {}: {} training and {}, {}\n"
+      "plan    {} of {}, batch {}{}, lr {}\n{}"
       "device  {}, {}; {} for weights and optimiser, {} for activations{}\n"
       "{}run     {}{}",
-      t.model().architecture, with_commas(t.store().parameter_count()), c.channels(), c.image_h(),
-      c.image_w(), c.classes(), teacher_line(t), r.data, with_commas(t.data().train().size()),
-      with_commas(t.data().test().size()), t.data().train().classes().size(), t.total_epochs(),
-      with_commas(per_epoch), r.batch_size, accumulated, r.lr, warm_up(t), t.backend().name(),
-      r.precision == Precision::kBF16 ? "bf16" : "f32", human_bytes(stored_bytes(t.store())),
-      human_bytes(t.activation_bytes()),
+      t.model().architecture, counted(t.store().parameter_count(), "parameter"), c.channels(),
+      c.image_h(), c.image_w(), counted(c.classes(), "output"), teacher_line(t), r.data,
+      with_commas(t.data().train().size()), counted(t.data().test().size(), "test image"),
+      counted(static_cast<int64_t>(t.data().train().classes().size()), "class"),
+      counted(t.total_epochs(), "epoch"), counted(per_epoch, "step"), t.batch_size(), accumulated,
+      r.lr, warm_up(t), t.backend().name(), r.precision == Precision::kBF16 ? "bf16" : "f32",
+      human_bytes(stored_bytes(t.store())), human_bytes(t.activation_bytes()),
       t.image_bytes() > 0 ? fmt::format(", {} for the images", human_bytes(t.image_bytes())) : "",
       learning(t), t.directory(),
       t.position().step > 0 ? fmt::format(", resumed after step {}", with_commas(t.position().step))
                             : "");
 }
 
+// "about 12 min", for people who wonder whether to wait.
+std::string about(double seconds) {
+  if (seconds < 90) return fmt::format("about {:.0f} s", std::max(1.0, seconds));
+  if (seconds < 90 * 60) return fmt::format("about {:.0f} min", seconds / 60);
+  if (seconds < 36 * 3600) return fmt::format("about {:.1f} h", seconds / 3600);
+  return fmt::format("about {:.1f} days", seconds / 86400);
+}
+
+// At most 80 columns: the speed goes first where there is no room. The learning rate is in the
+// metrics.
 std::string epoch_line(const EpochMetrics& row, bool best, int64_t epochs) {
-  const std::string test =
-      std::isnan(row.test_acc) ? "" : fmt::format("  test {}", percent(row.test_acc));
-  return fmt::format(
-      "epoch {:>{}}/{}  loss {:.4f}  train {}{}{}  lr {:.2e}  {:.1f} s, {} images/s\n", row.epoch,
-      std::to_string(epochs).size(), epochs, row.train_loss, percent(row.train_acc), test,
-      best ? " (best)" : "", row.lr, row.seconds,
-      with_commas(static_cast<int64_t>(row.images_per_second)));
+  constexpr size_t kColumns = 80;
+  const auto short_percent = [](double x) { return fmt::format("{:.2f}%", 100 * x); };
+  std::string line = fmt::format("epoch {:>{}}/{}  loss {:.4f}  train {}", row.epoch,
+                                 std::to_string(epochs).size(), epochs, row.train_loss,
+                                 short_percent(row.train_acc));
+  if (!std::isnan(row.test_acc))
+    line += fmt::format("  test {}{}", short_percent(row.test_acc), best ? " best" : "");
+  line += fmt::format("  {:.{}f} s", row.seconds, row.seconds < 1 ? 2 : 1);
+  const std::string speed =
+      fmt::format(", {} img/s", with_commas(static_cast<int64_t>(row.images_per_second)));
+  return line + (line.size() + speed.size() <= kColumns ? speed : "") + "\n";
+}
+
+// The row as in metrics.jsonl, and whose it is.
+std::string json_line(const std::string& run, const EpochMetrics& row) {
+  return fmt::format("{{\"run\":{},{}\n", json_string(run), to_json(row).substr(1));
+}
+
+// Of a run that was complete before it was resumed.
+std::string already_finished(const Trainer& t) {
+  const int64_t done = t.position().epochs;
+  const bool patience_ended = done<t.total_epochs(), steps_ended = t.recipe().max_steps> 0;
+  const std::string longer =
+      patience_ended ? "--set patience=0 goes on"
+      : steps_ended  ? "max_steps ended it: start another run for more"
+                     : fmt::format("--epochs {} goes on", 2 * std::max<int64_t>(done, 1));
+  return fmt::format("finished after {}; {}\n", counted(done, "epoch"), longer);
 }
 
 std::string closing(const Trainer& t, const TrainResult& result) {
@@ -244,10 +287,11 @@ int scan(Recipe& recipe, RunOptions& options, const CommonOptions& common) {
   const auto start = [&](const Trainer& t) {
     if (!std::exchange(told, true))
       info(common,
-           fmt::format("scan of {} learning rates, {} epoch{} on {} images each, judged by "
-                       "{} held out\n      lr  accuracy    loss",
-                       recipe.lr_scan.size(), recipe.lr_scan_epochs,
-                       recipe.lr_scan_epochs == 1 ? "" : "s", with_commas(t.data().train().size()),
+           fmt::format("scan of {}, {} on {} each, judged by {} held out\n"
+                       "      lr  accuracy    loss",
+                       counted(static_cast<int64_t>(recipe.lr_scan.size()), "learning rate"),
+                       counted(recipe.lr_scan_epochs, "epoch"),
+                       counted(t.data().train().size(), "image"),
                        with_commas(t.data().test().size())));
   };
   const auto result = [&](const ScanRow& row) {
@@ -261,11 +305,11 @@ int scan(Recipe& recipe, RunOptions& options, const CommonOptions& common) {
 int train(const Options& o, const CommonOptions& common) {
   Recipe recipe = merged_recipe(o, common);
   if (o.fast)
-    info(common, fmt::format("--fast: {} epochs, batch {}{}; the recipe's own result needs the "
-                             "whole run\n",
-                             recipe.epochs, recipe.batch_size,
-                             recipe.subset > 0 ? fmt::format(", at most {} images", recipe.subset)
-                                               : std::string()));
+    info(common,
+         fmt::format(
+             "--fast: {}, batch {}{}; the recipe's own result needs the whole run\n",
+             counted(recipe.epochs, "epoch"), recipe.batch_size,
+             recipe.subset > 0 ? ", at most " + counted(recipe.subset, "image") : std::string()));
   guard_run(o, recipe);
   RunOptions options = run_options(o, common, recipe);
   if (!recipe.lr_scan.empty())
@@ -277,26 +321,34 @@ int train(const Options& o, const CommonOptions& common) {
   Trainer trainer(recipe, options);
   info(common, opening(trainer));
   if (common.verbose) info(common, "\n" + to_toml(trainer.recipe()));
+  const bool was_finished = trainer.finished();
   LivePage page(trainer, common);
   const auto tell = [&](const EpochMetrics& row, bool best) {
     if (common.json)
-      print_out(to_json(row) + "\n");
+      print_out(json_line(trainer.directory(), row));
     else if (!common.quiet)
       print_out(epoch_line(row, best, trainer.total_epochs()));
   };
-  const TrainResult result = trainer.run({.epoch = tell, .saved = [&] { page.update(); }});
+  const auto estimate = [&](double seconds) {
+    info(common,
+         fmt::format("time    {}{}", recipe.patience > 0 ? "at most " : "", about(seconds)));
+  };
+  const TrainResult result =
+      trainer.run({.epoch = tell, .estimate = estimate, .saved = [&] { page.update(); }});
   page.finish(result.signal);
   if (o.trace) info(common, trace.text());
   if (result.signal != 0)
     return stopped(trainer.directory(), fmt::format("after step {}", trainer.position().step),
                    result.signal, common);
-  if (trainer.position().epochs < trainer.total_epochs())
-    info(common, fmt::format("ended early: no better test accuracy in {} epochs", recipe.patience));
-  const std::string text = closing(trainer, result);
-  if (!common.json)
-    print_text(text);
-  else
+  if (!was_finished && trainer.position().epochs < trainer.total_epochs())
+    info(common, fmt::format("ended early: no better test accuracy in {}",
+                             counted(recipe.patience, "epoch")));
+  const std::string text =
+      (was_finished ? already_finished(trainer) : "") + closing(trainer, result);
+  if (common.json)
     info(common, text);
+  else if (!common.quiet)
+    print_text(text);
   return 0;
 }
 

@@ -90,7 +90,9 @@ struct Downloaded;
 int report_download(const Downloaded& result, const std::string& to, const std::string& use,
                     int signal, const CommonOptions& common);
 
-std::string with_commas(int64_t n);      // 86,567,656
+std::string with_commas(int64_t n);  // 86,567,656
+// "1 epoch", "1,200 epochs", "1 class", "10 classes".
+std::string counted(int64_t n, std::string_view what);
 std::string human_bytes(int64_t bytes);  // 327.6 MiB
 std::string human_count(double n);       // 17.6 G
 

@@ -1,6 +1,7 @@
 #include "vitrum/train/fast.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "vitrum/runtime/summary.h"
 #include "vitrum/train/feature_cache.h"
@@ -8,7 +9,6 @@
 namespace vitrum {
 namespace {
 
-constexpr double kBudget = 4e12;  // multiply-adds: what two cores do in a minute, a ViT-Ti training
 constexpr int64_t kEpochs = 3, kBatch = 32, kFewest = 16;
 
 double macs_per_image(const ModelSpec& model) {
@@ -27,9 +27,12 @@ void shorten(Recipe& r, int64_t epochs) {
 
 }  // namespace
 
-Recipe fast_recipe(Recipe r) {
+Recipe fast_recipe(Recipe r, const std::vector<std::string>& given, double budget) {
+  const auto free = [&](std::string_view key) {
+    return std::ranges::find(given, key) == given.end();
+  };
   check_recipe(r);
-  r.lr_scan.clear();
+  if (free("lr_scan")) r.lr_scan.clear();
   const TrainData data(r);
   const ModelSpec model = model_for(r, data.train());
   const double macs = macs_per_image(model);
@@ -38,11 +41,16 @@ Recipe fast_recipe(Recipe r) {
   const bool once = keeps_features(r, model, data);
   // Backward costs twice the forward pass; evaluation follows every epoch.
   const double epoch = once ? 0 : (3 * train + test) * macs;
-  if ((once ? train + test : 0) * macs + static_cast<double>(r.epochs) * epoch <= kBudget) return r;
-  if (!once) shorten(r, kEpochs);
+  if ((once ? train + test : 0) * macs + static_cast<double>(r.epochs) * epoch <= budget) return r;
+  const Recipe whole = r;
+  if (!once && free("epochs")) shorten(r, kEpochs);
+  if (!free("warmup_epochs")) r.warmup_epochs = whole.warmup_epochs;
+  if (!free("warmup_steps")) r.warmup_steps = whole.warmup_steps;
   const double image = once ? 2 * macs : 4 * macs * static_cast<double>(r.epochs);
-  r.subset = std::max(kFewest, static_cast<int64_t>(kBudget / image));
-  if (static_cast<double>(r.subset) < train) r.batch_size = std::min(r.batch_size, kBatch);
+  const int64_t images = std::max(kFewest, static_cast<int64_t>(budget / image));
+  const bool cut = static_cast<double>(images) < train;
+  if (free("subset")) r.subset = r.subset > 0 ? std::min(r.subset, images) : images;
+  if (cut && free("batch_size")) r.batch_size = std::min(r.batch_size, kBatch);
   return r;
 }
 
