@@ -132,6 +132,23 @@ TEST_P(OptimizerGolden, TenSteps) {
 INSTANTIATE_TEST_SUITE_P(Device, OptimizerGolden, testing::Values("reference", "cpu"),
                          [](const auto& info) { return std::string(info.param); });
 
+// Of the rows (of the columns) of two matrices, each with each.
+std::vector<double> inner_products(const std::vector<double>& a, const std::vector<double>& b,
+                                   int64_t rows, int64_t columns, bool of_rows) {
+  const int64_t n = of_rows ? rows : columns, depth = of_rows ? columns : rows;
+  const auto at = [&](const std::vector<double>& m, int64_t line, int64_t k) {
+    return m[static_cast<size_t>(of_rows ? line * columns + k : k * columns + line)];
+  };
+  std::vector<double> all;
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t k = 0; k < depth; ++k) sum += at(a, i, k) * at(b, j, k);
+      all.push_back(sum);
+    }
+  return all;
+}
+
 // Muon gives the matrices' directions singular values near one, and leaves their spaces alone.
 TEST(Optimizer, MuonMakesNearlyOrthogonalSteps) {
   const Golden golden;
@@ -147,11 +164,34 @@ TEST(Optimizer, MuonMakesNearlyOrthogonalSteps) {
     const int64_t rows = p.shape[0], columns = p.shape[1];
     const double length =
         0.02 * std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
-    double squares = 0;  // the sum of squared singular values
-    for (size_t k = 0; k < after.size(); ++k)
-      squares += std::pow(static_cast<double>(after[k] - before[k]) / length, 2);
-    const auto rank = static_cast<double>(std::min(rows, columns));
-    EXPECT_NEAR(std::sqrt(squares / rank), 0.95, 0.2) << p.name;
+    std::vector<double> step, gradient;  // down the slope, in units of the length
+    const std::vector<float> slope = golden.read("grad.0." + p.name);
+    for (size_t k = 0; k < after.size(); ++k) {
+      step.push_back(static_cast<double>(before[k] - after[k]) / length);
+      gradient.push_back(static_cast<double>(slope[k]));
+    }
+    // Of the shorter side: its lines are about as long as one another, and at right angles.
+    const bool wide = columns >= rows;
+    const auto own = inner_products(step, step, rows, columns, wide);
+    const int64_t rank = std::min(rows, columns);
+    double off = 0;
+    for (int64_t i = 0; i < rank; ++i)
+      for (int64_t k = 0; k < rank; ++k)
+        off += std::pow(own[static_cast<size_t>(i * rank + k)] - (i == k ? 1 : 0), 2);
+    EXPECT_LT(std::sqrt(off / static_cast<double>(rank)), 0.45) << p.name;
+    // U f(S) V' times the gradient U S V' is symmetric, and goes its way.
+    const auto with = inner_products(step, gradient, rows, columns, wide);
+    double skew = 0, size = 0, trace = 0;
+    for (int64_t i = 0; i < rank; ++i) {
+      trace += with[static_cast<size_t>(i * rank + i)];
+      for (int64_t k = 0; k < rank; ++k) {
+        const double a = with[static_cast<size_t>(i * rank + k)],
+                     b = with[static_cast<size_t>(k * rank + i)];
+        skew += (a - b) * (a - b), size += a * a;
+      }
+    }
+    EXPECT_LT(std::sqrt(skew / size), 1e-3) << p.name;
+    EXPECT_GT(trace, 0) << p.name;
   }
 }
 
