@@ -2,11 +2,13 @@
 // results with ONNX Runtime's.
 #include "vitrum/export/onnx.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/file_size_limit.h"
@@ -114,6 +116,28 @@ void expect_well_formed(const Exported& e) {
     for (const int64_t dim : e.tensor(param.name).dims()) size *= dim;
     EXPECT_EQ(size, param.shape.numel()) << param.name;
   }
+}
+
+std::string text_of(const onnx::AttributeProto& a) {
+  std::string text = a.name() + "=";
+  switch (a.type()) {
+    case onnx::AttributeProto::FLOAT: return text + fmt::format("{}", a.f());
+    case onnx::AttributeProto::INT: return text + std::to_string(a.i());
+    default: break;
+  }
+  for (const int64_t n : a.ints()) text += std::to_string(n) + ",";
+  return text;
+}
+
+// "Op name=value ..." of every node that has attributes, each once.
+std::set<std::string> attributes_of(const onnx::ModelProto& model) {
+  std::set<std::string> all;
+  for (const onnx::NodeProto& node : model.graph().node()) {
+    std::string text = node.op_type();
+    for (const onnx::AttributeProto& a : node.attribute()) text += " " + text_of(a);
+    if (node.attribute_size() > 0) all.insert(text);
+  }
+  return all;
 }
 
 TEST(Onnx, AFullDiskIsAnError) {
@@ -238,6 +262,69 @@ TEST(Onnx, EveryKindOfModel) {
             "logits batch,2");
   EXPECT_EQ(with([](ViTConfig& c) { c.depth = 0; }), "logits batch,2");
   EXPECT_EQ(with([](ViTConfig& c) { c.image_w += 1, c.floor_patches = true; }), "logits batch,2");
+}
+
+TEST(Onnx, AttributesAreTheModels) {
+  ModelSpec spec = tiny_spec();
+  vit_of(spec).eps = 0.03f;
+  const std::set<std::string> shared = {
+      "Concat axis=0",         "Concat axis=1",           "Conv kernel_shape=4,2, strides=4,2,",
+      "Gather axis=0",         "Gemm transB=1",           "LayerNormalization axis=-1 epsilon=0.03",
+      "Shape start=0 end=1",   "Softmax axis=-1",         "Transpose perm=0,1,3,2,",
+      "Transpose perm=0,2,1,", "Transpose perm=0,2,1,3,", "Transpose perm=2,0,3,1,4,"};
+  std::set<std::string> token = shared, mean = shared;
+  token.insert({"Gather axis=1", "Cast to=1"});
+  EXPECT_EQ(attributes_of(Exported(spec, {}, /*pixels=*/true).model), token);
+  vit_of(spec).mean_pool = true;
+  mean.insert("ReduceMean axes=1, keepdims=0");
+  EXPECT_EQ(attributes_of(Exported(spec).model), mean);
+}
+
+TEST(Onnx, AttributesOfOtherFamilies) {
+  const auto attributes = [](ModelConfig config) {
+    const TempDir dir;
+    Graph g;
+    const Shape shape = {1, config.channels(), config.image_h(), config.image_w()};
+    const Value result = model(Scope(g), g.input("pixel_values", shape), config);
+    const auto backend = make_backend({.device = "reference"});
+    ParamStore store(g, *backend);
+    store.initialize(3);
+    ModelSpec spec = tiny_spec();
+    spec.config = config;
+    write_onnx(dir / "m.onnx", g, result, store, spec, {});
+    onnx::ModelProto file;
+    EXPECT_TRUE(file.ParseFromString(read_file(dir / "m.onnx")));
+    return attributes_of(file);
+  };
+  EXPECT_EQ(
+      attributes(ResNetConfig{.image_h = 32,
+                              .image_w = 32,
+                              .classes = 2,
+                              .depths = {1, 1, 1, 1},
+                              .width = 4,
+                              .eps = 0.03f}),
+      (std::set<std::string>{
+          "BatchNormalization epsilon=0.03", "Conv kernel_shape=1,1, strides=2,2, pads=0,0,0,0,",
+          "Conv kernel_shape=3,3, strides=1,1, pads=1,1,1,1,",
+          "Conv kernel_shape=3,3, strides=2,2, pads=1,1,1,1,",
+          "Conv kernel_shape=7,7, strides=2,2, pads=3,3,3,3,", "Flatten axis=1", "Gemm transB=1",
+          "MaxPool kernel_shape=3,3, strides=2,2, pads=1,1,1,1,"}));
+  EXPECT_EQ(attributes(SwinConfig{.image_h = 16,
+                                  .image_w = 16,
+                                  .patch_h = 2,
+                                  .patch_w = 2,
+                                  .width = 8,
+                                  .depths = {2},
+                                  .heads = {2},
+                                  .window_h = 4,
+                                  .window_w = 4,
+                                  .classes = 2,
+                                  .eps = 0.03f}),
+            (std::set<std::string>{
+                "Conv kernel_shape=2,2, strides=2,2,", "Gather axis=0", "Gather axis=1",
+                "Gemm transB=1", "LayerNormalization axis=-1 epsilon=0.03",
+                "ReduceMean axes=1, keepdims=0", "Softmax axis=-1", "Transpose perm=0,1,3,2,",
+                "Transpose perm=0,2,1,", "Transpose perm=0,2,1,3,", "Transpose perm=2,0,3,1,4,"}));
 }
 
 TEST(Onnx, TrainingAndFusedGraphsAreRefused) {

@@ -29,6 +29,7 @@ VARIANTS = {  # what no preset has
     "sincos": {"sincos_positions": True},
     "layer_scale": {"layer_scale": 0.1},
     "gelu_tanh": {"act": "gelu_tanh"},
+    "eps": {"eps": 0.1},  # so large that another one shows
     "post_norm_mean": {"pre_norm": False, "mean_pool": True, "act": "relu"},
     "no_bias": {"qkv_bias": False, "proj_bias": False, "mlp_bias": False, "norm_bias": False, "head_bias": False},
     "channel_last": {"patch_order": "channel_last", "patch_w": 4},
