@@ -116,8 +116,50 @@ TEST(Convert, SaysWhatDoesNotFit) {
   };
   refuse("that pools by the mean", [](ViTConfig& c) { c.mean_pool = true; });
   refuse("with LayerScale", [](ViTConfig& c) { c.layer_scale = 0.1f; });
-  refuse("without biases", [](ViTConfig& c) { c.mlp_bias = false; });
   refuse("channel last", [](ViTConfig& c) { c.patch_order = PatchOrder::kChannelLast; });
+}
+
+// A model without biases leaves with zeros for them, computing the same.
+TEST(Convert, BiasesThatAreMissingAreZero) {
+  const TempDir dir;
+  ModelSpec spec = dialect_spec();
+  ViTConfig& c = vit_of(spec);
+  c.head_bias = c.norm_bias = c.mlp_bias = c.proj_bias = c.qkv_bias = false;
+  c.eps = 1e-5f;
+  LoadedModel odd(spec);
+  save_model_dir(dir / "odd", spec, odd.store);
+  for (const auto& [to, target] : {std::pair("hf", "hf"), std::pair("timm", "timm"),
+                                   std::pair("torchvision", "tv.pth"), std::pair("npz", "g.npz")}) {
+    const Converted done = convert_model(dir / "odd", {}, dir / target, to);
+    const bool says_eps = std::string_view(to) == "hf" || std::string_view(to) == "timm";
+    EXPECT_EQ(done.notes.size(), says_eps ? 0u : std::string_view(to) == "npz" ? 2u : 1u) << to;
+    ModelSpec full = says_eps ? resolve_model(dir / target) : dialect_spec();
+    EXPECT_TRUE(vit_of(full).head_bias && vit_of(full).norm_bias);
+    LoadedModel loaded(full);
+    load_weights(dir / target, full, loaded.store);
+    for (size_t i = 0; i < loaded.store.specs().size(); ++i) {
+      const std::string& name = loaded.store.specs()[i].name;
+      const auto values = loaded.store.read(i, Arena::kMaster);
+      const auto& all = odd.store.specs();
+      const auto own = std::ranges::find(all, name, &ParamSpec::name);
+      EXPECT_EQ(values, own == all.end() ? std::vector<float>(values.size())
+                                         : odd.store.read(static_cast<size_t>(own - all.begin()),
+                                                          Arena::kMaster))
+          << to << " " << name;
+    }
+  }
+  EXPECT_EQ(vit_of(resolve_model(dir / "hf")).eps, 1e-5f);
+  // Where timm has no argument for eps it has a model of that eps.
+  const std::string config = read_file(dir / "timm/config.json");
+  EXPECT_THAT(config, testing::HasSubstr("\"architecture\": \"vit_base_patch16_clip_224\""));
+  EXPECT_THAT(config, testing::HasSubstr("\"pre_norm\": false"));
+  vit_of(spec).eps = 1e-12f;
+  save_model_dir(dir / "odd", spec, odd.store);
+  const auto notes = convert_model(dir / "odd", {}, dir / "again", "timm").notes;
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0], "timm computes LayerNorm with eps 1e-06, the model with 1e-12");
+  EXPECT_THAT(read_file(dir / "again/config.json"),
+              testing::Not(testing::HasSubstr("\"architecture\": \"vitrum_vit\"")));
 }
 
 TEST(Convert, CommandLine) {

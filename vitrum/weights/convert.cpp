@@ -67,37 +67,45 @@ void write_directory(const fs::path& dir, std::string_view dialect, const ModelS
 
 void require_hf(const ModelSpec& spec) {
   const Dialect& dialect = find_dialect(family_of(spec.config), "hf");
-  spec.config.visit([&](const auto& c) { require_plain(dialect, c); });
+  weights_of(spec.config).require_plain(dialect, spec.config);
   hf_preprocessor_text(spec);
 }
 
 Converted convert_model(const std::string& source, const std::string& arch,
                         const std::string& target, const std::string& dialect_name) {
-  const ModelSpec spec = resolve_model(source, arch);
-  const Dialect& dialect = find_dialect(family_of(spec.config), dialect_name);
+  const ModelSpec stored = resolve_model(source, arch);
+  const Dialect& dialect = find_dialect(family_of(stored.config), dialect_name);
   const Format format = format_of(target, dialect.name);
-  if (!has_weights(source)) fail_usage("{} is a preset without weights", source);
+  if (!has_weights(source)) fail_without_weights(source);
   std::error_code none_there;
   if (fs::equivalent(source, target, none_there) ||
       fs::equivalent(weights_path(source), target + "/model.safetensors", none_there))
     fail_usage("{} is the model itself; write the converted one to another place", target);
-  const WeightFamily& family = weights_of(spec.config);
-  family.require_plain(dialect, spec.config);
+  const WeightFamily& family = weights_of(stored.config);
+  family.require_plain(dialect, stored.config);
   const Checkpoint file(weights_path(source));
-  const std::vector<ParamSpec> params = model_params(spec.config);
-  file.check(params, spec.config, spec.config.classes() > 0);
+  const std::vector<ParamSpec> params = model_params(stored.config);
+  file.check(params, stored.config, stored.config.classes() > 0);
 
+  ModelSpec spec = stored;
+  family.give_biases(dialect, spec.config);
   const Naming naming = naming_for(dialect, spec.config);
-  StoredTensors stored(spec.config, naming);
-  for (const ParamSpec& param : params) {
+  StoredTensors written(spec.config, naming);
+  DType dtype = DType::kF32;  // zeros are of the type of the parameter before them
+  for (const ParamSpec& param : model_params(spec.config)) {
+    const bool is_stored = std::ranges::find(params, param.name, &ParamSpec::name) != params.end();
     std::vector<std::byte> scratch;
-    std::span<const std::byte> bytes = file.read(param, spec.config, scratch);
-    if (!scratch.empty()) bytes = stored.keep(std::move(scratch));
-    stored.add(param, file.dtype(param, spec.config), bytes);
+    std::span<const std::byte> bytes;
+    if (is_stored)
+      dtype = file.dtype(param, stored.config), bytes = file.read(param, stored.config, scratch);
+    else
+      scratch.resize(static_cast<size_t>(param.shape.numel()) * size_of(dtype));
+    if (!scratch.empty()) bytes = written.keep(std::move(scratch));
+    written.add(param, dtype, bytes);
   }
-  std::vector<NamedTensor> tensors = stored.all();
+  std::vector<NamedTensor> tensors = written.all();
   if (format != Format::kPth) add_counters(tensors);  // loading a .pth does without them
-  const std::string not_finite = file.not_finite(params, spec.config);
+  const std::string not_finite = file.not_finite(params, stored.config);
   const auto verify = [&] { file.check_intact(); };
   switch (format) {
     case Format::kDirectory: write_directory(target, dialect.name, spec, tensors, verify); break;
@@ -107,7 +115,8 @@ Converted convert_model(const std::string& source, const std::string& arch,
     case Format::kPth: write_pth(target, tensors, verify); break;
     case Format::kNpz: write_npz(target, tensors, verify); break;
   }
-  const bool says_so = format == Format::kDirectory && dialect.name == "hf";
+  const bool says_so =
+      format == Format::kDirectory && (dialect.name == "hf" || family.write_timm(spec).says_eps);
   Converted result{static_cast<int64_t>(tensors.size()), 0,
                    family.notes(dialect, spec.config, says_so)};
   if (!not_finite.empty())

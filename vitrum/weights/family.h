@@ -49,6 +49,8 @@ struct TimmConfig {
   std::string model_args;    // a JSON object
   std::string first;         // what timm replaces for other channels, and for other classes
   std::vector<std::string> classifiers;
+  bool says_eps =
+      false;  // timm computes with the model's eps, too, where that is not its usual one
 };
 
 // clang-format off
@@ -78,6 +80,7 @@ concept WeightsOf = requires(typename F::Config& c, const typename F::Config& k,
   F::take_stored(c, k);  // what of a stored model can be adapted, beside image size and channels
   { F::adapt(k, k, PositionRule{}) } -> std::same_as<std::unique_ptr<Adapter>>;
   F::require_plain(dialect, k);  // fails where a framework has no such model
+  F::give_biases(dialect, c);    // those that it cannot do without; zeros compute the same
   { F::notes(dialect, k, /*says_so=*/true) } -> std::same_as<std::vector<std::string>>;
   { F::two_heads(k) } -> std::same_as<bool>;
 };
@@ -106,6 +109,7 @@ struct WeightFamily {
   std::unique_ptr<Adapter> (*adapt)(const ModelConfig& stored, const ModelConfig& wanted,
                                     PositionRule);
   void (*require_plain)(const Dialect&, const ModelConfig&);
+  void (*give_biases)(const Dialect&, ModelConfig&);
   std::vector<std::string> (*notes)(const Dialect&, const ModelConfig&, bool says_so);
   bool (*two_heads)(const ModelConfig&);
 };
@@ -147,6 +151,7 @@ constexpr WeightFamily family(std::string_view name) {
       .adapt = [](const M& stored, const M& wanted,
                   PositionRule rule) { return F::adapt(*stored.as<C>(), *wanted.as<C>(), rule); },
       .require_plain = [](const Dialect& d, const M& m) { F::require_plain(d, *m.as<C>()); },
+      .give_biases = [](const Dialect& d, M& m) { F::give_biases(d, *m.as<C>()); },
       .notes = [](const Dialect& d, const M& m,
                   bool says_so) { return F::notes(d, *m.as<C>(), says_so); },
       .two_heads = [](const M& m) { return F::two_heads(*m.as<C>()); },

@@ -45,17 +45,30 @@ class FieldReader final : public FieldVisitor {
   std::vector<std::string> seen_;
 };
 
+HeldOut read_held_out(const JsonKeys& keys) {
+  constexpr IntRange kAny{0, int64_t{1} << 53};
+  keys.only({"fraction", "seed", "subset", "skips_bad", "images", "labels"});
+  return {.fraction = keys.number("fraction", 0, 0, 1),
+          .seed = keys.integer("seed", 0, kAny),
+          .subset = keys.integer("subset", 0, kAny),
+          .skips_bad = keys.boolean("skips_bad", false),
+          .images = keys.integer("images", 0, kAny),
+          .labels = keys.text("labels", "")};
+}
+
 void read_own(const JsonKeys& keys, ModelSpec& spec) {
   spec.config = config_of_family(keys.text("family", "vit"), keys.where());
   FieldReader reader(keys);
   weights_of(spec.config).fields(reader, spec.config);
   std::vector<std::string> known = std::move(reader).keys_seen();
-  known.insert(known.end(), {"architecture", "family", "fixed_classes", "resize", "crop_floor"});
+  known.insert(known.end(),
+               {"architecture", "family", "fixed_classes", "resize", "crop_floor", "held_out"});
   keys.only(known);
   spec.architecture = keys.text("architecture", spec.architecture);
   spec.fixed_classes = keys.boolean("fixed_classes", false);
   spec.preprocess.resize = keys.integer("resize", 0, {0, kSides.high});
   spec.preprocess.crop_floor = keys.boolean("crop_floor", false);
+  spec.held_out = read_held_out(keys.object("held_out"));
 }
 
 // ---- timm's keys ----

@@ -28,6 +28,16 @@ struct Preprocessing {
   bool operator==(const Preprocessing&) const = default;
 };
 
+// What a run evaluated itself on, where that was a part of the training images.
+struct HeldOut {
+  double fraction = 0;  // 0: nothing was held out
+  int64_t seed = 0, subset = 0;
+  bool skips_bad = false;   // images that cannot be read were left out first
+  int64_t images = 0;       // that both parts were taken from
+  std::string labels = {};  // their digest: other data has another
+  bool operator==(const HeldOut&) const = default;
+};
+
 struct ModelSpec {
   std::string architecture;  // the preset or timm name it started from
   ModelConfig config;
@@ -36,6 +46,7 @@ struct ModelSpec {
   std::vector<std::string> class_ids;  // what labels describe (WordNet ids), where both are known
   bool fixed_classes = false;  // the number of classes is part of the model (vit_mnist: 100)
   LoraSpec lora = {};          // adapters it is trained with; no file has them in
+  HeldOut held_out = {};
   bool operator==(const ModelSpec&) const = default;
 };
 
@@ -48,6 +59,10 @@ ModelSpec resolve_model(const std::string& model, const std::string& arch = {});
 bool is_model_dir(const std::string& model);
 // Something on disk, not a preset's name.
 bool has_weights(const std::string& model);
+// For whoever named a preset, or a model of the hub, where weights are needed: what to do, as
+// "`vitrum download timm/x` fetches it; then give x".
+std::string how_to_get(const std::string& model);
+[[noreturn]] void fail_without_weights(const std::string& preset);
 
 // Another input size, number of channels or number of classes; labels that no longer fit are
 // dropped.

@@ -258,8 +258,9 @@ struct ResNet {
       if (!has) fail_input("{} has no ResNet {}", dialect.title, what);
     };
     require(!c.small_stem, "with a stem for small images");
-    require(c.head_bias || c.classes == 0, "with a head without bias");
   }
+
+  static void give_biases(const Dialect&, ResNetConfig& c) { c.head_bias = true; }
 
   static std::vector<std::string> notes(const Dialect& dialect, const ResNetConfig& c, bool) {
     if (c.eps == dialect.eps) return {};

@@ -374,11 +374,14 @@ struct Swin {
     const auto require = [&](bool has, const char* what) {
       if (!has) fail_input("{} has no Swin {}", dialect.title, what);
     };
-    require(c.head_bias || c.classes == 0, "with a head without bias");
     require(!shrinks(c), "whose windows are smaller in later stages");
-    require(c.qkv_bias || dialect.name == "hf", "without biases of queries, keys and values");
     require(c.window_h == c.window_w || dialect.name == "torchvision",
             "with windows that are not square");
+  }
+
+  static void give_biases(const Dialect& dialect, SwinConfig& c) {
+    c.head_bias = true;
+    if (dialect.name == "torchvision") c.qkv_bias = true;
   }
 
   static std::vector<std::string> notes(const Dialect& dialect, const SwinConfig& c, bool says_so) {

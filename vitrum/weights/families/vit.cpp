@@ -133,17 +133,23 @@ const std::vector<JsonKeys::Fixed> kOnly = {{"use_mean_pooling", "false"},
                                             {"num_register_tokens", "0"},
                                             {"position_embedding_type", "\"absolute\""}};
 
+// timm's models for CLIP have PyTorch's eps, which no argument can ask for; the norm before the
+// blocks, their other difference, one can switch off.
+constexpr float kClipEps = 1e-5f;
+bool as_clip(const ViTConfig& c) { return c.eps == kClipEps && !c.distilled; }
+
 // Whether timm's VisionTransformer computes the same: its switches are fewer. Its LayerNorm has eps
 // 1e-6; that of transformers' models, 1e-12, is taken for the same here and kept in our own object.
 bool timm_has(const ViTConfig& c) {
   return c.pre_norm && c.patch_order == PatchOrder::kChannelFirst && c.norm_bias && c.head_bias &&
          c.proj_bias == c.mlp_bias && !c.sincos_positions && c.act != Act::kNone &&
-         c.eps <= 1e-6f && c.distilled == c.two_heads();
+         (c.eps <= 1e-6f || as_clip(c)) && c.distilled == c.two_heads();
 }
 
 // timm insists on a name it knows, and takes every size from model_args.
 std::string timm_name(const ModelSpec& spec, const ViTConfig& c) {
   if (!timm_has(c)) return "vitrum_vit";
+  if (as_clip(c)) return "vit_base_patch16_clip_224";
   const auto fits = [&](const char* part) {
     return spec.architecture.find(part) != std::string::npos;
   };
@@ -173,6 +179,7 @@ Json model_args(const ViTConfig& c) {
                {"mlp_ratio", mlp_ratio(c)},
                {"qkv_bias", c.qkv_bias},
                {"class_token", c.class_token}};
+  if (as_clip(c)) args["pre_norm"] = false;
   if (!c.proj_bias) args["proj_bias"] = false;
   if (c.layer_scale > 0) args["init_values"] = tidy(c.layer_scale);
   if (c.act != Act::kGelu) args["act_layer"] = kActNames[static_cast<size_t>(c.act)];
@@ -377,7 +384,8 @@ struct ViT {
             .model_args = model_args(c).dump(),
             .first = "patch_embed.proj",
             .classifiers = c.two_heads() ? std::vector<std::string>{"head", "head_dist"}
-                                         : std::vector<std::string>{"head"}};
+                                         : std::vector<std::string>{"head"},
+            .says_eps = timm_has(c) && as_clip(c)};
   }
 
   static void read_hf(const JsonKeys& keys, ViTConfig& c) {
@@ -492,13 +500,17 @@ struct ViT {
     require(!c.distilled || dialect.name == "hf", "with a distillation token");
     require(!c.sincos_positions, "with fixed positions");
     require(c.layer_scale == 0, "with LayerScale");
-    require(c.proj_bias && c.mlp_bias && c.norm_bias, "without biases");
-    require(c.head_bias || c.classes == 0, "with a head without bias");
-    require(c.qkv_bias || dialect.name == "hf", "without biases of queries, keys and values");
     const bool square = c.image_h == c.image_w && c.patch_h == c.patch_w;
     require(square || dialect.name != "torchvision", "for images that are not square");
     require(!c.floor_patches || dialect.name != "torchvision",
             "whose patches do not cover the image");
+  }
+
+  static void give_biases(const Dialect& dialect, ViTConfig& c) {
+    const bool switches = dialect.name == "timm";
+    c.head_bias = c.norm_bias = true;
+    if (!switches || c.proj_bias != c.mlp_bias) c.proj_bias = c.mlp_bias = true;
+    if (!switches && dialect.name != "hf") c.qkv_bias = true;
   }
 
   static std::vector<std::string> notes(const Dialect& dialect, const ViTConfig& c, bool says_so) {
