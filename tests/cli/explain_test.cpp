@@ -157,8 +157,8 @@ TEST_F(ExplainCli, SeveralImagesAndTheirTurn) {
 }
 
 TEST_F(ExplainCli, BadInputIsOneClearLine) {
-  expect_error({}, 2, "explain needs images, or --weights instead");
-  expect_error({dir_ / "cat.jpg", "--weights"}, 2, "explain needs images, or --weights instead");
+  expect_error({}, 2, "explain needs images, or --weight-pictures instead");
+  expect_error({dir_ / "cat.jpg", "--weights"}, 2, "explain needs images, or --weight-pictures instead");
   expect_error({dir_ / "cat.jpg", "--head", "1"}, 2, "--head 1 needs --layer");
   expect_error({dir_ / "cat.jpg", "--layer", "2", "--output", dir_ / "o"}, 2,
                "layer 2 does not exist; the model has layers 0 to 1");

@@ -90,7 +90,7 @@ def check(vitrum, directory, path, model, transform, folder):
 
 
 def check_weights(vitrum, directory, model, folder):
-    subprocess.run([vitrum, "explain", "--weights", "--model", directory, "--output", folder, "-q"], check=True,
+    subprocess.run([vitrum, "explain", "--weight-pictures", "--model", directory, "--output", folder, "-q"], check=True,
                    stdout=subprocess.DEVNULL)
     if hasattr(model, "layers"):
         table = model.layers[1].blocks[0].attn.relative_position_bias_table.detach().numpy()

@@ -15,7 +15,7 @@ explain "$scratch/balloon.jpg" --method rollout --size 360
 explain "$scratch/balloon.jpg" --method gradient --size 360
 explain "$scratch/balloon.jpg" --method attention --layer 3 --size 360
 explain "$photos" --method distance
-explain --weights
+explain --weight-pictures
 
 # Small files: photos as JPEG, drawings with a palette.
 mkdir -p "$root/docs/images"

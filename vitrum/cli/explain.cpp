@@ -292,7 +292,7 @@ std::string to_json(const Results& results, const std::vector<std::string>& file
 
 int run(const Options& o, const CommonOptions& common) {
   if (o.weights != o.images.empty())
-    fail_usage("explain needs images, or --weights instead; see `vitrum explain --help`");
+    fail_usage("explain needs images, or --weight-pictures instead; see `vitrum explain --help`");
   if (o.head && !o.layer) fail_usage("--head {} needs --layer", *o.head);
   if (!(o.discard >= 0 && o.discard < 1))
     fail_usage("--discard {}: expected a share from 0 to less than 1", o.discard);
@@ -348,8 +348,10 @@ Verb explain_verb() {
        .choices = {"mean", "max", "min"}},
       {"--discard", &o->discard,
        "share of the smallest weights that rollout counts as 0, such as 0.9", "X"},
-      {"--weights", &o->weights,
-       "no image: similarity of positions and the filters of the first layer"},
+      {.name = "--weight-pictures",
+       .target = &o->weights,
+       .help = "no image: similarity of positions and the filters of the first layer",
+       .also = {"--weights"}},
       {"--output", &o->output, "folder for the pictures", "DIR"},
       {.name = "--size",
        .target = &o->size,
@@ -357,7 +359,7 @@ Verb explain_verb() {
        .value = "N",
        .min = 64,
        .max = 4096},
-      {"--npy", &o->npy, "write the maps as numbers too (with --weights always)"}};
+      {"--npy", &o->npy, "write the maps as numbers too (with --weight-pictures always)"}};
   for (Option& option : model_options(*o)) options.push_back(std::move(option));
   options.push_back(force_option(o->force));
   return {.name = "explain",
@@ -365,7 +367,7 @@ Verb explain_verb() {
           .examples = {"explain cat.jpg --model DIR",
                        "explain cat.jpg --model DIR --method gradient --class tabby",
                        "explain cat.jpg --model DIR --method attention --layer 11 --head 2",
-                       "explain --weights --model DIR --output weights"},
+                       "explain --weight-pictures --model DIR --output weights"},
           .options = std::move(options),
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }

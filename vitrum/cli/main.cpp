@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <new>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "vitrum/cli/parse.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/json_text.h"
 
 namespace {
 
@@ -40,28 +43,54 @@ int run(const std::vector<std::string>& arguments) {
   return call.verb->run(common);
 }
 
+// Told by the words themselves: what is wrong may be one of them.
+bool asks_for_json(const std::vector<std::string>& arguments) {
+  const auto end = std::find(arguments.begin(), arguments.end(), "--");
+  const auto given = [&](const std::string& word) {
+    return std::find(arguments.begin(), end, word) != end;
+  };
+  const char* value = std::getenv("VITRUM_JSON");
+  for (const std::string yes : {"1", "true", "yes", "on"})
+    if (given("--json=" + yes) || (value && yes == value)) return true;
+  return given("--json");
+}
+
+// A line for people, and an object for programs that asked for one. Returns the exit code.
+int report(std::string_view message, ErrorKind kind, bool json) {
+  const int code = static_cast<int>(kind);
+  print_error(message);
+  if (!json) return code;
+  JsonWriter object;
+  object.begin_object().key("error").begin_object();
+  object.field("message", message).field("code", code).end_object().end_object();
+  try {
+    print_out(object.str() + "\n");
+  } catch (const Error&) {  // it may be standard output that failed
+  }
+  return code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   hold_closed_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away must not end a training run
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is reported as a full disk is
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  const bool json = asks_for_json(arguments);
   try {
-    return run({argv + std::min(argc, 1), argv + argc});
+    return run(arguments);
   } catch (const Error& e) {
-    print_error(e.what());
-    return static_cast<int>(e.kind());
+    return report(e.what(), e.kind(), json);
   } catch (const std::bad_alloc&) {
-    print_error("out of memory");
-    return static_cast<int>(ErrorKind::kExhausted);
+    return report("out of memory", ErrorKind::kExhausted, json);
   } catch (const std::system_error& e) {  // such as a thread that finds no room for its stack
     const bool exhausted = e.code() == std::errc::not_enough_memory ||
                            e.code() == std::errc::resource_unavailable_try_again ||
                            e.code() == std::errc::no_space_on_device;
-    print_error((exhausted ? "out of memory, threads or disk: " : "") + std::string(e.what()));
-    return static_cast<int>(exhausted ? ErrorKind::kExhausted : ErrorKind::kFailed);
+    return report((exhausted ? "out of memory, threads or disk: " : "") + std::string(e.what()),
+                  exhausted ? ErrorKind::kExhausted : ErrorKind::kFailed, json);
   } catch (const std::exception& e) {
-    print_error(e.what());
-    return static_cast<int>(ErrorKind::kFailed);
+    return report(e.what(), ErrorKind::kFailed, json);
   }
 }

@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "vitrum/cli/other_names.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/train/recipe.h"
 
 namespace vitrum {
 namespace {
@@ -58,7 +60,8 @@ void assign(const Given& given, double* target) {
 void assign(const Given& given, std::string* target) {
   const std::vector<std::string>& choices = given.option.choices;
   if (!choices.empty() && std::find(choices.begin(), choices.end(), given.word) == choices.end())
-    wrong(given, join(choices, ", "));
+    fail_usage("{}: expected {}, not '{}'{}", given.where, join(choices, ", "), given.word,
+               did_you_mean(given.word, choices, other_values()));
   *target = given.word;
 }
 
@@ -154,7 +157,8 @@ class Parser {
       names.push_back(verb.name);
     }
     if (!result_.verb)
-      fail_usage("unknown verb '{}'{}; {}", word, did_you_mean(word, names), see_help());
+      fail_usage("unknown verb '{}'{}; {}", word, did_you_mean(word, names, other_verbs()),
+                 see_help());
   }
 
   void take_long(const std::string& word) {
@@ -162,16 +166,46 @@ class Parser {
     const std::string name = word.substr(0, equals);
     if (name == "--help") return void(result_.help = true);
     if (name == "--version") return void(result_.version = true);
-    std::vector<std::string> names = {"--help", "--version"};
-    for (const Option* option : known()) {
-      if (is_positional(*option)) continue;
-      names.push_back(long_name(*option));
-      if (names.back() != name) continue;
+    if (const Option* option = find_long(name))
       return set(*option,
                  equals == std::string::npos ? value_of(*option, name) : word.substr(equals + 1),
                  name);
-    }
-    fail_usage("unknown option '{}'{}; {}", name, did_you_mean(name, names), see_help());
+    fail_usage("unknown option '{}'{}; {}", name, near_option(name), see_help());
+  }
+
+  // By its name, by another spelling of its own, or by one that is as good everywhere.
+  const Option* find_long(const std::string& name) const {
+    const std::vector<const Option*> all = known();
+    const auto find = [&](const auto& fits) -> const Option* {
+      const auto found = std::find_if(all.begin(), all.end(), fits);
+      return found == all.end() ? nullptr : *found;
+    };
+    const auto is = [&](const std::string& wanted) {
+      return find([&](const Option* o) { return !is_positional(*o) && long_name(*o) == wanted; });
+    };
+    if (const Option* option = is(name)) return option;
+    if (const Option* option = find([&](const Option* o) {
+          return std::find(o->also.begin(), o->also.end(), name) != o->also.end();
+        }))
+      return option;
+    for (const std::string& other : alike(name))
+      if (const Option* option = is(other)) return option;
+    return nullptr;
+  }
+
+  // Where a verb takes --set, its keys are options too.
+  std::string near_option(const std::string& name) const {
+    std::vector<std::string> names = {"--help", "--version"};
+    for (const Option* option : known())
+      if (!is_positional(*option)) names.push_back(long_name(*option));
+    const auto has = [&](const std::string& option) {
+      return std::find(names.begin(), names.end(), option) != names.end();
+    };
+    const std::string key = has("--set") ? find_key(name.substr(2)) : "";
+    if (key.empty()) return did_you_mean(name, names, other_options());
+    std::string option = "--" + key;
+    std::replace(option.begin(), option.end(), '_', '-');
+    return fmt::format("; did you mean '{}'?", has(option) ? option : "--set " + key + "=VALUE");
   }
 
   void take_short(const std::string& word) {  // "-q", "-qv"

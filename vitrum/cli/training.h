@@ -16,6 +16,7 @@ struct KeyOption {
   std::string option, key, help, value = {};
   std::vector<std::string> choices = {};
   KeyKind kind = KeyKind::kOne;
+  std::vector<std::string> also = {};  // other spellings of the option
 };
 
 struct TrainingVerb {

@@ -36,6 +36,7 @@ struct Option {
   bool required = false;
   std::vector<std::string> choices = {};
   int64_t min = 0, max = 1'000'000'000;  // of whole numbers and edges
+  std::vector<std::string> also = {};    // other spellings, which the help leaves out
 };
 
 // A verb's targets live in what `run` captures:

@@ -98,7 +98,9 @@ std::unique_ptr<Backend> make_backend(const DeviceOptions& options) {
 #endif
   }
   const std::vector<std::string> known = {"auto", "cpu", "reference", "cuda"};
-  fail_usage("unknown device '{}'{}", device, did_you_mean(device, known));
+  constexpr OtherName kOthers[] = {
+      {"gpu", "cuda"}, {"nvidia", "cuda"}, {"0", "cuda"}, {"mps", "cpu"}, {"xpu", "cpu"}};
+  fail_usage("unknown device '{}'{}", device, did_you_mean(device, known, kOthers));
 }
 
 std::vector<BackendStatus> backend_statuses() {

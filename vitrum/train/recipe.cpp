@@ -18,6 +18,7 @@
 #include "vitrum/core/text_limits.h"
 #include "vitrum/core/utf8.h"
 #include "vitrum/data/augment.h"
+#include "vitrum/train/other_keys.h"
 
 namespace vitrum {
 namespace {
@@ -53,6 +54,7 @@ void each_key(R& r, Visit&& visit) {
   visit("eval_batch_size", r.eval_batch_size, Range{1, 1 << 20});
   visit("holdout", r.holdout, kBelowOne);
   visit("subset", r.subset, Range{});
+  visit("on_bad_image", r.on_bad_image, Range{});
   visit("patience", r.patience, Range{});
   visit("seed", r.seed, Range{});
   visit("optimizer", r.optimizer, Range{});
@@ -132,6 +134,7 @@ std::vector<std::string> names(Precision) { return {"auto", "f32", "bf16"}; }
 std::vector<std::string> names(OnDevice) { return {"auto", "on", "off"}; }
 std::vector<std::string> names(Recompute) { return {"none", "cheap", "block"}; }
 std::vector<std::string> names(EraseMode) { return {"const", "rand", "pixel"}; }
+std::vector<std::string> names(OnBadImage) { return {"stop", "skip"}; }
 std::vector<std::string> names(ResizeMode) { return {"squash", "center"}; }
 std::vector<std::string> names(HeadInit) { return {"keep", "zero", "normal"}; }
 std::vector<std::string> names(PosResample) { return {"auto", "bilinear", "bicubic"}; }
@@ -278,10 +281,14 @@ std::string literal(const std::optional<T>& x) {
   return x ? literal(*x) : "";
 }
 
-[[noreturn]] void fail_unknown(const std::string& place, const std::string& key) {
+std::vector<std::string> all_keys() {
   std::vector<std::string> keys;
   each_key(kDefault, [&](const char* name, const auto&, Range) { keys.emplace_back(name); });
-  fail_usage("{}: unknown key '{}'{}", place, shown(key), did_you_mean(key, keys));
+  return keys;
+}
+
+[[noreturn]] void fail_unknown(const std::string& place, const std::string& key) {
+  fail_usage("{}: unknown key '{}'{}", place, shown(key), did_you_mean(key, all_keys(), other_keys()));
 }
 
 // How --set and options may spell a key's value without TOML's quotes and brackets.
@@ -342,7 +349,34 @@ const char* needs_teacher(const Recipe& r) {
   return r.tau != kDefault.tau ? "tau" : nullptr;
 }
 
+// What a line of TOML should have been whose text has no quotes; "" where that is not its mistake.
+std::string with_quotes(const std::string& file, size_t line) {
+  size_t at = 0;
+  for (size_t i = 1; i < line && at != file.npos; ++i) at = file.find('\n', at) + 1;
+  const std::string text = file.substr(at, file.find('\n', at) - at);
+  const size_t equals = text.find('=');
+  if (equals == text.npos) return "";
+  const std::string key = trimmed(text.substr(0, equals));
+  std::string value = trimmed(text.substr(equals + 1, text.find('#') - equals - 1));
+  if (value.ends_with('\r')) value.pop_back();
+  if (value.empty() || value.find_first_of("\"'[]{}") != value.npos) return "";
+  switch (plain_form(key)) {
+    case Plain::kText: return fmt::format("{} = \"{}\"", key, value);
+    case Plain::kTexts: return fmt::format("{} = [\"{}\"]", key, value);
+    default: return "";
+  }
+}
+
 }  // namespace
+
+std::string find_key(const std::string& word) {
+  std::string plain = word;
+  std::replace(plain.begin(), plain.end(), '-', '_');
+  const std::vector<std::string> keys = all_keys();
+  if (std::find(keys.begin(), keys.end(), plain) != keys.end()) return plain;
+  const auto other = std::ranges::find(other_keys(), std::string_view(plain), &OtherName::other);
+  return other == other_keys().end() ? "" : std::string(other->ours);
+}
 
 void forget_teacher(Recipe& r) {
   r.teacher.reset(), r.teacher_arch.reset(), r.teacher_logits.reset();
@@ -398,13 +432,16 @@ Hyper Recipe::hyper() const {
 void load_recipe(Recipe& recipe, const std::string& path) {
   constexpr size_t kLimit = 1 << 20;
   toml::table table;
-  const std::string toml = read_file(path, kLimit);
-  if (const std::string problem = toml_problem(toml); !problem.empty())
+  const std::string text = read_file(path, kLimit);
+  if (const std::string problem = toml_problem(text); !problem.empty())
     fail_usage("{}: it {}", path, problem);
   try {
-    table = toml::parse(toml, path);
+    table = toml::parse(text, path);
   } catch (const toml::parse_error& error) {
-    fail_usage("{}:{}: {}", path, error.source().begin.line, shown(error.description()));
+    const auto line = error.source().begin.line;
+    if (const std::string meant = with_quotes(text, line); !meant.empty())
+      fail_usage("{}:{}: text needs quotes: {}", path, line, shown(meant));
+    fail_usage("{}:{}: {}", path, line, shown(error.description()));
   }
   // By line, so that the first mistake is the one reported.
   std::vector<std::pair<std::string, const toml::node*>> entries;

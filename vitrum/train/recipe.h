@@ -16,6 +16,7 @@ namespace vitrum {
 
 enum class Precision : uint8_t { kAuto, kF32, kBF16 };
 enum class OnDevice : uint8_t { kAuto, kOn, kOff };
+enum class OnBadImage : uint8_t { kStop, kSkip };
 enum class ResizeMode : uint8_t { kSquash, kCenter };
 enum class TaskLoss : uint8_t { kCrossEntropy, kBce };
 enum class Distillation : uint8_t { kHard, kSoft };
@@ -56,6 +57,8 @@ struct Recipe {
   std::optional<int64_t> eval_batch_size;
   double holdout = 0;  // fraction of the training images to evaluate on instead of the test images
   int64_t subset = 0;  // at most so many training and test images; 0: all
+  // An image that cannot be read ends the run, or all such are left out before it begins.
+  OnBadImage on_bad_image = OnBadImage::kStop;
   int64_t patience = 0;  // epochs without a better test accuracy before the run ends; 0: no limit
   int64_t seed = 0;
 
@@ -138,6 +141,9 @@ void load_recipe(Recipe& recipe, const std::string& path);
 void set_key(Recipe& recipe, const std::string& key, const std::string& value,
              const std::string& where);
 void set_assignment(Recipe& recipe, const std::string& assignment);  // "key=value", of --set
+
+// The key that this word is, here (with - for _ too) or in another framework; "": none.
+std::string find_key(const std::string& word);
 
 // Once everything is merged: what depends on more than one key.
 void check_recipe(const Recipe& recipe);
