@@ -129,7 +129,7 @@ TEST(Cli, MistypedWordsGetTheNearestMatch) {
   expect_failure(2, "unknown verb 'sumary'; did you mean 'summary'?", "sumary vit_mnist");
   expect_failure(2, "did you mean '--batch'?", "bench --bacth 3");
   expect_failure(2, "did you mean '--threads'?", "models --thread=3");
-  expect_failure(2, "did you mean 'vit_mnist'?", "summary vit_minst");
+  expect_failure(3, "did you mean 'vit_mnist'?", "summary vit_minst");
   expect_failure(3, "did you mean 'fashion-mnist'?", "data fasion-mnist");
   expect_failure(3, "did you mean 'folder:/'?", "data /");
   expect_failure(2, "did you mean 'parameters'?", "summary vit_mnist --columns name,parametres");
@@ -138,7 +138,7 @@ TEST(Cli, MistypedWordsGetTheNearestMatch) {
 }
 
 TEST(Cli, BadUsageIsExplained) {
-  for (const char* options : {"--json", "-q --threads 2", "--"})
+  for (const char* options : {"-v", "-q --threads 2", "--"})
     expect_failure(2, "no verb is given; see `vitrum --help`", options);
   expect_failure(2, "summary needs MODEL", "summary");
   expect_failure(2, "eval needs --data", "eval --model x");
@@ -194,6 +194,9 @@ TEST(Cli, Models) {
   EXPECT_GE(count, 4);
   EXPECT_THAT(vitrum("models vit_b_16").out, HasSubstr("86,567,656"));
   EXPECT_THAT(vitrum("models --pretrained '*tiny*'").out, HasSubstr("timm/vit_tiny_patch16_224"));
+  EXPECT_THAT(vitrum("models 'vit_lesson_*'").out, HasSubstr("a lesson on vision transformers"));
+  EXPECT_THAT(json_of("models vit_notes_base_patch16_224 --json")["note"].get<std::string>(),
+              HasSubstr("notes on the paper's equations"));
 }
 
 TEST(Cli, Summary) {
@@ -250,7 +253,7 @@ TEST(Cli, ComparesModels) {
     last = model["macs"];
   }
   EXPECT_GT(last, 0);
-  expect_failure(2, "neither a model directory nor a preset", "models --compare vit_bse");
+  expect_failure(3, "neither a model directory nor a preset", "models --compare vit_bse");
   expect_failure(2, "--data needs model directories", "models --compare vit_mnist --data mnist:.");
   expect_failure(2, "--data goes with --compare", "models --data mnist:.");
 }
@@ -291,7 +294,8 @@ TEST(Cli, Eval) {
   write_model(dir / "model");
   const std::string command = "eval -q --model " + (dir / "model") + " --data mnist:" + dir.path();
   const json all = json_of(command + " --json --batch-size 2");
-  expect_keys(all, {"images", "top1", "top5", "loss", "per_class", "confusion"});
+  expect_keys(all, {"images", "top1", "top5", "loss", "classes", "per_class", "confusion"});
+  EXPECT_EQ(all["classes"], json({"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}));
   EXPECT_EQ(all["images"], 3);
   EXPECT_EQ(all["confusion"].size(), 10u);
   EXPECT_EQ(json_of(command + " --json --split train")["images"], 4);

@@ -216,7 +216,7 @@ TEST_F(TrainCli, MistakesAreOneLineAndTheRightCode) {
   expect(2, {"--set", "lr=x"}, "lr");
   expect(2, {"--set", "image_size=30"}, "not divisible");
   expect(2, {"--modle", "x"}, "--model");
-  expect(2, {"--model", "vit_tiny_cifa"}, "vit_tiny_cifar");
+  expect(3, {"--model", "vit_tiny_cifa"}, "vit_tiny_cifar");
   expect(3, {"--data", "mnist:" + (tiny_ / "nowhere")}, "nowhere");
   expect(3, {"--recipe", tiny_ / "missing.toml"}, "missing.toml");
   expect(3, {"--resume", tiny_ / "nowhere"}, "nowhere");

@@ -319,7 +319,7 @@ TEST(BareFile, SaysItsSizesAndItsFrameworkThePreprocessing) {
 
   const std::string file = dialect_file("google.npz");
   EXPECT_ERROR(resolve_model(file), ErrorKind::kInput, "name it with --arch");
-  EXPECT_ERROR(resolve_model(file, "vit_b_17"), ErrorKind::kUsage, "did you mean 'vit_b_16'");
+  EXPECT_ERROR(resolve_model(file, "vit_b_17"), ErrorKind::kInput, "did you mean 'vit_b_16'");
   EXPECT_ERROR(resolve_model(file + "x", "vit_b_16"), ErrorKind::kInput, "no such file");
   EXPECT_ERROR(resolve_model(dialect_file("timm"), "vit_b_16"), ErrorKind::kUsage, "of its own");
 }

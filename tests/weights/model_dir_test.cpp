@@ -108,9 +108,13 @@ TEST(ModelConfig, TimmKeysSayTheSameWhereTimmHasTheModel) {
 }
 
 TEST(ModelConfig, TimmIsNotOfferedWhatItCannotCompute) {
-  for (const char* name : {"minvit_cifar10", "vit_mnist", "vit_lesson_base_patch16_224"})
+  for (const char* name : {"minvit_cifar10", "vit_mnist"})
     EXPECT_THAT(model_config_text(resolve_model(name)),
                 testing::HasSubstr("\"architecture\": \"vitrum_vit\""));
+  // eps 1e-5 is that of its CLIP models.
+  EXPECT_THAT(model_config_text(resolve_model("vit_lesson_base_patch16_224")),
+              testing::AllOf(testing::HasSubstr("\"architecture\": \"vit_base_patch16_clip_224\""),
+                             testing::HasSubstr("\"pre_norm\": false")));
 }
 
 TEST(ModelConfig, BadFilesAreRefused) {
@@ -245,7 +249,7 @@ TEST(ModelDir, WhatIsNotAModelIsExplained) {
   write_file_atomic(dir / "file", "x");
   EXPECT_ERROR(resolve_model(dir / "file"), ErrorKind::kInput, "is a file");
   EXPECT_ERROR(resolve_model("./no.where"), ErrorKind::kInput, "'./no' is neither a model dir");
-  EXPECT_ERROR(resolve_model("vit_bas_patch16_224"), ErrorKind::kUsage,
+  EXPECT_ERROR(resolve_model("vit_bas_patch16_224"), ErrorKind::kInput,
                "did you mean 'vit_base_patch16_224'");
   const ModelSpec spec = tiny_spec();
   save_fresh(dir / "model", spec);

@@ -65,7 +65,7 @@ void add_presets(std::vector<Row>& rows, const std::string& glob) {
       rows.push_back(count(preset.name, preset.config));
   }
   if (rows.size() == before)
-    fail_usage("'{}' is neither a model directory nor a preset{}", glob, did_you_mean(glob, names));
+    fail_input("'{}' is neither a model directory nor a preset{}", glob, did_you_mean(glob, names));
 }
 
 // Speed is that of the whole way: reading, decoding, the model.

@@ -22,9 +22,7 @@ struct Options {
 
 OnnxSummary export_model(const Options& o) {
   const ModelSpec spec = resolve_sized(o.model, {o.image_size, {}}, o.arch);
-  if (!has_weights(o.model))
-    fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
-               o.model);
+  if (!has_weights(o.model)) fail_without_weights(o.model);
   const ModelConfig& c = spec.config;
   Graph g;
   Value image = g.input("pixel_values", {1, c.channels(), c.image_h(), c.image_w()},

@@ -26,9 +26,7 @@ struct Options : SizeOptions {
 
 ModelSpec model_of(const Options& o) {
   ModelSpec spec = resolve_sized(o.model, o, o.arch);
-  if (!has_weights(o.model))
-    fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
-               o.model);
+  if (!has_weights(o.model)) fail_without_weights(o.model);
   return spec;
 }
 

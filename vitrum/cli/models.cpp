@@ -68,7 +68,9 @@ std::string json_line(const Row& row) {
       .field("channels", p.config.channels());
   json.field("num_classes", p.config.classes()).key("aliases").begin_array();
   for (const std::string& alias : p.aliases) json.value(alias);
-  json.end_array().key("pretrained");
+  json.end_array();
+  if (!p.note.empty()) json.field("note", p.note);
+  json.key("pretrained");
   p.public_weights.empty() ? json.null() : json.value(p.public_weights);
   return json.end_object().str() + "\n";
 }
@@ -79,6 +81,7 @@ std::string table(const std::vector<Row>& rows, bool aliases, bool pretrained) {
     const Preset& p = *row.preset;
     out += fmt::format("{:<34}{:>12}{:>10}{:>7}\n", p.name, with_commas(row.parameters),
                        human_count(static_cast<double>(row.macs)), p.config.image_h());
+    if (!p.note.empty()) out += fmt::format("    {}\n", p.note);
     if (pretrained) out += fmt::format("    weights: {}\n", p.public_weights);
     if (aliases && !p.aliases.empty()) out += fmt::format("    also: {}\n", join(p.aliases, ", "));
   }

@@ -11,6 +11,7 @@
 #include "vitrum/core/nearest.h"
 #include "vitrum/infer/model_memory.h"
 #include "vitrum/train/param_rules.h"
+#include "vitrum/weights/check_arch.h"
 
 namespace vitrum {
 namespace {
@@ -162,6 +163,7 @@ std::string to_json(const Report& r) {
 }
 
 int run(const Options& o, const CommonOptions& common) {
+  if (!o.arch.empty()) check_arch(o.model, o.arch);
   const ModelSpec spec = resolve_sized(o.model, o, o.arch);
   Report report{o.model, subtree(layers_of(spec, o), o.module), memory_of(spec, o),
                 compute_precision(common)};

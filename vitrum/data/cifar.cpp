@@ -89,14 +89,16 @@ void append_records(const std::string& path, const Variant& variant, MemoryData&
 
 }  // namespace
 
-std::unique_ptr<Dataset> open_cifar(const std::string& dir, const std::string& split, int classes) {
+std::unique_ptr<Dataset> open_cifar(const std::string& dir, const std::string& split, int classes,
+                                    const std::string& remedy) {
   const Variant variant = variant_of(classes);
   std::error_code ignored;
   const fs::path nested = fs::path(dir) / variant.folder;
   const fs::path folder = fs::is_directory(nested, ignored) ? nested : fs::path(dir);
   const auto& files = split == "train" ? variant.train : variant.test;
   if (!fs::exists(folder / files.front(), ignored)) {
-    fail_input("{}: {} is neither there nor in a folder {}/", dir, files.front(), variant.folder);
+    fail_input("{}: {} is neither there nor in a folder {}/{}", dir, files.front(), variant.folder,
+               remedy);
   }
   MemoryData data{.split = split,
                   .image_size = {3, 32, 32},

@@ -10,6 +10,8 @@ namespace vitrum {
 
 // `classes` is 10 or 100, `split` "train" or "test". `dir` holds the .bin files, or the folder of
 // the published archive.
-std::unique_ptr<Dataset> open_cifar(const std::string& dir, const std::string& split, int classes);
+// `remedy` ends the message where files are missing.
+std::unique_ptr<Dataset> open_cifar(const std::string& dir, const std::string& split, int classes,
+                                    const std::string& remedy = {});
 
 }  // namespace vitrum

@@ -95,7 +95,8 @@ size_t promised_bytes(const std::vector<int64_t>& dims, const std::string& path)
   return static_cast<size_t>(bytes);
 }
 
-std::string find_file(const fs::path& dir, const std::string& stem, int rank) {
+std::string find_file(const fs::path& dir, const std::string& stem, int rank,
+                      const std::string& remedy) {
   const std::string name = fmt::format("{}-idx{}-ubyte", stem, rank);
   const std::string dotted = fmt::format("{}.idx{}-ubyte", stem, rank);
   for (const char* below : {"", "raw", "MNIST/raw", "FashionMNIST/raw"}) {
@@ -105,7 +106,7 @@ std::string find_file(const fs::path& dir, const std::string& stem, int rank) {
       if (fs::is_regular_file(path, ignored)) return path.string();
     }
   }
-  fail_input("{}: neither {} nor {}.gz is there", dir.string(), name, name);
+  fail_input("{}: neither {} nor {}.gz is there{}", dir.string(), name, name, remedy);
 }
 
 }  // namespace
@@ -126,10 +127,10 @@ IdxArray read_idx(const std::string& path, int rank) {
 }
 
 std::unique_ptr<Dataset> open_idx(const std::string& dir, const std::string& split,
-                                  std::vector<std::string> classes) {
+                                  std::vector<std::string> classes, const std::string& remedy) {
   const std::string stem = split == "train" ? "train" : "t10k";
-  const std::string image_path = find_file(dir, stem + "-images", 3);
-  const std::string label_path = find_file(dir, stem + "-labels", 1);
+  const std::string image_path = find_file(dir, stem + "-images", 3, remedy);
+  const std::string label_path = find_file(dir, stem + "-labels", 1, remedy);
   IdxArray images = read_idx(image_path, 3), labels = read_idx(label_path, 1);
   if (images.dims[0] != labels.dims[0]) {
     fail_input("{}: {} labels for the {} images of {}", label_path, labels.dims[0], images.dims[0],

@@ -19,7 +19,8 @@ IdxArray read_idx(const std::string& path, int rank);
 
 // `split` is "train" or "test"; the files are {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] in
 // `dir`, or in the folders where torchvision keeps them below it.
+// `remedy` ends the message where files are missing.
 std::unique_ptr<Dataset> open_idx(const std::string& dir, const std::string& split,
-                                  std::vector<std::string> classes);
+                                  std::vector<std::string> classes, const std::string& remedy = {});
 
 }  // namespace vitrum

@@ -16,9 +16,7 @@ namespace {
 
 ModelSpec resolve(const std::string& model, const std::string& arch) {
   ModelSpec spec = resolve_model(model, arch);
-  if (!has_weights(model))
-    fail_usage("{} is a preset without weights; give a model directory, such as the best/ of a run",
-               model);
+  if (!has_weights(model)) fail_without_weights(model);
   return spec;
 }
 

@@ -19,10 +19,13 @@ struct Preset {
       false;  // the preset's number of classes is part of the model (vit_mnist: 100)
   std::string public_weights = {};  // hub id of known public weights, "" where there are none
   double crop_pct = 1;              // of preprocessing, as Preprocessing has it
+  std::string note = {};            // for people: what it is, where the name does not say
 };
 
 std::span<const Preset> presets();
-// By name or alias; an unknown name is a usage error that offers the nearest one.
+// By name or alias; null where there is none.
+const Preset* preset_named(std::string_view name);
+// The same; an unknown name is an error that offers the nearest one.
 const Preset& find_preset(std::string_view name);
 
 }  // namespace vitrum

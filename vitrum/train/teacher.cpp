@@ -15,8 +15,9 @@ namespace vitrum {
 ModelSpec teacher_for(const Recipe& recipe, const ModelSpec& student) {
   const std::string& path = *recipe.teacher;
   if (!has_weights(path))
-    fail_input("teacher '{}': no such model directory or weight file; a preset has not learned yet",
-               path);
+    fail_input(
+        "teacher '{}': no such model directory or weight file; a preset has not learned yet: {}",
+        path, how_to_get(path));
   if (is_model_dir(path + "/best"))
     fail_input("teacher '{0}' is a run; its model is {0}/best", path);
   if (!is_model_dir(path) && !recipe.teacher_arch)

@@ -36,11 +36,40 @@ ModelSpec preset_spec(const Preset& preset) {
   return spec;
 }
 
-// By name or alias; the tag of timm's weights ("vit_base_patch16_224.augreg_in21k") does not
-// matter.
-const Preset& preset_for(const std::string& name) {
+// The tag of timm's weights ("vit_base_patch16_224.augreg_in21k") does not matter.
+std::string_view without_tag(std::string_view name) {
   const size_t last = name.rfind('/') + 1;  // "./model" has no tag
-  return find_preset(std::string_view(name).substr(0, name.find('.', last)));
+  return name.substr(0, name.find('.', last));
+}
+
+// "owner/name", as the hub names models; what begins in a folder that is here is a path.
+bool is_hub_id(const std::string& model) {
+  constexpr const char* kWord =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._/";
+  const size_t slash = model.find('/');
+  if (slash == model.npos || slash == 0 || slash + 1 == model.size()) return false;
+  if (slash != model.rfind('/') || model[0] == '.' || model.find_first_not_of(kWord) != model.npos)
+    return false;
+  const std::string owner = model.substr(0, slash);
+  std::error_code ignored;
+  return owner != "runs" && !fs::exists(owner, ignored);
+}
+
+// Where a model's weights are at the hub; "" where nobody knows.
+std::string hub_id(const std::string& model) {
+  if (is_hub_id(model)) return model;
+  const std::string_view name = without_tag(model);
+  const Preset* preset = preset_named(name);
+  if (!preset || preset->public_weights.empty()) return "";
+  return name.size() == model.size() ? preset->public_weights : "timm/" + model;
+}
+
+const Preset& preset_for(const std::string& name) {
+  const std::string_view plain = without_tag(name);
+  if (!preset_named(plain) && is_hub_id(name))
+    fail_input("'{}' is neither a model directory here nor a model's name; {}", name,
+               how_to_get(name));
+  return find_preset(plain);
 }
 
 ModelSpec read_model_config(const fs::path& dir) {
@@ -72,6 +101,20 @@ ModelSpec read_model_config(const fs::path& dir) {
 }
 
 }  // namespace
+
+std::string how_to_get(const std::string& model) {
+  const std::string id = hub_id(model);
+  if (id.empty())
+    return "give a model directory, such as the best/ of a run or what `vitrum download ID` "
+           "fetches";
+  const std::string directory = id.substr(id.find('/') + 1);
+  if (is_model_dir(directory)) return fmt::format("it is downloaded already: give {}", directory);
+  return fmt::format("`vitrum download {}` fetches it; then give {}", id, directory);
+}
+
+void fail_without_weights(const std::string& preset) {
+  fail_usage("{} is a preset without weights; {}", preset, how_to_get(preset));
+}
 
 bool is_model_dir(const std::string& model) {
   std::error_code ignored;
