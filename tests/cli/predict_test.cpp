@@ -112,8 +112,15 @@ TEST_F(PredictCli, ClassifyGoesOnAfterAnUnreadableImage) {
   const test::Finished o = run({"classify", dir_ / "broken.jpg", dir_ / "photos/goldfish/a.png",
                                 dir_ / "missing.png", "--json"});
   EXPECT_EQ(o.code, 3);
-  EXPECT_EQ(lines(o.out).size(), 1u);
-  EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 2);
+  const std::vector<json> all = lines(o.out);
+  ASSERT_EQ(all.size(), 3u) << "one that cannot be read has a line too";
+  EXPECT_EQ(all[0]["image"], dir_ / "broken.jpg");
+  EXPECT_THAT(all[0]["error"].get<std::string>(), HasSubstr("broken JPEG"));
+  EXPECT_EQ(all[0]["predictions"], json::array());
+  EXPECT_FALSE(all[1].contains("error"));
+  EXPECT_EQ(all[2]["image"], dir_ / "missing.png");
+  EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 3);
+  EXPECT_THAT(o.err, HasSubstr("2 of 3 images could not be read\n"));
   EXPECT_THAT(o.err, HasSubstr("broken.jpg: broken JPEG"));
   EXPECT_THAT(o.err, HasSubstr("missing.png: cannot be opened"));
   std::filesystem::create_directories(dir_ / "empty");
@@ -176,6 +183,7 @@ TEST_F(PredictCli, EvalMatchesFolderNamesWithLabels) {
   }
   EXPECT_NEAR(all["top1"].get<double>(), right / 3.0, 1e-12);
   EXPECT_EQ(all["confusion"].size(), 7u);
+  EXPECT_EQ(all["classes"], json(predictor.model().labels));
   EXPECT_TRUE(all["per_class"][0].is_null());
 
   test::write_file(dir_ / "photos/steak/a.png", test::encode_png(test::gradient(3, 9, 9)));

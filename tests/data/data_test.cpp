@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -32,6 +33,22 @@ TEST(Nearest, FindsTypingErrors) {
   EXPECT_EQ(did_you_mean("mnits", words), "; did you mean 'mnist'?");
   EXPECT_EQ(did_you_mean("qqqqqqq", words), "");
   EXPECT_EQ(nearest("mnist", {}), std::nullopt);
+  EXPECT_EQ(nearest("mnsit", words), "mnist") << "two neighbours swapped";
+}
+
+TEST(Nearest, OffersOnlyWhatIsNear) {
+  const std::vector<std::string> options = {"--data", "--batch-size", "--lr", "--depth"};
+  EXPECT_EQ(nearest("--batch", options), std::nullopt);
+  EXPECT_EQ(nearest("--date", options), "--data");
+  EXPECT_EQ(nearest("--deph", options), "--depth");
+}
+
+TEST(Nearest, KnowsWhatOthersCallIt) {
+  const std::vector<std::string> devices = {"auto", "cpu", "cuda"};
+  constexpr OtherName kOthers[] = {{"gpu", "cuda"}, {"tpu", "tensor"}};
+  EXPECT_EQ(did_you_mean("GPU", devices, kOthers), "; did you mean 'cuda'?");
+  EXPECT_EQ(did_you_mean("tpu", devices, kOthers), "; did you mean 'cpu'?")
+      << "what is not to be had here is not offered";
 }
 
 class IdxFiles : public testing::TestWithParam<bool> {};
@@ -247,6 +264,10 @@ TEST(Folder, PlainClassFoldersAreOneSplit) {
   EXPECT_THAT(input_error([&] { open_data(spec); }),
               AllOf(HasSubstr("expected train/ and val/"), HasSubstr("--set holdout=0.2")));
   EXPECT_THAT(open_split(spec)->classes(), ElementsAre("cat", "dog"));
+  EXPECT_FALSE(has_splits(spec));
+  for (const char* split : {"train", "val", "test"})
+    EXPECT_THAT(input_error([&] { open_split(spec, split); }),
+                AllOf(HasSubstr("has no splits"), HasSubstr("leave out --split")));
   const DataSplits data = open_data(spec, /*test_needed=*/false);
   EXPECT_THAT(data.train->classes(), ElementsAre("cat", "dog"));
   EXPECT_EQ(data.test, nullptr);
@@ -330,7 +351,17 @@ TEST(OpenData, NamesTheNearestKind) {
   EXPECT_THAT(input_error([] { open_data("fashon-mnist"); }),
               HasSubstr("did you mean 'fashion-mnist'?"));
   EXPECT_THAT(input_error([] { open_data("imagenet:/x"); }), HasSubstr("expected fashion-mnist"));
-  EXPECT_THAT(input_error([] { open_data("mnist:/no/such/place"); }), HasSubstr("/no/such/place"));
+  EXPECT_THAT(input_error([] { open_data("mnist:/no/such/place"); }),
+              HasSubstr("/no/such/place: no such file or folder (data 'mnist:/no/such/place'); "
+                        "`vitrum data download mnist --to /no/such/place` fetches it"));
+  const TempDir empty;
+  for (const char* name : {"mnist", "cifar10", "cifar100"})
+    EXPECT_THAT(input_error([&] { open_data(name + (":" + empty.path())); }),
+                HasSubstr(fmt::format("`vitrum data download {} --to {}`", name, empty.path())));
+  EXPECT_THAT(input_error([] { open_data("fashion-mnist:/no/such/place"); }),
+              HasSubstr("`apt install dataset-fashion-mnist`"));
+  EXPECT_THAT(input_error([] { open_data("folder:/no/such/place"); }),
+              testing::Not(HasSubstr("download")));
   EXPECT_THROW(open_data("cifar10"), Error);
   EXPECT_THROW(open_data(""), Error);
 }

@@ -27,6 +27,12 @@ std::string to_json(const std::string& image, const std::vector<Prediction>& pre
   return json.end_array().end_object().str() + "\n";
 }
 
+std::string error_json(const std::string& image, std::string_view error) {
+  JsonWriter json;
+  json.begin_object().field("image", image).key("predictions").begin_array().end_array();
+  return json.field("error", error).end_object().str() + "\n";
+}
+
 // "  87.32 %  tabby, tabby cat" below the name of the image.
 std::string to_text(const std::string& image, const std::vector<Prediction>& predictions) {
   const bool colour = use_colour(stdout);
@@ -48,11 +54,12 @@ int run(const Options& o, const CommonOptions& common) {
   if (common.verbose)
     info(common, fmt::format("{} images on {} in {}", images->size(), predictor.backend().name(),
                              name_of(predictor.precision())));
-  int code = 0;
+  int64_t unreadable = 0;
   const auto print = [&](const PredictedSample& sample) {
     if (!sample.error.empty()) {
       print_error(sample.error);
-      code = static_cast<int>(ErrorKind::kInput);
+      if (common.json) print_out(error_json(images->name(sample.index), sample.error));
+      ++unreadable;
       return true;
     }
     const auto best =
@@ -63,7 +70,10 @@ int run(const Options& o, const CommonOptions& common) {
   };
   predict_all(predictor, *images, {.threads = static_cast<int>(common.threads), .tolerant = true},
               print);
-  return code;
+  if (unreadable == 0) return 0;
+  if (images->size() > 1)
+    print_error(fmt::format("{} of {} images could not be read", unreadable, images->size()));
+  return static_cast<int>(ErrorKind::kInput);
 }
 
 }  // namespace

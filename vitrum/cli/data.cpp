@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "vitrum/cli/check_data.h"
 #include "vitrum/cli/output_guard.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
@@ -17,17 +18,8 @@ namespace {
 
 struct Options {
   std::string data, name, output, augment, to, mirror;
-  bool force = false;
+  bool check = false, force = false;
 };
-
-// A source without splits is all training data.
-DataSplits open_both(const std::string& spec) {
-  DataSplits splits{open_split(spec, "train"), open_split(spec)};
-  if (splits.train->size() > 0 && splits.test->size() == splits.train->size() &&
-      splits.test->name(0) == splits.train->name(0))
-    splits.test.reset();
-  return splits;
-}
 
 std::vector<int64_t> class_counts(const Dataset* dataset, size_t classes) {
   std::vector<int64_t> counts(classes, 0);
@@ -108,7 +100,8 @@ int download(const Options& o, const CommonOptions& common) {
   if (o.name.empty())
     fail_usage("`data download` needs a NAME: mnist, fashion-mnist, cifar10 or cifar100");
   const PublicData& data = find_public_data(o.name);
-  const std::string to = o.to.empty() ? o.name : o.to;
+  const std::string& wanted = o.to.empty() ? o.output : o.to;
+  const std::string to = wanted.empty() ? o.name : wanted;
   guard_download(to, o.force, [&](const std::string& name) {
     return std::any_of(data.archives.begin(), data.archives.end(),
                        [&](const DataArchive& a) { return name.starts_with(a.name); });
@@ -124,7 +117,8 @@ int run(const Options& o, const CommonOptions& common) {
   if (!o.name.empty()) fail_usage("unexpected argument '{}'; see `vitrum data --help`", o.name);
   if (!o.to.empty() || !o.mirror.empty())
     fail_usage("--to and --mirror are for `vitrum data download NAME`");
-  const DataSplits splits = open_both(o.data);
+  const DataSplits splits = open_data(o.data, /*test_needed=*/false);
+  if (o.check) return check_data(splits, common);
   if (!o.augment.empty() && o.output.empty())
     fail_usage("--augment draws a contact sheet and needs --output FILE");
   if (!o.output.empty()) {
@@ -147,7 +141,7 @@ Verb data_verb() {
       .summary = "describe a data set, or download a public one",
       .examples = {"data fashion-mnist", "data folder:flowers --output sheet.png",
                    "data cifar10:DIR --augment crop-flip+trivial --output sheet.png",
-                   "data download cifar10 --to DIR"},
+                   "data folder:flowers --check", "data download cifar10 --to DIR"},
       .options =
           {{.name = "DATA",
             .target = &o->data,
@@ -159,6 +153,9 @@ Verb data_verb() {
             "FILE"},
            {"--augment", &o->augment,
             "the sheet shows training images so augmented, as \"crop-flip+trivial\"", "POLICY"},
+           {"--check", &o->check,
+            "read every image: broken and empty files, duplicates, images that are in two splits; "
+            "exit code 1 where there are any"},
            {"--to", &o->to, "folder that a download goes to; by default its name", "DIR"},
            {"--mirror", &o->mirror, "download from below this URL instead", "URL"},
            force_option(o->force)},

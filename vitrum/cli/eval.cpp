@@ -10,6 +10,7 @@
 #include "vitrum/core/progress.h"
 #include "vitrum/core/utf8.h"
 #include "vitrum/infer/predict_all.h"
+#include "vitrum/train/setup.h"
 
 namespace vitrum {
 namespace {
@@ -45,14 +46,65 @@ void put_confusion(JsonWriter& json, const Evaluation& e) {
   json.end_array();
 }
 
-std::string to_json(const Evaluation& e) {
+// The images to evaluate on: a split of the data, or what the model's run held out of it.
+class EvalImages {
+ public:
+  EvalImages(const Options& o, const ModelSpec& model, const DecodeOptions& decode, int threads) {
+    if (o.split == "holdout")
+      hold_out(o, model.held_out, decode, threads);
+    else
+      split_ = open_split(o.data, o.split, decode);
+  }
+  const Dataset& operator*() const { return run_ ? run_->test() : *split_; }
+
+ private:
+  void hold_out(const Options& o, const HeldOut& held, const DecodeOptions& decode, int threads) {
+    if (held.fraction == 0)
+      fail_usage(
+          "--split holdout: {} does not say that its run held anything out (holdout = X in its "
+          "recipe); leave it out, or give train, test or val",
+          o.model);
+    Recipe recipe;
+    recipe.data = o.data, recipe.holdout = held.fraction, recipe.seed = held.seed;
+    recipe.subset = held.subset;
+    if (held.skips_bad) recipe.on_bad_image = OnBadImage::kSkip;
+    run_ =
+        std::make_unique<TrainData>(recipe, TrainDataOptions{.threads = threads, .decode = decode});
+    if (run_->held_out() != held)
+      fail_input(
+          "{}: these are not the images that {} was trained with: {} now, {} then{}; give its own "
+          "data for --split holdout",
+          o.data, o.model, run_->held_out().images, held.images,
+          run_->held_out().images == held.images ? ", of other classes" : "");
+  }
+
+  std::unique_ptr<TrainData> run_;
+  std::unique_ptr<Dataset> split_;
+};
+
+// Of the model's outputs, as far as anything names them: its labels, or the data's classes.
+std::vector<std::string> output_names(const Evaluation& e, const ModelSpec& model,
+                                      const Dataset& data, const LabelMatch& match) {
+  std::vector<std::string> names(e.per_class.size());
+  for (size_t i = 0; i < match.outputs.size(); ++i)
+    if (const auto output = static_cast<size_t>(match.outputs[i]);
+        match.outputs[i] >= 0 && output < names.size())
+      names[output] = data.classes()[i];
+  for (size_t i = 0; i < std::min(names.size(), model.labels.size()) && !match.by_position; ++i)
+    names[i] = model.labels[i];
+  return names;
+}
+
+std::string to_json(const Evaluation& e, const std::vector<std::string>& names) {
   JsonWriter json;
   json.begin_object()
       .field("images", e.images)
       .field("top1", e.top1)
       .field("top5", e.top5)
       .field("loss", e.loss);
-  json.key("per_class").begin_array();
+  json.key("classes").begin_array();
+  for (const std::string& name : names) json.value(name);
+  json.end_array().key("per_class").begin_array();
   for (double accuracy : e.per_class) json.value(accuracy);
   json.end_array();
   put_confusion(json, e);
@@ -83,7 +135,11 @@ int run(const Options& o, const CommonOptions& common) {
   Predictor predictor(o.model, options);
   note_preprocessing(common, predictor.model());
   if (predictor.classes() == 0) fail_usage("{} has no head to evaluate", o.model);
-  const std::unique_ptr<Dataset> data = open_split(o.data, o.split, options.decode);
+  const EvalImages data(o, predictor.model(), options.decode, static_cast<int>(common.threads));
+  if (o.split.empty() && predictor.model().held_out.fraction > 0 && !has_splits(o.data))
+    info(common,
+         "the data has no splits: images that the model was trained with are among those it is "
+         "evaluated on; --split holdout takes the others");
   const LabelMatch match = match_labels(*data, predictor.model());
   if (match.by_position && !predictor.model().labels.empty())
     info(common, "no class of the data is a label of the model; they are taken in their order");
@@ -91,8 +147,8 @@ int run(const Options& o, const CommonOptions& common) {
     info(common, fmt::format("evaluating on {} in {}", predictor.backend().name(),
                              name_of(predictor.precision())));
   const Evaluation result = evaluate(predictor, *data, match, common);
-  common.json ? print_out(to_json(result))
-              : print_text(to_text(result, data->classes(), match.outputs));
+  common.json ? print_out(to_json(result, output_names(result, predictor.model(), *data, match)))
+              : print_text(to_text(result, (*data).classes(), match.outputs));
   return 0;
 }
 
@@ -121,7 +177,10 @@ Verb eval_verb() {
        .help = "data set, as for `vitrum data`; class names are matched with the model's labels",
        .value = "DATA",
        .required = true},
-      {"--split", &o->split, "train, test or val; by default what training evaluates on", "NAME"},
+      {"--split", &o->split,
+       "train, test or val; holdout: what the model's run held out of the training images; by "
+       "default what training evaluates on",
+       "NAME"},
       {.name = "--batch-size",
        .target = &o->batch_size,
        .help = "images computed at once",
@@ -131,7 +190,7 @@ Verb eval_verb() {
   return {.name = "eval",
           .summary = "measure a model's accuracy on a data set",
           .examples = {"eval --model runs/1/best --data fashion-mnist",
-                       "eval --model DIR --data folder:flowers --split train",
+                       "eval --model DIR --data folder:flowers --split holdout",
                        "eval --model DIR --data csv:labels.csv --json"},
           .options = std::move(options),
           .run = [o](const CommonOptions& common) { return run(*o, common); }};

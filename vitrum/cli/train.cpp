@@ -37,7 +37,7 @@ struct Options {
 };
 
 const std::vector<KeyOption> kEveryRun = {
-    {"--model", "model", "preset or model directory", "MODEL"},
+    {"--model", "model", "preset or model directory", "MODEL", {}, KeyKind::kOne, {"--arch"}},
     {"--data", "data", "fashion-mnist, mnist:DIR, cifar10:DIR, folder:DIR, ...", "DATA"},
     {"--epochs", "epochs", "passes over the training images", "N"},
     {"--batch-size", "batch_size", "images a batch", "N"},
@@ -181,6 +181,13 @@ std::string teacher_line(const Trainer& t) {
                      hard ? "" : fmt::format(", tau {}", r.tau));
 }
 
+std::string skipped_line(const Trainer& t) {
+  const size_t count = t.data().skipped().size();
+  if (count == 0) return "";
+  return fmt::format("skipped {} image{} that cannot be read: {}\n", count, count == 1 ? "" : "s",
+                     skipped_path(t.directory()));
+}
+
 // Said where the rate never gets where the recipe wants it.
 std::string warm_up(const Trainer& t) {
   const Schedule& s = t.schedule();
@@ -198,14 +205,14 @@ std::string opening(Trainer& t) {
   const std::string accumulated = r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "";
   return fmt::format(
       "model   {}: {}, images {}x{}x{}, {}\n{}"
-      "data    {}: {} training and {}, {}\n"
+      "data    {}: {} training and {}, {}\n{}"
       "plan    {} of {}, batch {}{}, lr {}\n{}"
       "device  {}, {}; {} for weights and optimiser, {} for activations{}\n"
       "{}run     {}{}",
       t.model().architecture, counted(t.store().parameter_count(), "parameter"), c.channels(),
       c.image_h(), c.image_w(), counted(c.classes(), "output"), teacher_line(t), r.data,
       with_commas(t.data().train().size()), counted(t.data().test().size(), "test image"),
-      counted(static_cast<int64_t>(t.data().train().classes().size()), "class"),
+      counted(static_cast<int64_t>(t.data().train().classes().size()), "class"), skipped_line(t),
       counted(t.total_epochs(), "epoch"), counted(per_epoch, "step"), t.batch_size(), accumulated,
       r.lr, warm_up(t), t.backend().name(), r.precision == Precision::kBF16 ? "bf16" : "f32",
       human_bytes(stored_bytes(t.store())), human_bytes(t.activation_bytes()),
@@ -258,11 +265,8 @@ std::string already_finished(const Trainer& t) {
 std::string closing(const Trainer& t, const TrainResult& result) {
   const std::string command = quoted(program_invocation_name),
                     best = quoted(t.directory() + "/best");
-  // Data that is not split has no images but those trained on to evaluate.
-  const std::string look =
-      t.data().has_test_images()
-          ? fmt::format("eval --model {} --data {}", best, quoted(t.recipe().data))
-          : fmt::format("classify PHOTO --model {}", best);
+  const std::string look = fmt::format("eval --model {} --data {}{}", best, quoted(t.recipe().data),
+                                       t.data().held_out().fraction > 0 ? " --split holdout" : "");
   return fmt::format(
       "test accuracy {} (best {} after epoch {})\n"
       "run directory {}\n"
@@ -367,7 +371,8 @@ Verb training_verb(TrainingVerb verb) {
                        .target = target_of(o->given[i], o->keys[i].kind),
                        .help = o->keys[i].help,
                        .value = o->keys[i].value,
-                       .choices = o->keys[i].choices});
+                       .choices = o->keys[i].choices,
+                       .also = o->keys[i].also});
   options.push_back(
       {"--out", &o->out, "run directory (default: the first free runs/NAME-N)", "DIR"});
   options.push_back(force_option(o->force));

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/data/cifar.h"
 #include "vitrum/data/folder.h"
@@ -40,6 +41,17 @@ struct Spec {
   std::string kind, path;
 };
 
+// What to do where a public data set is not there; "" for data of one's own.
+std::string how_to_get(const Spec& spec) {
+  if (spec.kind == "folder" || spec.kind == "csv") return "";
+  const std::string to =
+      spec.path.empty() || spec.path == spec.kind ? "" : fmt::format(" --to {}", spec.path);
+  const std::string download = fmt::format("`vitrum data download {}{}` fetches it", spec.kind, to);
+  if (spec.kind != "fashion-mnist") return "; " + download;
+  return fmt::format("; `apt install dataset-fashion-mnist` has it as fashion-mnist, or {}",
+                     download);
+}
+
 Spec parse_spec(const std::string& spec) {
   const size_t colon = spec.find(':');
   Spec parsed{spec.substr(0, colon), colon == std::string::npos ? "" : spec.substr(colon + 1)};
@@ -53,20 +65,18 @@ Spec parse_spec(const std::string& spec) {
   }
   if (parsed.path.empty() && parsed.kind == "fashion-mnist") {
     if (!is_folder(kDebianFashion)) {
-      fail_input(
-          "fashion-mnist: {} is not there; install the package dataset-fashion-mnist or give "
-          "fashion-mnist:DIR",
-          kDebianFashion);
+      fail_input("fashion-mnist: {} is not there{} to fashion-mnist:fashion-mnist", kDebianFashion,
+                 how_to_get(parsed));
     }
     parsed.path = kDebianFashion;
   }
   if (parsed.path.empty()) {
-    fail_usage("data '{}' needs a place: {}:{}", spec, parsed.kind,
-               parsed.kind == "csv" ? "FILE" : "DIR");
+    fail_usage("data '{}' needs a place: {}:{}{}", spec, parsed.kind,
+               parsed.kind == "csv" ? "FILE" : "DIR", how_to_get(parsed));
   }
   std::error_code ignored;
   if (!fs::exists(parsed.path, ignored))
-    fail_input("{}: no such file or folder (data '{}')", parsed.path, spec);
+    fail_input("{}: no such file or folder (data '{}'){}", parsed.path, spec, how_to_get(parsed));
   return parsed;
 }
 
@@ -89,14 +99,29 @@ std::optional<std::string> find_split(const std::string& dir, const std::string&
   return std::nullopt;
 }
 
+// The splits of a folder, for messages.
+std::string splits_of(const std::string& dir) {
+  std::vector<std::string> found;
+  for (const std::string name : {"train", "val", "valid", "validation", "test"})
+    if (is_folder(fs::path(dir) / name)) found.push_back(name + "/");
+  return join(found, ", ");
+}
+
+[[noreturn]] void fail_without_splits(const std::string& path, const std::string& split) {
+  fail_input(
+      "{}: has no splits, so no '{}'; leave out --split to take all of its images, or --split "
+      "holdout for those that a run with holdout = X did not train on",
+      path, split);
+}
+
 std::unique_ptr<Dataset> open_folder_split(const std::string& dir, const std::string& split,
                                            bool whole_allowed, const DecodeOptions& options) {
   const auto train = find_split(dir, "train"), wanted = find_split(dir, split);
   if (wanted) return open_folder(*wanted, class_folders(train.value_or(*wanted)), options);
-  if (whole_allowed && !train && !find_split(dir, ""))
-    return open_folder(dir, class_folders(dir), options);
-  fail_input("{}: has no {}/; expected train/ and val/ (or test/), each with a folder a class{}",
-             dir, split_folders(split).front(), kOrHoldOut);
+  const std::string there = splits_of(dir);
+  if (whole_allowed && there.empty()) return open_folder(dir, class_folders(dir), options);
+  fail_input("{}: has no {}/{}; expected train/ and val/ (or test/), each with a folder a class{}",
+             dir, split_folders(split).front(), there.empty() ? "" : ", only " + there, kOrHoldOut);
 }
 
 std::unique_ptr<Dataset> open_csv_split(const std::string& path, const std::string& split,
@@ -110,15 +135,21 @@ std::unique_ptr<Dataset> open_csv_split(const std::string& path, const std::stri
 std::unique_ptr<Dataset> open(const Spec& spec, const std::string& split, bool whole_allowed,
                               const DecodeOptions& options = {}) {
   const std::string train_or_test = split == "train" ? "train" : "test";
-  if (spec.kind == "cifar10") return open_cifar(spec.path, train_or_test, 10);
-  if (spec.kind == "cifar100") return open_cifar(spec.path, train_or_test, 100);
+  const std::string remedy = how_to_get(spec);
+  if (spec.kind == "cifar10") return open_cifar(spec.path, train_or_test, 10, remedy);
+  if (spec.kind == "cifar100") return open_cifar(spec.path, train_or_test, 100, remedy);
   if (spec.kind == "folder") return open_folder_split(spec.path, split, whole_allowed, options);
   if (spec.kind == "csv") return open_csv_split(spec.path, split, whole_allowed, options);
-  return open_idx(spec.path, train_or_test, idx_classes(spec.kind));
+  return open_idx(spec.path, train_or_test, idx_classes(spec.kind), remedy);
 }
 
 bool has_test(const Spec& spec) {
   if (spec.kind == "folder") return find_split(spec.path, "").has_value();
+  return spec.kind != "csv" || csv_has_splits(spec.path);
+}
+
+bool has_splits(const Spec& spec) {
+  if (spec.kind == "folder") return !splits_of(spec.path).empty();
   return spec.kind != "csv" || csv_has_splits(spec.path);
 }
 
@@ -153,11 +184,11 @@ class Subset final : public Dataset {
 
 }  // namespace
 
-DataSplits open_data(const std::string& spec, bool test_needed) {
+DataSplits open_data(const std::string& spec, bool test_needed, const DecodeOptions& options) {
   const Spec parsed = parse_spec(spec);
-  DataSplits splits{open(parsed, "train", !test_needed), nullptr};
+  DataSplits splits{open(parsed, "train", !test_needed, options), nullptr};
   if (!test_needed && !has_test(parsed)) return splits;
-  splits.test = open(parsed, "", false);
+  splits.test = open(parsed, "", false, options);
   if (splits.train->image_size() != splits.test->image_size()) {
     fail_input("{}: training and test images differ in size", spec);
   }
@@ -167,10 +198,15 @@ DataSplits open_data(const std::string& spec, bool test_needed) {
 std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& split,
                                     const DecodeOptions& options) {
   if (!split.empty() && std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
-    fail_usage("unknown split '{}'; expected train, test or val", split);
+    fail_usage("unknown split '{}'; expected train, test or val, and of `vitrum eval` holdout",
+               split);
   }
-  return open(parse_spec(spec), split, true, options);
+  const Spec parsed = parse_spec(spec);
+  if (!split.empty() && !has_splits(parsed)) fail_without_splits(parsed.path, split);
+  return open(parsed, split, true, options);
 }
+
+bool has_splits(const std::string& spec) { return has_splits(parse_spec(spec)); }
 
 std::unique_ptr<Dataset> select_images(const Dataset& dataset, std::vector<int64_t> indices) {
   return std::make_unique<Subset>(dataset, std::move(indices));

@@ -50,13 +50,16 @@ struct DataSplits {
 // `cifar100:DIR`, `folder:DIR`, `csv:FILE`. For folders the test split is val/, valid/, validation/
 // or test/, the first that exists. Where no test images are needed, a folder without them, one that
 // holds class folders directly and a CSV without a split column are taken too; `test` is null then.
-DataSplits open_data(const std::string& spec, bool test_needed = true);
+DataSplits open_data(const std::string& spec, bool test_needed = true,
+                     const DecodeOptions& options = {});
 
 // One split, for evaluation: "train", "test", "val" (where a source has only one held-out split,
-// both names mean it), or "" for the one that training evaluates on. Beyond what open_data takes, a
-// folder that holds class folders directly and a CSV without a split column are accepted whole.
+// both names mean it), or "" for the one that training evaluates on: of a folder that holds class
+// folders directly and a CSV without a split column, which have no splits to ask for, that is all.
 std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& split = "",
                                     const DecodeOptions& options = {});
+
+bool has_splits(const std::string& spec);
 
 // Views of a data set, which must outlive them: those images, in that order; `count` of them (all,
 // where there are fewer), the same for the same seed.

@@ -114,7 +114,7 @@ Confusion confusion_of(const ReportRun& run) {
 void add_pictures(ReportRun& run, const Overlay& overlay, int threads) {
   attempt(run, "No pictures, the data cannot be opened", [&] {
     const Recipe recipe = recipe_of_run(run.path);
-    const TrainData data(recipe);
+    const TrainData data(recipe, {.skipped = load_skipped(run.path)});
     add_test_images(run, data.test(), overlay, threads);
     run.evaluated = evaluated_images(run, recipe, &data.test());
     run.train_images = data.train().size();

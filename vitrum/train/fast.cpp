@@ -33,7 +33,9 @@ Recipe fast_recipe(Recipe r, const std::vector<std::string>& given, double budge
   };
   check_recipe(r);
   if (free("lr_scan")) r.lr_scan.clear();
-  const TrainData data(r);
+  Recipe plain = r;
+  plain.on_bad_image = OnBadImage::kStop;  // an estimate: a few images do not matter
+  const TrainData data(plain);
   const ModelSpec model = model_for(r, data.train());
   const double macs = macs_per_image(model);
   const auto train = static_cast<double>(data.train().size()),

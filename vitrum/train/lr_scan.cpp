@@ -56,8 +56,9 @@ ScanRow try_rate(const Recipe& recipe, double lr, RunOptions options, const Scan
 }
 
 // What cannot work fails before there is a directory.
-void check_possible(const Recipe& recipe) {
+void check_possible(Recipe recipe) {
   check_recipe(recipe);
+  recipe.on_bad_image = OnBadImage::kStop;  // the runs look for those
   const TrainData data(recipe), scan(scan_recipe(recipe, recipe.lr_scan[0]));
   model_for(recipe, data.train());
 }

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 #include <string_view>
 #include <vector>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/progress.h"
+#include "vitrum/core/sha.h"
+#include "vitrum/data/check.h"
 #include "vitrum/data/resize.h"
 #include "vitrum/models/model.h"
 #include "vitrum/train/lora.h"
@@ -76,10 +80,7 @@ ModelSpec starting_model(const Recipe& recipe) {
   const std::string& weights = recipe.weights;
   if (weights.empty()) return resolve_model(recipe.model);
   if (!has_weights(weights))
-    fail_input(
-        "weights '{}': no such file or directory; `vitrum download ID` fetches a model from the "
-        "hub",
-        weights);
+    fail_input("weights '{}': no such file or directory; {}", weights, how_to_get(weights));
   if (is_model_dir(weights + "/best"))
     fail_input("weights '{0}' are a run's; its model is {0}/best", weights);
   if (!is_model_dir(weights) && recipe.model.empty())
@@ -126,18 +127,71 @@ std::array<double, 4> jitter_of(const std::vector<double>& numbers) {
   return {numbers[0], numbers[1], numbers[2], hue};
 }
 
+std::vector<SkippedImage> unreadable(const Dataset& images, const TrainDataOptions& options) {
+  Progress progress("checking images", images.size(), options.quiet);
+  const std::vector<CheckedImage> checked = check_images(
+      images,
+      {.threads = options.threads, .progress = [&](int64_t done) { progress.update(done); }});
+  progress.clear();
+  std::vector<SkippedImage> bad;
+  for (size_t i = 0; i < checked.size(); ++i)
+    if (!checked[i].error.empty())
+      bad.push_back({images.name(static_cast<int64_t>(i)), checked[i].error});
+  return bad;
+}
+
+std::unique_ptr<Dataset> without(const Dataset& images, const std::vector<SkippedImage>& skipped) {
+  std::set<std::string_view> names;
+  for (const SkippedImage& s : skipped) names.insert(s.image);
+  std::vector<int64_t> good;
+  for (int64_t i = 0; i < images.size(); ++i)
+    if (!names.contains(images.name(i))) good.push_back(i);
+  if (good.empty())
+    fail_input("not one of {} images can be read: {}", images.size(), skipped[0].error);
+  return select_images(images, std::move(good));
+}
+
+// Labels in their order: adding, removing and renaming images nearly always changes them.
+std::string label_digest(const Dataset& images) {
+  std::string labels;
+  for (int64_t i = 0; i < images.size(); ++i) labels += std::to_string(images.label(i)) + ",";
+  return sha256(labels).substr(0, 16);
+}
+
 }  // namespace
 
-TrainData::TrainData(const Recipe& recipe)
-    : splits_(open_data(recipe.data, /*test_needed=*/recipe.holdout == 0)) {
+TrainData::TrainData(const Recipe& recipe, const TrainDataOptions& options)
+    : splits_(open_data(recipe.data, /*test_needed=*/recipe.holdout == 0, options.decode)) {
+  if (recipe.on_bad_image == OnBadImage::kSkip) skip_bad(options);
   const bool for_scan = !recipe.lr_scan.empty() && splits_.test;
-  if (recipe.holdout > 0 && !for_scan)
-    std::tie(kept_, held_) =
-        split_holdout(*splits_.train, recipe.holdout, static_cast<uint64_t>(recipe.seed));
+  if (recipe.holdout > 0 && !for_scan) hold_out(recipe);
   if (recipe.subset > 0) {
     some_train_ = take_images(all_train(), recipe.subset, static_cast<uint64_t>(recipe.seed));
     some_test_ = take_images(all_test(), recipe.subset, static_cast<uint64_t>(recipe.seed));
   }
+}
+
+void TrainData::skip_bad(const TrainDataOptions& options) {
+  skipped_ = options.skipped ? *options.skipped : std::vector<SkippedImage>();
+  for (auto [all, good] :
+       {std::pair(&splits_.train, &good_.train), std::pair(&splits_.test, &good_.test)}) {
+    // Images in memory have been read.
+    if (!*all || (*all)->image_size().height > 0) continue;
+    if (!options.skipped)
+      for (SkippedImage& bad : unreadable(**all, options)) skipped_.push_back(std::move(bad));
+    *good = without(**all, skipped_);
+  }
+}
+
+void TrainData::hold_out(const Recipe& recipe) {
+  const Dataset& all = good_train();
+  std::tie(kept_, held_) = split_holdout(all, recipe.holdout, static_cast<uint64_t>(recipe.seed));
+  held_out_ = {.fraction = recipe.holdout,
+               .seed = recipe.seed,
+               .subset = recipe.subset,
+               .skips_bad = recipe.on_bad_image == OnBadImage::kSkip,
+               .images = all.size(),
+               .labels = label_digest(all)};
 }
 
 ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
@@ -149,6 +203,7 @@ ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
   set_preprocessing(model, recipe);
   set_head(model, recipe, data);
   model.lora = lora_of(recipe);
+  model.held_out = {};  // the weights' run is another one
   validate(model.config);
   return model;
 }

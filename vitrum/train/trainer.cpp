@@ -65,6 +65,12 @@ void refuse_other_recipe(const Recipe& recipe, const std::string& run) {
       fail_usage("'{}' was started with another {}; a resumed run cannot change it", run, key);
 }
 
+TrainDataOptions data_options(const RunOptions& options) {
+  TrainDataOptions data{.threads = options.device.threads, .quiet = options.quiet};
+  if (options.resume) data.skipped = load_skipped(options.out);
+  return data;
+}
+
 double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -100,7 +106,7 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
     : options_(options),
       backend_(make_backend(options.device)),
       recipe_(resolved(recipe, *backend_)),
-      data_(recipe_),
+      data_(recipe_, data_options(options)),
       model_(model_for(recipe_, data_.train())),
       features_(features_for(recipe_, model_, data_)),
       train_loader_(features_ ? features_->train : data_.train(),
@@ -116,6 +122,7 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
       step_(last_model(), step_recipe(), compute(), *backend_, source()),
       evaluator_(model_, step_.store(), test_loader_.config().batch_size, compute(),
                  ema() ? Arena::kEma : Arena::kMaster, source()) {
+  model_.held_out = data_.held_out();
   set_images();
   if (recipe_.teacher) set_teacher();
   if (options.trace) set_trace();
@@ -123,6 +130,7 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
   lock_ = std::make_unique<RunLock>(run_);
   if (options.resume) resume();
   if (teacher()) teacher()->note_in(run_);
+  if (recipe_.on_bad_image == OnBadImage::kSkip) save_skipped(run_, data_.skipped());
   write_file_atomic(config_path(run_), to_toml(recipe_));
   write_file_atomic(run_ + "/env.json", environment_json(*backend_, options.device.threads));
   const ModelCard card{.recipe = recipe_,
