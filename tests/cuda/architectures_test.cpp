@@ -1,5 +1,5 @@
 // Which cards a build serves; needs neither a card nor CUDA.
-#include "vitrum/cuda/architectures.h"
+#include "vitrum/cuda/host/architectures.h"
 
 #include <gtest/gtest.h>
 

@@ -4,9 +4,9 @@
 
 #include "tests/support/emulated_lowering.h"
 // With what is above instead of the card's own: tests/CMakeLists.txt.
-#include "vitrum/cuda/attention_long.cuh"
-#include "vitrum/cuda/attention_long_bwd.cuh"
-#include "vitrum/cuda/attention_whole_bwd.cuh"
+#include "vitrum/cuda/attention/chunked.cuh"
+#include "vitrum/cuda/attention/chunked_bwd.cuh"
+#include "vitrum/cuda/attention/smem_bwd.cuh"
 
 namespace vitrum::cuda {
 namespace {

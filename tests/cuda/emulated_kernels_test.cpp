@@ -3,8 +3,8 @@
 
 #include "tests/support/emulated_card.h"
 // Written in what is above, for another compiler.
-#include "vitrum/cuda/linear_act_bwd.cuh"
-#include "vitrum/cuda/linear_shallow.cuh"
+#include "vitrum/cuda/linear/gelu_bwd.cuh"
+#include "vitrum/cuda/linear/small_k.cuh"
 
 namespace vitrum::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // GELU as the card computes it for bf16, against erf in f64: every bf16 number. Needs no card.
-#include "vitrum/cuda/gelu.h"
+#include "vitrum/cuda/primitives/gelu.h"
 
 #include <gtest/gtest.h>
 

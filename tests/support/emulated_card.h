@@ -1,9 +1,9 @@
 // A card for tests where there is none: the threads of a block, or of the blocks of a cluster,
 // take turns on one host thread, with barriers, the copy engine and warpgroup products as
-// vitrum/cuda's tma.cuh and wgmma.cuh have them. Copies arrive late, by chance and in any order,
-// and shared memory begins as NaN: a kernel that reads too soon, writes too soon or loses count of
-// a barrier's phases gives a wrong result or stops. What it cannot show: how fast, and whether the
-// hardware agrees.
+// vitrum/cuda's primitives/tma.cuh and primitives/wgmma.cuh have them. Copies arrive late, by
+// chance and in any order, and shared memory begins as NaN: a kernel that reads too soon, writes
+// too soon or loses count of a barrier's phases gives a wrong result or stops. What it cannot show:
+// how fast, and whether the hardware agrees.
 //
 // For source files that include none of the card's headers: it names things as they do, and folder
 // emulated/ has it in their place.
@@ -26,7 +26,7 @@
 
 #include "vitrum/core/dtype.h"
 #include "vitrum/core/philox.h"
-#include "vitrum/cuda/gelu.h"
+#include "vitrum/cuda/primitives/gelu.h"
 #include "vitrum/graph/op.h"
 
 #define __device__
@@ -220,7 +220,7 @@ struct CUtensorMap {
 namespace vitrum::cuda {
 using emulated::card;
 
-// ---- device.cuh, norm.cuh and activate.cuh ----
+// ---- primitives/device.cuh, norm/layer_norm.cuh and primitives/activation.cuh ----
 constexpr int kWarp = 32;
 struct bf16 {
   uint16_t bits;
@@ -290,7 +290,7 @@ static inline void wait_for_previous() {
   if (card.previous) std::exchange(card.previous, nullptr)();
 }
 
-// ---- wgmma.cuh ----
+// ---- primitives/wgmma.cuh ----
 constexpr int kSwizzledRow = 128;
 template <int>
 void give_registers() {}
@@ -375,7 +375,7 @@ static inline void multiply_turned(float (&d)[128], uint64_t a, uint64_t b, bool
       }
 }
 
-// ---- mma.cuh ----
+// ---- primitives/mma.cuh ----
 struct FragmentA {
   uint32_t r[4];
 };
@@ -443,7 +443,7 @@ static inline void store_four_transposed(void* p, const uint32_t (&r)[4]) {
 static inline void copy16_async(void*, const void*) { card.fail("not emulated"); }
 static inline void wait_for_copies() {}
 
-// ---- tma.cuh ----
+// ---- primitives/tma.cuh ----
 static inline void init_barrier(uint64_t* barrier, int arrivals) {
   card.barriers[barrier] = {arrivals, arrivals};
 }

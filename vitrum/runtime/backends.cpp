@@ -8,7 +8,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/core/parallel.h"
-#include "vitrum/cuda/plugin.h"
+#include "vitrum/cuda/host/plugin.h"
 #include "vitrum/reference/reference.h"
 #if VITRUM_HAS_CPU_BACKEND
 #include "vitrum/cpu/cpu.h"

@@ -1,0 +1,34 @@
+#include "vitrum/cuda/attention/chunked_bwd.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+using namespace longer_bwd;
+
+__global__ void __launch_bounds__(kHeadThreads, 1)
+    long_backward([[maybe_unused]] const __grid_constant__ LongArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  backward(args);
+#endif
+}
+
+}  // namespace
+
+KernelPtr long_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  const AttentionShape& shape = args.shape;
+  if (!long_enough(cuda, shape, images) || !whole_heads(cuda, args, images)) return nullptr;
+  const int rows = static_cast<int>(divide_up(shape.tokens, 16) * 16);
+  const size_t bytes = Memory::bytes(rows);
+  allow_shared_memory(long_backward, bytes);
+  const TileArgs tile = head_parts(cuda, args, images);
+  const LongArgs all{.tile = tile,
+                     .qkv = rows_of_heads(args.qkv, shape.qkv_stride(), shape.tokens, images, kBox),
+                     .dy = rows_of_heads(args.dy, shape.y_stride(), shape.tokens, images, kBox),
+                     .rows = rows};
+  return make_kernel([=, stream = cuda.stream()] {
+    long_backward<<<head_blocks(tile), kHeadThreads, bytes, stream>>>(all);
+    finish_head_sums(tile, stream);
+  });
+}
+
+}  // namespace vitrum::cuda

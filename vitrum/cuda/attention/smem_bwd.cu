@@ -1,0 +1,39 @@
+#include "vitrum/cuda/attention/smem_bwd.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+using namespace whole;
+
+__global__ void __launch_bounds__(kHeadThreads, 1)
+    whole_backward([[maybe_unused]] const __grid_constant__ BackwardArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  backward(args);
+#endif
+}
+
+}  // namespace
+
+KernelPtr whole_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  if (!fits_whole(cuda, args, images)) return nullptr;
+  const AttentionShape& shape = args.shape;
+  const int rows = static_cast<int>(divide_up(shape.tokens, 16) * 16);
+  const size_t bytes = Memory::bytes(rows);
+  allow_shared_memory(whole_backward, bytes);
+  const TileArgs tile = head_parts(cuda, args, images);
+  const auto boxes = [&](const void* data, int64_t columns, int box = kBox) {
+    return rows_of_heads(data, columns, shape.tokens, images, box);
+  };
+  const BackwardArgs all{.tile = tile,
+                         .qkv = boxes(args.qkv, shape.qkv_stride()),
+                         .dy = boxes(args.dy, shape.y_stride()),
+                         .out = boxes(args.out, shape.qkv_stride()),
+                         .whole = boxes(args.qkv, shape.qkv_stride(), rows),
+                         .rows = rows};
+  return make_kernel([=, stream = cuda.stream()] {
+    whole_backward<<<head_blocks(tile), kHeadThreads, bytes, stream>>>(all);
+    finish_head_sums(tile, stream);
+  });
+}
+
+}  // namespace vitrum::cuda

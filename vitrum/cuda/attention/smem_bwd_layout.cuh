@@ -1,0 +1,126 @@
+// What the gradient of whole heads keeps in shared memory, and how warps share it; see
+// attention/smem_bwd.cuh.
+#pragma once
+#include "vitrum/cuda/attention/head_bwd.cuh"
+
+namespace vitrum::cuda::whole {
+
+constexpr int kBox = 16;                // rows that are copied at a time
+constexpr int kRest = kGroups * kTile;  // keys and queries from here on are the fourth warpgroup's
+constexpr int kMostChunks = 7;
+
+struct BackwardArgs {
+  TileArgs tile;
+  CUtensorMap qkv, dy, out, whole;  // whole: qkv, all rows of a head
+  int rows;                         // in shared memory: tokens and zeros, a multiple of 16
+};
+
+struct Memory {
+  std::byte* base;
+  int rows;
+
+  // Of an image: queries, dy, values; keys of two; gradients of scores, keys down, in panels of 64
+  // queries. These have room for the results of a warpgroup, twice 64 rows, when they have been
+  // used.
+  __device__ __forceinline__ std::byte* matrix(int i) const {
+    return base + i * rows * kSwizzledRow;
+  }
+  __device__ __forceinline__ std::byte* q() const { return matrix(0); }
+  __device__ __forceinline__ std::byte* dy() const { return matrix(1); }
+  __device__ __forceinline__ std::byte* v() const { return matrix(2); }
+  __device__ __forceinline__ std::byte* k(int stage) const { return matrix(3 + stage); }
+  static constexpr int kMatrices = 5;
+  static __host__ __device__ int panel_bytes(int rows) {
+    return (rows > 2 * kTile ? rows : 2 * kTile) * kSwizzledRow;
+  }
+  __device__ __forceinline__ std::byte* panel(int i) const {
+    return matrix(kMatrices) + i * panel_bytes(rows);
+  }
+  // For the rest: weights of its keys, or results; gradients of its queries' scores, queries down,
+  // in panels of 64 keys.
+  static constexpr int kStaged = kBox * kSwizzledRow, kRestParts = 3, kTurned = kGroups + 1;
+  __device__ __forceinline__ std::byte* rest(int i) const { return panel(kGroups) + i * kStaged; }
+  __device__ __forceinline__ std::byte* turned(int key) const {
+    return rest(kRestParts + key / kTile);
+  }
+  __device__ __forceinline__ Terms terms(int stage) const {
+    float* const at = reinterpret_cast<float*>(rest(kRestParts + kTurned)) + stage * 2 * kMostWhole;
+    return {at, at + kMostWhole};
+  }
+  // A chunk of queries and dy, known by its first row: arrived, done with. Keys, with the terms:
+  // likewise. Values: likewise. scored: the gradients of all scores are there.
+  __device__ __forceinline__ uint64_t* barrier(int i) const {
+    return reinterpret_cast<uint64_t*>(terms(2).lse) + i;
+  }
+  __device__ __forceinline__ uint64_t* full_chunk(int first) const { return barrier(first / 32); }
+  __device__ __forceinline__ uint64_t* empty_chunk(int first) const {
+    return barrier(kMostChunks + first / 32);
+  }
+  __device__ __forceinline__ uint64_t* full(int stage) const {
+    return barrier(2 * kMostChunks + stage);
+  }
+  __device__ __forceinline__ uint64_t* empty(int stage) const { return full(2 + stage); }
+  __device__ __forceinline__ uint64_t* full_v() const { return full(4); }
+  __device__ __forceinline__ uint64_t* empty_v() const { return full(5); }
+  __device__ __forceinline__ uint64_t* scored() const { return full(6); }
+  static constexpr int kBarriers = 2 * kMostChunks + 7;
+
+  static size_t bytes(int rows) {
+    return size_t{kMatrices} * rows * kSwizzledRow + size_t{kGroups} * panel_bytes(rows) +
+           (kRestParts + kTurned) * kStaged + 4 * kMostWhole * sizeof(float) +
+           kBarriers * sizeof(uint64_t);
+  }
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// Calls step<N>(first) for chunks of 32, then of 16, that make up `rows`.
+template <class Step>
+__device__ __forceinline__ void in_steps(int rows, const Step& step) {
+  const int last = rows - rows % 32;
+  int first = 0;
+  for (; first < last; first += 32) step.template operator()<32>(first);
+  if (first < rows) step.template operator()<16>(first);
+}
+
+// 16 x 16 values into 16 rows of shared memory, turned round, from a piece of eight columns on.
+__device__ __forceinline__ void put_turned(std::byte* to, int piece, const FragmentA& values,
+                                           int lane) {
+  store_four_transposed(swizzled(to, lane % 8 + lane / 16 * 8, piece + lane / 8 % 2), values.r);
+}
+
+// What all warps of a block have in common: its head, and the images it goes through.
+struct HeadWork {
+  const BackwardArgs& args;
+  const Memory& memory;
+  int head, part, count;
+  int lane = threadIdx.x % kWarp;
+  ColumnSums sums = {};
+
+  __device__ __forceinline__ int tokens() const { return args.tile.attention.shape.tokens; }
+  __device__ __forceinline__ int image(int turn) const { return image_of(args.tile, part, turn); }
+  __device__ __forceinline__ int column(int which) const {
+    return which * static_cast<int>(args.tile.attention.shape.y_stride()) + head * kHead;
+  }
+  __device__ __forceinline__ void done_with(uint64_t* barrier) const {
+    __syncwarp();
+    if (lane == 0) arrive(barrier);
+  }
+  // What was stored from shared memory has been read, too.
+  __device__ __forceinline__ void stored_from(uint64_t* barrier) const {
+    __syncwarp();
+    if (lane == 0) wait_for_boxes(), arrive(barrier);
+  }
+  // Before gradients of scores are written: those of the image before have been used.
+  __device__ __forceinline__ void wait_for_room(int turn) const {
+    if (turn > 0) wait_barrier(memory.empty((turn - 1) % 2), (turn - 1) / 2 % 2);
+  }
+
+  // 16 rows of dq, dk or dv, on their way from shared memory.
+  __device__ __forceinline__ void send(int which, int row, int turn, std::byte* staging) {
+    if (lane == 0) store_box(args.out, staging, column(which), row, image(turn));
+    sums.add(which, staging, lane);
+  }
+};
+#endif
+
+}  // namespace vitrum::cuda::whole

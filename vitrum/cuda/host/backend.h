@@ -1,0 +1,158 @@
+// Internal to vitrum/cuda: what a lowering works with.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "vitrum/cuda/host/gemm.h"
+#include "vitrum/runtime/backend.h"
+
+namespace vitrum::cuda {
+
+// Throws what CUDA reports, saying what was being done; running out of memory is its own kind.
+void check(cudaError_t status, const char* what);
+
+// Pinned host memory in a ring: a slot is used again once the copy out of it is done.
+class Staging {
+ public:
+  explicit Staging(cudaStream_t stream);
+  ~Staging();
+  // Copies `from` aside and sends it to `to` in stream order; returns without waiting for the card.
+  // Large uploads cross the bus on a stream of their own, into card memory beside `to`, while the
+  // card still works on what it was given before.
+  void send(void* to, const void* from, size_t bytes);
+
+ private:
+  struct Slot {
+    void *host = nullptr, *device = nullptr;
+    size_t bytes = 0;
+    cudaEvent_t arrived = nullptr, done = nullptr;
+  };
+  void grow(Slot& slot, size_t bytes, bool large);
+
+  cudaStream_t stream_, bus_ = nullptr;
+  Slot small_[16], large_[2];
+  size_t next_small_ = 0, next_large_ = 0;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int device);
+  ~CudaBackend() override;
+
+  std::string name() const override { return name_; }
+  Buffer allocate(size_t bytes) override;
+  void upload(TensorView to, const void* from) override;
+  void download(void* to, TensorView from) override;
+  void download_later(void* to, TensorView from) override;
+  void wait() override;
+  int64_t peak_bytes() const override;
+  int64_t bytes_held() const;  // now
+  bool host_visible() const override { return false; }
+  DType usual_precision() const override { return DType::kBF16; }
+  std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) override;
+  size_t joins(std::span<const ChainNode> chain) const override;
+  std::unique_ptr<Kernel> lower_joined(std::span<const ChainNode> joined) override;
+  bool adds_columns(std::span<const ChainNode> joined) const override;
+  std::unique_ptr<Sequence> prepare(Kernels kernels) override;
+
+  cudaStream_t stream() const { return stream_; }
+  int processors() const { return processors_; }
+  int capability() const { return capability_; }           // 90 is Hopper
+  size_t shared_memory() const { return shared_memory_; }  // most a block may ask for
+  bool tf32() const { return tf32_; }
+  Gemms& gemms() { return *gemms_; }
+
+  // Working memory that every kernel of the backend shares, since only one runs at a time. Valid
+  // as long as the backend: a larger request leaves earlier blocks where they are.
+  void* scratch(size_t bytes);
+  template <class T>
+  T* scratch_of(int64_t count) {
+    return static_cast<T*>(scratch(static_cast<size_t>(count) * sizeof(T)));
+  }
+
+ private:
+  struct Later {
+    void* to;
+    size_t slot, bytes;
+  };
+
+  std::string name_;
+  cudaStream_t stream_ = nullptr;
+  int processors_ = 0, capability_ = 0;
+  size_t shared_memory_ = 0;
+  bool tf32_ = true;
+  std::vector<Buffer> scratch_;
+  std::unique_ptr<Staging> staging_;
+  std::unique_ptr<Gemms> gemms_;
+  std::byte* later_memory_ = nullptr;  // pinned
+  size_t later_used_ = 0;
+  std::vector<Later> later_;
+};
+
+// Operand `i` of a node; null where it is absent or the list is shorter.
+inline TensorView operand(const std::vector<TensorView>& views, size_t i) {
+  return i < views.size() ? views[i] : TensorView{};
+}
+
+using KernelPtr = std::unique_ptr<Kernel>;
+
+// One overload per op; an op without one does not compile.
+KernelPtr lower(CudaBackend& cuda, const Normalize& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Mix& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const TakeImages& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Activation& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const LayerNorm& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const RelativeBias& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const GatherTokens& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const AttentionProbs& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Add& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const ChannelScale& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Dropout& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const DropPath& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const KeepTokens& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Tokens& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Pool& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const CrossEntropy& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Argmax& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const LogSoftmax& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const TrainMetrics& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const LinearBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const ActivationBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const LayerNormBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const RelativeBiasBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const AttentionProbsGrad& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const ChannelScaleBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const KeepTokensBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const TokensBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const PoolBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const CrossEntropyBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const ClipScale& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const OptimizerStep& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Conv2d& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const MaxPool& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const FrozenBatchNorm& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const RunningStats& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Conv2dBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const MaxPoolBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Orthogonalize& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Perturb& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Copy& op, const Operands& io);
+
+// See Backend::adds_columns.
+bool adds_columns(const LayerNormBwd& op, const Operands& io);
+bool adds_columns(const CudaBackend& cuda, const AttentionBwd& op, const Operands& io);
+// The kernel, then the column sums of its result added to `sums`, unless that is null.
+KernelPtr with_column_sums(CudaBackend& cuda, KernelPtr kernel, const TensorView& result,
+                           const TensorView& sums);
+
+}  // namespace vitrum::cuda

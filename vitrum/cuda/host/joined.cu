@@ -1,0 +1,266 @@
+// Nodes that one kernel computes: a LayerNorm with the residual branch before it, the linear layers
+// before and behind that, the norm's gradient with that of the branch and of the layer behind the
+// norm, and the gradient of an MLP. Each alone would pass over a whole tensor.
+#include <algorithm>
+#include <optional>
+
+#include "vitrum/cuda/linear/gelu.h"
+#include "vitrum/cuda/linear/linear_norm.h"
+
+namespace vitrum::cuda {
+namespace {
+
+template <class T>
+const T* op_at(std::span<const ChainNode> chain, size_t i) {
+  return i < chain.size() ? std::get_if<T>(chain[i].op) : nullptr;
+}
+
+// Whether it only changes the order of an image's tokens.
+bool reorders(const GatherTokens& op, const Operands& io) {
+  if (io.in[0].shape.numel() != io.out[0].shape.numel() || op.width != io.in[0].shape[-1] ||
+      op.tokens != static_cast<int64_t>(op.from.size()))
+    return false;
+  std::vector<bool> seen(op.from.size(), false);
+  for (int32_t t : op.from) {
+    if (t < 0 || seen[static_cast<size_t>(t)]) return false;
+    seen[static_cast<size_t>(t)] = true;
+  }
+  return true;
+}
+
+// Which node of a chain is what.
+struct NormChain {
+  // behind: backward, the layer before `linear`; before, after: changes of order.
+  std::optional<size_t> behind, linear, before, scale, drop, after;
+  size_t norm = 0, count = 0;
+};
+
+// The next node, if it is a T that reads `result` of the one before, as operand 0.
+template <class T>
+std::optional<size_t> take(std::span<const ChainNode> chain, size_t& i, size_t result = 0,
+                           bool only = true) {
+  if (!op_at<T>(chain, i)) return {};
+  const ChainNode& node = chain[i];
+  if (i > 0 && (node.result != result || node.operand != 0 || (only && !node.only))) return {};
+  if constexpr (std::is_same_v<T, GatherTokens>)
+    if (!reorders(std::get<GatherTokens>(*node.op), node.io)) return {};
+  return i++;
+}
+
+bool one_type(std::span<const ChainNode> chain, DType dtype) {
+  for (const ChainNode& node : chain)
+    if (node.io.in[0].dtype != dtype || node.io.out[0].dtype != dtype) return false;
+  return true;
+}
+
+bool suits(std::span<const ChainNode> chain, const NormChain& found) {
+  const TensorView& x = chain[found.norm].io.in[0];
+  return found.count > 1 && x.shape.rows() > 0 && x.shape.rows() < INT32_MAX &&
+         x.shape[-1] % 8 == 0 && x.shape[-1] <= kMostWithBranch * kSpan &&
+         one_type(chain.first(found.count), x.dtype);
+}
+
+std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+  NormChain found;
+  size_t i = 0;
+  if (op_at<LayerNorm>(chain, i)) {
+    found.after = take<GatherTokens>(chain, ++i);
+    found.count = i;
+    return suits(chain, found) ? std::optional(found) : std::nullopt;
+  }
+  if (const auto* linear = op_at<Linear>(chain, 0);
+      linear &&
+      (has_linear_norm(cuda, *linear, chain[0].io) || has_linear_sum(cuda, *linear, chain[0].io)))
+    found.linear = i++;
+  else
+    found.before = take<GatherTokens>(chain, i);
+  found.scale = take<ChannelScale>(chain, i);
+  found.drop = take<DropPath>(chain, i);
+  if (!op_at<AddLayerNorm>(chain, i)) return {};
+  if (i > 0 && (chain[i].result != 0 || chain[i].operand != 1 || !chain[i].only)) return {};
+  found.norm = i++;
+  found.after = take<GatherTokens>(chain, i, /*result=*/1);
+  found.count = i;
+  return suits(chain, found) ? std::optional(found) : std::nullopt;
+}
+
+// Two linear layers with a residual sum and its norm between them.
+bool is_through_norm(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+  const auto *before = op_at<Linear>(chain, 0), *behind = op_at<Linear>(chain, 2);
+  return before && op_at<AddLayerNorm>(chain, 1) && behind && chain[1].operand == 1 &&
+         chain[1].only && chain[2].result == 1 && chain[2].operand == 0 && chain[2].only &&
+         (has_few_through(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io) ||
+          has_linear_through(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io));
+}
+
+// Backward through two linear layers with GELU between them.
+bool is_mlp(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+  const auto *behind = op_at<LinearBwd>(chain, 0), *before = op_at<LinearBwd>(chain, 1);
+  return behind && before && chain[1].result == 0 && chain[1].operand == 0 && chain[1].only &&
+         has_gradient_through(cuda, *behind, chain[0].io, *before, chain[1].io);
+}
+
+// The gradient of the sum goes on past the branch, so others may read it.
+std::optional<NormChain> backward_chain(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+  NormChain found;
+  size_t i = 0;
+  if (is_mlp(cuda, chain)) found.behind = i++;
+  if (op_at<LinearBwd>(chain, i) && has_linear_norm_bwd(cuda, chain[i].io)) found.linear = i++;
+  found.before = take<GatherTokens>(chain, i);
+  if (!op_at<LayerNormBwd>(chain, i)) return {};
+  if (i > 0 && (chain[i].result != 0 || chain[i].operand != 0 || !chain[i].only)) return {};
+  found.norm = i++;
+  const auto first = [&] { return i == found.norm + 1; };
+  found.drop = take<DropPath>(chain, i, 0, !first());
+  found.scale = take<ChannelScaleBwd>(chain, i, 0, !first());
+  found.after = take<GatherTokens>(chain, i, 0, !first());
+  found.count = i;
+  if (found.linear) {
+    // Its kernel has no room for another sum: the branch alone saves more.
+    const Operands& norm = chain[found.norm].io;
+    if (found.scale || operand(norm.in, 5).shape != norm.in[1].shape) return {};
+  }
+  return suits(chain, found) ? std::optional(found) : std::nullopt;
+}
+
+// A branch, and the tables its orders are in.
+struct Built {
+  Branch branch;
+  std::vector<Buffer> tables;
+
+  RowOrder order(CudaBackend& cuda, const std::vector<int32_t>& table) {
+    const size_t bytes = table.size() * sizeof(int32_t);
+    Buffer& buffer = tables.emplace_back(cuda.allocate(bytes));
+    cuda.upload({buffer.data(), {static_cast<int64_t>(bytes)}, DType::kU8}, table.data());
+    return {reinterpret_cast<const int32_t*>(buffer.data()), static_cast<uint32_t>(table.size())};
+  }
+};
+
+std::vector<int32_t> inverse(const std::vector<int32_t>& order) {
+  std::vector<int32_t> to(order.size());
+  for (size_t i = 0; i < order.size(); ++i)
+    to[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
+  return to;
+}
+
+Built build(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChain& found) {
+  Built built;
+  const auto order_of = [&](size_t node) { return std::get<GatherTokens>(*joined[node].op).from; };
+  if (found.before) {
+    // Backward, rows come out of the linear layer's product: each must find its own in the norm.
+    const bool rows_come = found.linear && op_at<LinearBwd>(joined, *found.linear);
+    const std::vector<int32_t> from = order_of(*found.before);
+    built.branch.from = built.order(cuda, rows_come ? inverse(from) : from);
+  }
+  if (found.after) built.branch.to = built.order(cuda, inverse(order_of(*found.after)));
+  if (found.drop) {
+    const auto& op = std::get<DropPath>(*joined[*found.drop].op);
+    const Operands& io = joined[*found.drop].io;
+    built.branch.drop = drop_site(io.in[1], op.drop, op.site);
+    built.branch.sample_rows = static_cast<uint32_t>(io.in[0].shape.rows() / io.in[0].shape[0]);
+  }
+  return built;
+}
+
+KernelPtr with_tables(KernelPtr kernel, std::vector<Buffer> tables) {
+  return make_kernel([kernel = std::shared_ptr<Kernel>(std::move(kernel)),
+                      tables = std::move(tables)] { kernel->launch(); });
+}
+
+KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChain& found,
+                      const LayerNorm& norm) {
+  Built built = build(cuda, joined, found);
+  Operands io = joined[found.norm].io;
+  io.out[0] = joined[*found.after].io.out[0];
+  return with_tables(lower_forward(cuda, norm, io, built.branch), std::move(built.tables));
+}
+
+KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChain& found,
+                      const AddLayerNorm& norm) {
+  Built built = build(cuda, joined, found);
+  if (found.scale) built.branch.gamma = joined[*found.scale].io.in[1].f32();
+  Operands io = joined[found.norm].io;
+  if (found.norm > 0) io.in[1] = joined[0].io.in[0];
+  if (found.after) io.out[1] = joined[*found.after].io.out[0];
+  const auto lower_linear = [&](const Linear& op, const Operands& linear) {
+    return has_linear_norm(cuda, op, linear)
+               ? lower_linear_norm(cuda, linear, norm, io, built.branch)
+               : lower_linear_sum(cuda, linear, norm, io, built.branch);
+  };
+  KernelPtr kernel = found.linear ? lower_linear(std::get<Linear>(*joined[0].op), joined[0].io)
+                                  : lower_forward(cuda, norm, io, built.branch);
+  return with_tables(std::move(kernel), std::move(built.tables));
+}
+
+// The gradient of linear layer `linear`, and of the one behind it where there is one.
+KernelPtr lower_linear(CudaBackend& cuda, std::span<const ChainNode> joined, size_t linear,
+                       LinearParts parts = {}) {
+  const auto& op = std::get<LinearBwd>(*joined[linear].op);
+  if (linear == 0) return lower(cuda, op, joined[0].io, parts);
+  const LinearParts through = gradient_through(cuda, joined[0].io, joined[linear].io);
+  parts.to_d = through.to_d, parts.scratch = std::max(parts.scratch, through.scratch);
+  // The one behind has no memory for its dx: it makes the gradients of its parameters alone.
+  std::shared_ptr<Kernel> behind = lower(cuda, std::get<LinearBwd>(*joined[0].op), joined[0].io);
+  std::shared_ptr<Kernel> kernel = lower(cuda, op, joined[linear].io, parts);
+  return make_kernel([behind, kernel] { behind->launch(), kernel->launch(); });
+}
+
+KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
+                      const NormChain& found) {
+  Built built = build(cuda, joined, found);
+  Operands io = joined[found.norm].io;
+  const Operands& last = joined.back().io;
+  if (found.linear) {
+    io.column_sums = last.column_sums;
+    LinearParts parts =
+        linear_norm_bwd(cuda, joined[*found.linear].io, io, built.branch, last.out[0]);
+    return with_tables(lower_linear(cuda, joined, *found.linear, std::move(parts)),
+                       std::move(built.tables));
+  }
+  if (found.before) io.in[0] = joined[0].io.in[0];
+  BranchGradient gradient{.result = last.out[0], .input = {}};
+  if (found.scale) {
+    const Operands& scale = joined[*found.scale].io;
+    built.branch.gamma = scale.in[2].f32();
+    gradient.input = scale.in[1], gradient.dgamma = operand(scale.out, 1).f32();
+  }
+  io.column_sums = last.column_sums;
+  return with_tables(lower_backward(cuda, io, built.branch, gradient), std::move(built.tables));
+}
+
+}  // namespace
+
+size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
+  if (is_through_norm(*this, chain)) return 3;
+  if (const auto found = forward_chain(*this, chain)) return found->count;
+  if (const auto found = backward_chain(*this, chain)) return found->count;
+  return is_mlp(*this, chain) ? 2 : 1;
+}
+
+KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
+  if (is_through_norm(*this, joined)) {
+    const auto &before = std::get<Linear>(*joined[0].op), &behind = std::get<Linear>(*joined[2].op);
+    const auto& norm = std::get<AddLayerNorm>(*joined[1].op);
+    const Operands &first = joined[0].io, &between = joined[1].io, &second = joined[2].io;
+    const bool few = has_few_through(*this, before, first, between, behind, second);
+    return few ? lower_few_through(*this, first, norm, between, behind, second)
+               : lower_linear_through(*this, first, norm, between, behind, second);
+  }
+  if (const auto found = forward_chain(*this, joined)) {
+    if (const auto* norm = op_at<LayerNorm>(joined, 0))
+      return lower_chain(*this, joined, *found, *norm);
+    return lower_chain(*this, joined, *found, std::get<AddLayerNorm>(*joined[found->norm].op));
+  }
+  if (const auto found = backward_chain(*this, joined)) return lower_chain(*this, joined, *found);
+  return lower_linear(*this, joined, 1);
+}
+
+bool CudaBackend::adds_columns(std::span<const ChainNode> joined) const {
+  if (const auto* attention = op_at<AttentionBwd>(joined, 0))
+    return cuda::adds_columns(*this, *attention, joined[0].io);
+  const auto found = backward_chain(*this, joined);
+  const size_t norm = found ? found->norm : 0;
+  return op_at<LayerNormBwd>(joined, norm) && cuda::adds_columns(LayerNormBwd{}, joined[norm].io);
+}
+
+}  // namespace vitrum::cuda

@@ -1,0 +1,169 @@
+// Two linear layers with a norm between them (linear/linear_norm_linear.cuh): where, and with what
+// weights. And the first of them with its residual sum alone, where the norm is wanted as it is.
+#include "vitrum/cuda/linear/linear_norm.h"
+#include "vitrum/cuda/linear/tile_launch.cuh"
+#include "vitrum/cuda/primitives/activation.cuh"
+// Written in what is above.
+#include "vitrum/cuda/linear/linear_norm_linear.cuh"
+
+// For other cards the kernels are empty, and nothing uses what is here.
+#pragma nv_diag_suppress 177
+
+namespace vitrum::cuda {
+namespace {
+
+using namespace through;
+
+// ---- the weights behind the norm ----
+
+struct Fold {
+  const bf16 *w, *bias;         // (columns, depth); bias may be null
+  const float *scale, *offset;  // of the norm; offset may be null
+  bf16* scaled;
+  float *sums, *shift;
+  int columns, depth;
+};
+
+constexpr int kFoldWarps = 8;
+
+// A warp a row.
+__global__ void __launch_bounds__(kFoldWarps* kWarp) fold_rows(Fold g) {
+  const int row = static_cast<int>(blockIdx.x * kFoldWarps + threadIdx.x / kWarp),
+            lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (row >= g.columns) return;
+  float sum = 0, shift = 0;
+  for (int i = lane * 8; i < g.depth; i += kSpan) {
+    const int64_t at = int64_t{row} * g.depth + i;
+    const Eight w = load8(g.w + at), scale = load8(g.scale + i),
+                offset = g.offset ? load8(g.offset + i) : Eight{};
+    Eight scaled;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      scaled.v[k] = rounded<bf16>(w.v[k] * scale.v[k]);
+      sum += scaled.v[k], shift = fmaf(w.v[k], offset.v[k], shift);
+    }
+    store8(g.scaled + at, scaled);
+  }
+  sum = warp_sum(sum), shift = warp_sum(shift);
+  if (lane > 0) return;
+  g.sums[row] = sum, g.shift[row] = shift + (g.bias ? to_float(g.bias[row]) : 0);
+}
+
+// ---- the layer before it ----
+
+// On its way into the sum the layer's result is scaled or dropped.
+struct Changed {
+  Branch branch;
+
+  __device__ __forceinline__ bool kept(int row) const {
+    return !branch.drop.rng || branch.kept(row);
+  }
+  __device__ __forceinline__ Raw8<bf16> operator()(const Raw8<bf16>& x, bool kept,
+                                                   int column) const {
+    Eight v = unpack(x);
+    if (branch.gamma) branch.scale<bf16>(v, column);
+    if (branch.drop.rng) branch.drop_row<bf16>(v, kept);
+    return pack<bf16>(v);
+  }
+};
+
+bool is_large(const CudaBackend& cuda, const Linear& op, const Operands& io) {
+  const int64_t rows = io.in[0].shape.rows(), columns = io.in[1].shape[0];
+  return is_plain_bf16(cuda, op, io) && rows < INT32_MAX / 2 && columns % kColumns == 0 &&
+         enough(cuda, rows, columns);
+}
+
+template <class Change>
+KernelPtr lower_sum(CudaBackend& cuda, const Operands& linear, const TensorView& skip,
+                    const TensorView& sum, const Change& change, Spread* spreads) {
+  const TensorView &x = linear.in[0], &w = linear.in[1];
+  return tile::launch(cuda, x, w,
+                      Summed<Change>{.bias = static_cast<const bf16*>(operand(linear.in, 2).data),
+                                     .skip = static_cast<const bf16*>(skip.data),
+                                     .sum = static_cast<bf16*>(sum.data),
+                                     .spreads = spreads,
+                                     .rows = static_cast<int>(x.shape.rows()),
+                                     .columns = static_cast<int>(w.shape[0]),
+                                     .change = change});
+}
+
+}  // namespace
+
+bool has_linear_sum(const CudaBackend& cuda, const Linear& op, const Operands& linear) {
+  const int64_t width = linear.in[1].shape[0];
+  return op.act == Act::kNone && width <= kMostTiles * kColumns && is_large(cuda, op, linear);
+}
+
+KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
+                           const Operands& norm, const Branch& branch) {
+  const TensorView& sum = norm.out[0];
+  const auto added = [&](const auto& change) {
+    return lower_sum(cuda, linear, norm.in[0], sum, change, nullptr);
+  };
+  std::shared_ptr<Kernel> add_up =
+      branch.gamma || branch.drop.rng ? added(Changed{branch}) : added(Unchanged{});
+  const Operands of_sum{.in = {sum, norm.in[2], operand(norm.in, 3)},
+                        .out = {operand(norm.out, 1), operand(norm.out, 2), operand(norm.out, 3)}};
+  std::shared_ptr<Kernel> normalise =
+      lower_forward(cuda, LayerNorm{.eps = op.eps}, of_sum, Branch{.from = {}, .to = branch.to});
+  return make_kernel([add_up, normalise] { add_up->launch(), normalise->launch(); });
+}
+
+bool has_linear_through(const CudaBackend& cuda, const Linear& before, const Operands& first,
+                        const Operands& norm, const Linear& behind, const Operands& second) {
+  const int64_t width = first.in[1].shape[0];
+  const bool weights_stay = second.packed;
+  return weights_stay && has_linear_sum(cuda, before, first) && width > kColumns &&
+         second.in[1].shape[0] <= kMostColumns &&
+         (behind.act == Act::kNone || behind.act == Act::kGelu) && is_large(cuda, behind, second) &&
+         is_bf16(norm.in[0]) && !absent(norm.out[0]) && absent(operand(norm.out, 2)) &&
+         absent(operand(norm.out, 3));
+}
+
+FoldedNorm fold_norm(CudaBackend& cuda, const Operands& norm, const Operands& second) {
+  const TensorView& next = second.in[1];
+  const int64_t columns = next.shape[0], width = next.shape[1];
+  FoldedNorm folded{cuda.allocate(next.bytes() + 2 * static_cast<size_t>(columns) * sizeof(float))};
+  folded.scaled = reinterpret_cast<bf16*>(folded.memory.data());
+  folded.sums = reinterpret_cast<float*>(folded.scaled + columns * width);
+  folded.shift = folded.sums + columns;
+  const Fold fold{.w = static_cast<const bf16*>(next.data),
+                  .bias = static_cast<const bf16*>(operand(second.in, 2).data),
+                  .scale = norm.in[2].f32(),
+                  .offset = operand(norm.in, 3).f32(),
+                  .scaled = folded.scaled,
+                  .sums = folded.sums,
+                  .shift = folded.shift,
+                  .columns = static_cast<int>(columns),
+                  .depth = static_cast<int>(width)};
+  fold_rows<<<blocks_for(columns, kFoldWarps), kFoldWarps * kWarp, 0, cuda.stream()>>>(fold);
+  return folded;
+}
+
+KernelPtr lower_linear_through(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
+                               const Operands& norm, const Linear& behind, const Operands& second) {
+  const TensorView &next = second.in[1], &sum = norm.out[0];
+  const int64_t rows = sum.shape.rows(), width = sum.shape[-1], columns = next.shape[0],
+                tiles = width / kColumns;
+  const auto weights = std::make_shared<FoldedNorm>(fold_norm(cuda, norm, second));
+  auto* const spreads = cuda.scratch_of<Spread>(tiles * rows);
+  std::shared_ptr<Kernel> add_up = lower_sum(cuda, first, norm.in[0], sum, Unchanged{}, spreads);
+  const auto product = [&](auto act) -> std::shared_ptr<Kernel> {
+    return tile::launch(cuda, sum, {weights->scaled, next.shape, DType::kBF16},
+                        Normed<decltype(act)::value>{.spreads = spreads,
+                                                     .sums = weights->sums,
+                                                     .shift = weights->shift,
+                                                     .y = static_cast<bf16*>(second.out[0].data),
+                                                     .rows = static_cast<int>(rows),
+                                                     .columns = static_cast<int>(columns),
+                                                     .tiles = static_cast<int>(tiles),
+                                                     .part = 1 / static_cast<float>(tiles),
+                                                     .eps = op.eps});
+  };
+  std::shared_ptr<Kernel> multiply = behind.act == Act::kGelu
+                                         ? product(std::integral_constant<Act, Act::kGelu>{})
+                                         : product(std::integral_constant<Act, Act::kNone>{});
+  return make_kernel([weights, add_up, multiply] { add_up->launch(), multiply->launch(); });
+}
+
+}  // namespace vitrum::cuda

@@ -1,0 +1,130 @@
+// Linear layers of little depth (linear/small_k.cuh): where they are used, and with what.
+#include "vitrum/cuda/host/tensor_map.h"
+#include "vitrum/cuda/linear/gelu.h"
+#include "vitrum/cuda/primitives/activation.cuh"
+#include "vitrum/cuda/primitives/column_sums.cuh"
+#include "vitrum/cuda/primitives/tma.cuh"
+#include "vitrum/cuda/primitives/wgmma.cuh"
+// Written in what is above.
+#include "vitrum/cuda/linear/small_k.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+using namespace shallow;
+
+constexpr int64_t kFewestRows = 8192;   // half of the processors would be idle with fewer
+constexpr int64_t kMostColumns = 2048;  // with more, few blocks lie below each other
+
+template <class F>
+__global__ void __launch_bounds__(F::kThreads, 1)
+    linear_shallow([[maybe_unused]] const __grid_constant__ Args g) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) std::byte memory[];
+  work<F>(g, *reinterpret_cast<typename F::Shared*>(memory));
+#endif
+}
+
+// Blocks below each other, of as many as the card has processors.
+template <class F>
+int blocks_high(const CudaBackend& cuda, const Args& args) {
+  return std::min(args.tiles, cuda.processors() / (args.columns / F::kColumns));
+}
+
+template <class F>
+KernelPtr launch(CudaBackend& cuda, const TensorView& w, Args args) {
+  args.w = shuffled_rows(w, kDepth, F::kColumns);
+  allow_shared_memory(linear_shallow<F>, sizeof(typename F::Shared));
+  const int blocks = blocks_high<F>(cuda, args) * (args.columns / F::kColumns);
+  return launch_kernel(cuda, linear_shallow<F>, static_cast<unsigned>(blocks), F::kThreads,
+                       sizeof(typename F::Shared), args);
+}
+
+bool suits(int64_t depth, int64_t rows) {
+  return depth >= kDepth && depth <= kMostSteps * kDepth && rows >= kFewestRows &&
+         rows < INT32_MAX / 2;
+}
+
+// ---- backward ----
+
+using Back = Form<128, Act::kGelu, /*kBack=*/true>;
+
+// to (columns, rows) = from (rows, columns)^T
+constexpr int kPatch = 32;
+__global__ void __launch_bounds__(kPatch * 8)
+    transpose(const bf16* from, bf16* to, int rows, int columns) {
+  __shared__ bf16 patch[kPatch][kPatch + 2];
+  const int top = blockIdx.y * kPatch, left = blockIdx.x * kPatch, x = threadIdx.x;
+  for (int y = threadIdx.y; y < kPatch && top + y < rows; y += 8)
+    if (left + x < columns) patch[y][x] = from[int64_t{top + y} * columns + left + x];
+  __syncthreads();
+  for (int y = threadIdx.y; y < kPatch && left + y < columns; y += 8)
+    if (top + x < rows) to[int64_t{left + y} * rows + top + x] = patch[x][y];
+}
+
+KernelPtr lower_transpose(CudaBackend& cuda, const TensorView& from, const TensorView& to) {
+  const auto rows = static_cast<int>(from.shape[0]), columns = static_cast<int>(from.shape[1]);
+  return launch_kernel(cuda, transpose, dim3(blocks_for(columns, kPatch), blocks_for(rows, kPatch)),
+                       dim3(kPatch, 8), 0, static_cast<const bf16*>(from.data),
+                       static_cast<bf16*>(to.data), rows, columns);
+}
+
+size_t turned_bytes(const TensorView& w) { return (w.bytes() + 255) / 256 * 256; }
+
+}  // namespace
+
+bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operands& io) {
+  const TensorView &x = io.in[0], &w = io.in[1], pre = operand(io.out, 1);
+  if (op.act != Act::kGelu && (op.act != Act::kNone || pre)) return false;
+  const bool wide = w.shape[0] % 256 == 0 || (op.act == Act::kGelu && w.shape[0] % 192 == 0);
+  return wide && w.shape[0] <= kMostColumns && suits(w.shape[1], x.shape.rows()) &&
+         for_own_product(cuda, op, io);
+}
+
+KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operands& io) {
+  const TensorView &x = io.in[0], &w = io.in[1];
+  const Args args{.x = tiles_of(x, kDepth, kTileRows),
+                  .bias = static_cast<const bf16*>(operand(io.in, 2).data),
+                  .pre = static_cast<bf16*>(operand(io.out, 1).data),
+                  .y = static_cast<bf16*>(io.out[0].data),
+                  .rows = static_cast<int>(x.shape.rows()),
+                  .columns = static_cast<int>(w.shape[0]),
+                  .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
+                  .tiles = static_cast<int>(divide_up(x.shape.rows(), kTileRows))};
+  if (op.act == Act::kNone) return launch<Form<256, Act::kNone>>(cuda, w, args);
+  if (args.columns % 256 != 0) return launch<Form<192, Act::kGelu>>(cuda, w, args);
+  return launch<Form<256, Act::kGelu>>(cuda, w, args);
+}
+
+bool has_shallow_gradient(const TensorView& dy, const TensorView& w) {
+  return w.shape[1] % Back::kColumns == 0 && w.shape[1] <= kMostColumns &&
+         suits(w.shape[0], dy.shape.rows());
+}
+
+size_t shallow_gradient_scratch(const CudaBackend& cuda, const TensorView& w) {
+  return turned_bytes(w) + static_cast<size_t>(cuda.processors() * Back::kColumns) * sizeof(float);
+}
+
+// `scratch` has w transposed, then partial sums.
+KernelPtr lower_shallow_gradient(CudaBackend& cuda, const GeluGradient& of) {
+  const int64_t rows = of.dy.shape.rows(), depth = of.w.shape[0], columns = of.w.shape[1];
+  const TensorView turned{of.scratch, {columns, depth}, of.w.dtype};
+  auto* const partials = reinterpret_cast<float*>(of.scratch + turned_bytes(of.w));
+  const Args args{.x = tiles_of(of.dy, kDepth, kTileRows),
+                  .seen = static_cast<const bf16*>(of.pre.data),
+                  .y = static_cast<bf16*>(of.d.data),
+                  .partials = of.dbias ? partials : nullptr,
+                  .rows = static_cast<int>(rows),
+                  .columns = static_cast<int>(columns),
+                  .steps = static_cast<int>(divide_up(depth, kDepth)),
+                  .tiles = static_cast<int>(divide_up(rows, kTileRows))};
+  std::shared_ptr<Kernel> turn = lower_transpose(cuda, of.w, turned),
+                          multiply = launch<Back>(cuda, turned, args);
+  const int high = blocks_high<Back>(cuda, args);
+  return make_kernel([=, to = of.dbias, stream = cuda.stream()] {
+    turn->launch(), multiply->launch();
+    if (args.partials) launch_finish(args.partials, high, columns, AddToColumns{to}, stream);
+  });
+}
+
+}  // namespace vitrum::cuda

@@ -1,0 +1,44 @@
+// How a product of linear/tile.cuh is launched, and for how many rows it is worth it.
+#pragma once
+#include "vitrum/cuda/host/tensor_map.h"
+#include "vitrum/cuda/linear/linear.h"
+#include "vitrum/cuda/primitives/device.cuh"
+#include "vitrum/cuda/primitives/tma.cuh"
+#include "vitrum/cuda/primitives/wgmma.cuh"
+// Written in what is above.
+#include "vitrum/cuda/linear/tile.cuh"
+
+namespace vitrum::cuda::tile {
+
+template <class Ending>
+__global__ void __launch_bounds__(kThreads, 1)
+    product([[maybe_unused]] const __grid_constant__ Args<Ending> g) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) std::byte memory[];
+  work(g, *reinterpret_cast<Shared<Ending>*>(memory));
+#endif
+}
+
+inline int64_t tiles_in(int64_t rows, int64_t columns) {
+  return divide_up(rows, kRows * kCluster) * (columns / kColumns);
+}
+
+inline bool enough(const CudaBackend& cuda, int64_t rows, int64_t columns) {
+  return fills(cuda, tiles_in(rows, columns), kCluster);
+}
+
+// x (rows, depth) times w (columns, depth), transposed.
+template <class Ending>
+KernelPtr launch(CudaBackend& cuda, const TensorView& x, const TensorView& w,
+                 const Ending& ending) {
+  const Args<Ending> args{.x = tiles_of(x, kDepth, kRows),
+                          .w = shuffled_rows(w, kDepth, kShare),
+                          .columns = static_cast<int>(w.shape[0]),
+                          .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
+                          .tiles = static_cast<int>(tiles_in(x.shape.rows(), w.shape[0])),
+                          .ending = ending};
+  return launch_clusters(cuda, product<Ending>, args.tiles, kCluster, kThreads,
+                         sizeof(Shared<Ending>), args);
+}
+
+}  // namespace vitrum::cuda::tile

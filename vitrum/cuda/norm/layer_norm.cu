@@ -1,0 +1,234 @@
+// LayerNorm forward: one warp (of short rows half a warp) a row. A row of up to 2048 elements is
+// read once and stays in registers as it lies in memory; other widths, addresses and mixed types go
+// through a slower kernel that adds in the same order, so that the same rows give the same bits on
+// either path.
+#include <cassert>
+
+#include "vitrum/cuda/norm/layer_norm.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+// Products and sums are spelt out: paths and fused ops must agree to the bit, however the compiler
+// would contract them.
+struct Statistics {
+  float mean, missed, rstd;  // missed: what f32 could not hold of the mean
+  __device__ __forceinline__ float unit(float x) const {
+    return fmaf(__fsub_rn(x, mean), rstd, __fmul_rn(-missed, rstd));
+  }
+};
+// `each(f)` calls f on every element of the row that this lane owns, in their order. Two passes:
+// the variance is that of the deviations, whose sum also says what the mean missed.
+template <int kLanes, class Each>
+__device__ __forceinline__ Statistics statistics(float width, float eps, const Each& each) {
+  float sum = 0, rest = 0, squares = 0;
+  each([&](float x) { sum = __fadd_rn(sum, x); });
+  const float mean = __fdiv_rn(row_sum<kLanes>(sum), width);
+  each([&](float x) {
+    const float d = __fsub_rn(x, mean);
+    rest = __fadd_rn(rest, d), squares = fmaf(d, d, squares);
+  });
+  rest = row_sum<kLanes>(rest), squares = row_sum<kLanes>(squares);
+  const float missed = __fdiv_rn(rest, width);
+  const float variance = __fdiv_rn(fmaxf(fmaf(-rest, missed, squares), 0.0f), width);
+  return {mean, missed, __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(variance, eps)))};
+}
+
+struct Forward {
+  TensorView a = {}, b = {}, sum = {}, y = {};  // b and sum: of AddLayerNorm
+  const float *w = nullptr, *bias = nullptr;
+  float *mean = nullptr, *rstd = nullptr;
+  int64_t rows = 0;
+  int width = 0;
+  float eps = 0;
+  const Branch* branch = nullptr;
+};
+
+template <class T>
+struct ForwardRows {
+  const T *a, *b;
+  T *sum, *y;
+  const float *w, *bias;
+  float *mean, *rstd;
+  int64_t rows;
+  int width;
+  float eps;
+  Branch branch;
+};
+
+enum class Added { kNothing, kPlain, kBranch };
+
+template <class T, class RowShape, Added kAdded>
+__global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) {
+  constexpr int kVectors = RowShape::kVectors, kLanes = RowShape::kLanes;
+  const int lane = threadIdx.x % kLanes;
+  const int64_t block = from_the_end(blockIdx.x, gridDim.x);
+  const int64_t r = (block * kRowWarps * kWarp + threadIdx.x) / kLanes;
+  if (r >= g.rows) return;
+  const int64_t at = r * g.width;
+  Raw8<T> row[kVectors] = {};
+  load_row(row, g.a + at, g.width, lane);
+  const bool through = kAdded == Added::kBranch;
+  if constexpr (kAdded != Added::kNothing) {
+    Raw8<T> other[kVectors] = {};
+    load_row(other, g.b + (through ? g.branch.from(r) * g.width : at), g.width, lane);
+    const bool kept = through && g.branch.drop.rng ? g.branch.kept(r) : true;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      const int i = j * kSpan + lane * 8;
+      Eight v = unpack(row[j]), u = unpack(other[j]);
+      if (through && g.branch.gamma && i < g.width) g.branch.template scale<T>(u, i);
+      if (through && g.branch.drop.rng) g.branch.template drop_row<T>(u, kept);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v.v[k] = __fadd_rn(v.v[k], u.v[k]);
+      row[j] = pack<T>(v);
+      if (g.sum && i < g.width) store_raw(g.sum + at + i, row[j]);
+    }
+  }
+  const Statistics s = statistics<kLanes>(static_cast<float>(g.width), g.eps, [&](const auto& f) {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      if (j * kSpan + lane * 8 >= g.width) continue;
+      const Eight v = unpack(row[j]);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) f(v.v[k]);
+    }
+  });
+  if (lane == 0 && g.mean) g.mean[r] = __fadd_rn(s.mean, s.missed);
+  if (lane == 0 && g.rstd) g.rstd[r] = s.rstd;
+  if (!g.y) return;
+  T* const y = g.y + g.branch.to(r) * g.width;
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    const int i = j * kSpan + lane * 8;
+    if (i >= g.width) continue;
+    Eight v = unpack(row[j]);
+    const Eight w = load8(g.w + i), bias = g.bias ? load8(g.bias + i) : Eight{};
+#pragma unroll
+    for (int k = 0; k < 8; ++k) v.v[k] = fmaf(s.unit(v.v[k]), w.v[k], bias.v[k]);
+    store8(y + i, v);
+  }
+}
+
+struct MixedForward {
+  Mixed a, b, sum, y;
+  const float *w, *bias;
+  float *mean, *rstd;
+  int64_t rows;
+  int width;
+  float eps;
+};
+
+template <bool kAdd>
+__global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows_mixed(MixedForward g) {
+  const int lane = threadIdx.x % kWarp;
+  const int64_t r = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / kWarp;
+  if (r >= g.rows) return;
+  const int64_t at = r * g.width;
+  const Mixed kind = g.sum.data ? g.sum : g.a;
+  const auto value = [&](int i) {
+    if constexpr (kAdd) return kind.round(__fadd_rn(g.a.load(at + i), g.b.load(at + i)));
+    return g.a.load(at + i);
+  };
+  const Statistics s = statistics<kWarp>(static_cast<float>(g.width), g.eps, [&](const auto& f) {
+    for_lane(g.width, lane, [&](int i) { f(value(i)); });
+  });
+  if (lane == 0 && g.mean) g.mean[r] = __fadd_rn(s.mean, s.missed);
+  if (lane == 0 && g.rstd) g.rstd[r] = s.rstd;
+  for_lane(g.width, lane, [&](int i) {
+    const float v = value(i);
+    if (kAdd && g.sum.data) g.sum.store(at + i, v);
+    if (g.y.data) g.y.store(at + i, fmaf(s.unit(v), g.w[i], g.bias ? g.bias[i] : 0.0f));
+  });
+}
+
+template <Added kAdded>
+KernelPtr forward(CudaBackend& cuda, const Forward& g) {
+  constexpr bool kAdd = kAdded != Added::kNothing;
+  constexpr int kThreads = kRowWarps * kWarp;
+  const DType dtype = g.a.dtype;
+  const bool fast = row_fits(g.width, dtype) && usable(g.a, dtype) && usable(g.b, dtype) &&
+                    usable(g.sum, dtype) && usable(g.y, dtype) && aligned16(g.w) &&
+                    aligned16(g.bias);
+  assert(fast || !g.branch);
+  if (!fast) {
+    const MixedForward args{mixed(g.a), mixed(g.b), mixed(g.sum), mixed(g.y), g.w,  g.bias,
+                            g.mean,     g.rstd,     g.rows,       g.width,    g.eps};
+    return launch_kernel(cuda, norm_rows_mixed<kAdd>, blocks_for(g.rows, kRowWarps), kThreads, 0,
+                         args);
+  }
+  KernelPtr kernel;
+  with_row(dtype, g.width, [&](auto type, auto shape) {
+    using T = decltype(type);
+    using Shape = decltype(shape);
+    if constexpr (kAdded != Added::kBranch || Shape::kVectors <= kMostWithBranch) {
+      const ForwardRows<T> args{static_cast<const T*>(g.a.data),
+                                static_cast<const T*>(g.b.data),
+                                static_cast<T*>(g.sum.data),
+                                static_cast<T*>(g.y.data),
+                                g.w,
+                                g.bias,
+                                g.mean,
+                                g.rstd,
+                                g.rows,
+                                g.width,
+                                g.eps,
+                                g.branch ? *g.branch : Branch{}};
+      kernel = launch_kernel(cuda, norm_rows<T, Shape, kAdded>,
+                             blocks_for(g.rows, kThreads / Shape::kLanes), kThreads, 0, args);
+    }
+  });
+  return kernel;
+}
+
+Forward alone(const LayerNorm& op, const Operands& io) {
+  return {.a = io.in[0],
+          .y = io.out[0],
+          .w = io.in[1].f32(),
+          .bias = operand(io.in, 2).f32(),
+          .mean = operand(io.out, 1).f32(),
+          .rstd = operand(io.out, 2).f32(),
+          .rows = io.in[0].shape.rows(),
+          .width = static_cast<int>(io.in[0].shape[-1]),
+          .eps = op.eps};
+}
+
+Forward added(const AddLayerNorm& op, const Operands& io) {
+  return {.a = io.in[0],
+          .b = io.in[1],
+          .sum = io.out[0],
+          .y = operand(io.out, 1),
+          .w = io.in[2].f32(),
+          .bias = operand(io.in, 3).f32(),
+          .mean = operand(io.out, 2).f32(),
+          .rstd = operand(io.out, 3).f32(),
+          .rows = io.in[0].shape.rows(),
+          .width = static_cast<int>(io.in[0].shape[-1]),
+          .eps = op.eps};
+}
+
+}  // namespace
+
+KernelPtr lower(CudaBackend& cuda, const LayerNorm& op, const Operands& io) {
+  return forward<Added::kNothing>(cuda, alone(op, io));
+}
+
+KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
+                        const Branch& branch) {
+  Forward g = alone(op, io);
+  g.branch = &branch;
+  return forward<Added::kNothing>(cuda, g);
+}
+
+KernelPtr lower(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io) {
+  return forward<Added::kPlain>(cuda, added(op, io));
+}
+
+KernelPtr lower_forward(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io,
+                        const Branch& branch) {
+  Forward g = added(op, io);
+  g.branch = &branch;
+  return forward<Added::kBranch>(cuda, g);
+}
+
+}  // namespace vitrum::cuda

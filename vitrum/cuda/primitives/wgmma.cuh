@@ -1,0 +1,207 @@
+// Warpgroup products: 128 threads multiply 64 rows by N columns, 16 deep, straight from shared
+// memory (sm_90). Sums lie as in primitives/mma.cuh, warp w having rows 16 w to 16 w + 15.
+#pragma once
+#include "vitrum/cuda/primitives/mma.cuh"
+
+namespace vitrum::cuda {
+
+// Rows of 64 bf16 (128 bytes) in shared memory, swizzled: the 16-byte piece c of row r is stored in
+// place of piece c ^ (r % 8). Matrices start at multiples of 1024 bytes.
+constexpr int kSwizzledRow = 128;  // bytes
+
+__device__ __forceinline__ std::byte* swizzled(std::byte* matrix, int row, int piece) {
+  return matrix + row * kSwizzledRow + ((piece ^ (row & 7)) << 4);
+}
+
+// How the instruction finds a matrix: its address, groups of eight rows 1024 bytes apart, 128-byte
+// swizzle. The same words serve rows as columns (depth along a row) and rows as they are.
+__device__ __forceinline__ uint64_t describe(const std::byte* matrix) {
+  const uint64_t address = shared_address(matrix) & 0x3ffff;
+  return address >> 4 | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+// Rows wider than 64: panels of 64 columns, so many bytes apart.
+__device__ __forceinline__ uint64_t describe_panels(const std::byte* matrix, int apart) {
+  return describe(matrix) - (uint64_t{1} << 16) + (static_cast<uint64_t>(apart >> 4) << 16);
+}
+
+__device__ __forceinline__ void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+__device__ __forceinline__ void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+// Until at most kPending groups are under way.
+template <int kPending>
+__device__ __forceinline__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from reading sums before the wait above.
+template <int kCount>
+__device__ __forceinline__ void settle(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+// What threads wrote to shared memory becomes visible to the products after the next barrier.
+__device__ __forceinline__ void publish_shared() {
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+__device__ __forceinline__ void sync_warpgroup(int which) {
+  // Spelt out, so that a block claims the barriers it uses and no more.
+  if (which == 0) asm volatile("bar.sync 1, 128;\n" ::: "memory");
+  if (which == 1) asm volatile("bar.sync 2, 128;\n" ::: "memory");
+  if (which == 2) asm volatile("bar.sync 3, 128;\n" ::: "memory");
+}
+
+// As sync_warpgroup, beside its barriers.
+__device__ __forceinline__ void sync_further(int group) {
+  asm volatile("bar.sync %0, 128;\n" ::"r"(4 + group) : "memory");
+}
+
+// So many threads of a block meet, whole warps.
+template <int kThreads>
+__device__ __forceinline__ void sync_threads() {
+  asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+}
+
+// A warpgroup has so many registers from here on: fewer than before, or more, once others have
+// given them. Of 65,536 for the processor's threads.
+template <int kCount>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kCount));
+}
+
+// Which of its sums a thread has for row 8 half of its warp's rows and column 32 part + 8 t + i, t
+// being its place in a quad, where the second operand's rows are shuffled (tensor_map.h).
+__device__ constexpr int shuffled_sum(int part, int half, int i) {
+  return 16 * part + 4 * (i / 2) + 2 * half + i % 2;
+}
+
+// ---- the products themselves: each writes its sums' names and the sums out ----
+
+#define VITRUM_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define VITRUM_NAMES_16 \
+  VITRUM_NAMES_8        \
+  ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define VITRUM_NAMES_24 \
+  VITRUM_NAMES_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define VITRUM_NAMES_32 \
+  VITRUM_NAMES_24       \
+  ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define VITRUM_NAMES_36 \
+  VITRUM_NAMES_32       \
+  ", %32, %33, %34, %35"
+#define VITRUM_NAMES_40 \
+  VITRUM_NAMES_36       \
+  ", %36, %37, %38, %39"
+#define VITRUM_NAMES_48 \
+  VITRUM_NAMES_40       \
+  ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define VITRUM_NAMES_56 \
+  VITRUM_NAMES_48       \
+  ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define VITRUM_NAMES_64 \
+  VITRUM_NAMES_56       \
+  ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define VITRUM_NAMES_72 \
+  VITRUM_NAMES_64       \
+  ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define VITRUM_NAMES_96                                                           \
+  VITRUM_NAMES_72                                                                 \
+  ", %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, " \
+  "%87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define VITRUM_NAMES_100 \
+  VITRUM_NAMES_96        \
+  ", %96, %97, %98, %99"
+#define VITRUM_NAMES_104 \
+  VITRUM_NAMES_100       \
+  ", %100, %101, %102, %103"
+#define VITRUM_NAMES_128                                                       \
+  VITRUM_NAMES_104                                                             \
+  ", %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, " \
+  "%116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define VITRUM_4_SUMS(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define VITRUM_8_SUMS(i) VITRUM_4_SUMS(i), VITRUM_4_SUMS(i + 4)
+#define VITRUM_32_SUMS(i) \
+  VITRUM_8_SUMS(i), VITRUM_8_SUMS(i + 8), VITRUM_8_SUMS(i + 16), VITRUM_8_SUMS(i + 24)
+#define VITRUM_SUMS_8 VITRUM_8_SUMS(0)
+#define VITRUM_SUMS_16 VITRUM_8_SUMS(0), VITRUM_8_SUMS(8)
+#define VITRUM_SUMS_24 VITRUM_8_SUMS(0), VITRUM_8_SUMS(8), VITRUM_8_SUMS(16)
+#define VITRUM_SUMS_32 VITRUM_32_SUMS(0)
+#define VITRUM_SUMS_36 VITRUM_32_SUMS(0), VITRUM_4_SUMS(32)
+#define VITRUM_SUMS_40 VITRUM_32_SUMS(0), VITRUM_8_SUMS(32)
+#define VITRUM_SUMS_48 VITRUM_32_SUMS(0), VITRUM_8_SUMS(32), VITRUM_8_SUMS(40)
+#define VITRUM_SUMS_56 VITRUM_SUMS_48, VITRUM_8_SUMS(48)
+#define VITRUM_SUMS_64 VITRUM_32_SUMS(0), VITRUM_32_SUMS(32)
+#define VITRUM_SUMS_72 VITRUM_32_SUMS(0), VITRUM_32_SUMS(32), VITRUM_8_SUMS(64)
+#define VITRUM_SUMS_96 VITRUM_32_SUMS(0), VITRUM_32_SUMS(32), VITRUM_32_SUMS(64)
+#define VITRUM_SUMS_100 VITRUM_32_SUMS(0), VITRUM_32_SUMS(32), VITRUM_32_SUMS(64), VITRUM_4_SUMS(96)
+#define VITRUM_SUMS_104 VITRUM_32_SUMS(0), VITRUM_32_SUMS(32), VITRUM_32_SUMS(64), VITRUM_8_SUMS(96)
+#define VITRUM_SUMS_128 \
+  VITRUM_32_SUMS(0), VITRUM_32_SUMS(32), VITRUM_32_SUMS(64), VITRUM_32_SUMS(96)
+// An instruction for N columns, whose operands behind the sums have these names.
+#define VITRUM_PRODUCT(columns, count, add, operands)                                     \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, " add                                                 \
+  ", 0;\n"                                                                                \
+  "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" VITRUM_NAMES_##count \
+      "}, " operands ";\n}\n"
+#define VITRUM_MULTIPLY(function, columns, count, a, b, add, b_is_rows)                     \
+  __device__ __forceinline__ void function(float(&d)[count], uint64_t left, uint64_t right, \
+                                           bool adds) {                                     \
+    asm volatile(VITRUM_PRODUCT(columns, count, add, a ", " b ", p, 1, 1, 0, " #b_is_rows)  \
+                 : VITRUM_SUMS_##count                                                      \
+                 : "l"(left), "l"(right), "r"(static_cast<int>(adds)));                     \
+  }
+
+// d (64, N) = or += a (64 rows) b (N rows)^T, 16 deep; both described.
+VITRUM_MULTIPLY(multiply_shared, 16, 8, "%8", "%9", "%10", 0)
+VITRUM_MULTIPLY(multiply_shared, 32, 16, "%16", "%17", "%18", 0)
+VITRUM_MULTIPLY(multiply_shared, 48, 24, "%24", "%25", "%26", 0)
+VITRUM_MULTIPLY(multiply_shared, 64, 32, "%32", "%33", "%34", 0)
+VITRUM_MULTIPLY(multiply_shared, 72, 36, "%36", "%37", "%38", 0)
+VITRUM_MULTIPLY(multiply_shared, 80, 40, "%40", "%41", "%42", 0)
+VITRUM_MULTIPLY(multiply_shared, 96, 48, "%48", "%49", "%50", 0)
+VITRUM_MULTIPLY(multiply_shared, 112, 56, "%56", "%57", "%58", 0)
+VITRUM_MULTIPLY(multiply_shared, 128, 64, "%64", "%65", "%66", 0)
+VITRUM_MULTIPLY(multiply_shared, 144, 72, "%72", "%73", "%74", 0)
+VITRUM_MULTIPLY(multiply_shared, 192, 96, "%96", "%97", "%98", 0)
+VITRUM_MULTIPLY(multiply_shared, 200, 100, "%100", "%101", "%102", 0)
+VITRUM_MULTIPLY(multiply_shared, 208, 104, "%104", "%105", "%106", 0)
+VITRUM_MULTIPLY(multiply_shared, 256, 128, "%128", "%129", "%130", 0)
+// d (64, N) = or += a (64 rows) b (16 rows of N); both described.
+VITRUM_MULTIPLY(multiply_by_rows, 96, 48, "%48", "%49", "%50", 1)
+VITRUM_MULTIPLY(multiply_by_rows, 128, 64, "%64", "%65", "%66", 1)
+VITRUM_MULTIPLY(multiply_by_rows, 192, 96, "%96", "%97", "%98", 1)
+// d (64, 64) = or += a (64, 16 of registers) b (16 rows of 64), described.
+__device__ __forceinline__ void multiply_rows(float (&d)[32], const FragmentA& a, uint64_t b,
+                                              bool add = true) {
+  asm volatile(VITRUM_PRODUCT(64, 32, "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, 1")
+               : VITRUM_SUMS_32
+               : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b),
+                 "r"(static_cast<int>(add)));
+}
+// d (64, 64) = or += a (16 rows of 64)^T b (16 rows of 64), both described.
+__device__ __forceinline__ void multiply_transposed(float (&d)[32], uint64_t a, uint64_t b,
+                                                    bool add) {
+  asm volatile(VITRUM_PRODUCT(64, 32, "%34", "%32, %33, p, 1, 1, 1, 1")
+               : VITRUM_SUMS_32
+               : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+// d (64, N) = or += a (16 rows of 64)^T b (N rows)^T, both described.
+__device__ __forceinline__ void multiply_turned(float (&d)[8], uint64_t a, uint64_t b, bool add) {
+  asm volatile(VITRUM_PRODUCT(16, 8, "%10", "%8, %9, p, 1, 1, 1, 0")
+               : VITRUM_SUMS_8
+               : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+__device__ __forceinline__ void multiply_turned(float (&d)[128], uint64_t a, uint64_t b, bool add) {
+  asm volatile(VITRUM_PRODUCT(256, 128, "%130", "%128, %129, p, 1, 1, 1, 0")
+               : VITRUM_SUMS_128
+               : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
+}  // namespace vitrum::cuda
