@@ -38,7 +38,7 @@ class Heads {
                                   .out = out_.data(),
                                   .lse = lse_.data(),
                                   .drop = {}};
-    const TileArgs tile{attention, columns_.data(), size_.images, size_.parts};
+    const PersistentArgs tile{attention, columns_.data(), size_.images, size_.parts};
     const auto boxes = [&](const std::vector<bf16>& of, int64_t columns, int box) {
       return rows_of_heads(of.data(), columns, size_.tokens, size_.images, box);
     };
@@ -49,19 +49,19 @@ class Heads {
       for (card.block = 0; card.block < card.blocks; ++card.block) card.run(kHeadThreads);
     };
     if (size_.tokens > 208) {
-      const longer_bwd::LongArgs args{.tile = tile,
-                                      .qkv = boxes(qkv_, wide(), longer_bwd::kBox),
-                                      .dy = boxes(dy_, wide() / 3, longer_bwd::kBox),
-                                      .rows = rows};
-      return run_blocks(longer_bwd::Memory::bytes(rows), [&] { longer_bwd::backward(args); });
+      const chunked_bwd::ChunkedArgs args{.tile = tile,
+                                          .qkv = boxes(qkv_, wide(), chunked_bwd::kBox),
+                                          .dy = boxes(dy_, wide() / 3, chunked_bwd::kBox),
+                                          .rows = rows};
+      return run_blocks(chunked_bwd::Memory::bytes(rows), [&] { chunked_bwd::backward(args); });
     }
-    const whole::BackwardArgs args{.tile = tile,
-                                   .qkv = boxes(qkv_, wide(), whole::kBox),
-                                   .dy = boxes(dy_, wide() / 3, whole::kBox),
-                                   .out = boxes(out_, wide(), whole::kBox),
-                                   .whole = boxes(qkv_, wide(), rows),
-                                   .rows = rows};
-    run_blocks(whole::Memory::bytes(rows), [&] { whole::backward(args); });
+    const smem::BackwardArgs args{.tile = tile,
+                                  .qkv = boxes(qkv_, wide(), smem::kBox),
+                                  .dy = boxes(dy_, wide() / 3, smem::kBox),
+                                  .out = boxes(out_, wide(), smem::kBox),
+                                  .whole = boxes(qkv_, wide(), rows),
+                                  .rows = rows};
+    run_blocks(smem::Memory::bytes(rows), [&] { smem::backward(args); });
   }
 
   // Forward, in chunks of N keys, and what the reference has.
@@ -79,14 +79,14 @@ class Heads {
     const auto boxes = [&](const std::vector<bf16>& of, int64_t columns, int box) {
       return rows_of_heads(of.data(), columns, size_.tokens, size_.images, box);
     };
-    const longer::LongArgs args{.tile = {attention, nullptr, size_.images, size_.parts},
-                                .chunks = boxes(qkv_, wide(), N),
-                                .q = boxes(qkv_, wide(), 16),
-                                .y = boxes(y, wide() / 3, 16),
-                                .chunks_a_head = (size_.tokens + N - 1) / N};
-    static_assert(sizeof(longer::Memory<N>) <= emulated::kSharedBytes);
+    const chunked::ChunkedArgs args{.tile = {attention, nullptr, size_.images, size_.parts},
+                                    .chunks = boxes(qkv_, wide(), N),
+                                    .q = boxes(qkv_, wide(), 16),
+                                    .y = boxes(y, wide() / 3, 16),
+                                    .chunks_a_head = (size_.tokens + N - 1) / N};
+    static_assert(sizeof(chunked::Memory<N>) <= emulated::kSharedBytes);
     card.most_late = most_late, card.blocks = size_.parts * size_.heads;
-    card.body = [&] { longer::forward<N>(args); };
+    card.body = [&] { chunked::forward<N>(args); };
     for (card.block = 0; card.block < card.blocks; ++card.block)
       ASSERT_NO_THROW(card.run(kGroups * kGroup));
     // Weights are rounded, and results: at most to neighbours.
@@ -229,7 +229,7 @@ TEST(EmulatedKernels, AttentionBackwardOfLongHeads) {
 void expect_forward(const Size& size, uint32_t most_late) {
   SCOPED_TRACE(size.tokens);
   Heads heads(size);
-  if (longer::keys_of_chunk(size.tokens) == 200)
+  if (chunked::keys_of_chunk(size.tokens) == 200)
     heads.check_forward<200>(most_late);
   else
     heads.check_forward<144>(most_late);

@@ -9,7 +9,7 @@
 namespace vitrum::cuda {
 namespace {
 
-using namespace shallow;
+using namespace small_k;
 
 struct Size {
   int rows, columns, depth, processors;
@@ -65,14 +65,14 @@ class Layer {
 
  private:
   Args arguments() {
-    Args args{.x = tiles_of(x_, size_.depth, kDepth, kTileRows),
-              .w = shuffled_rows(w_, size_.depth, kDepth, F::kColumns),
+    Args args{.x = tile_map(x_, size_.depth, kDepth, kTileRows),
+              .w = permuted_rows_map(w_, size_.depth, kDepth, F::kColumns),
               .y = y_.data(),
               .rows = size_.rows,
               .columns = size_.columns,
               .steps = (size_.depth + kDepth - 1) / kDepth};
     if (F::kBackward) {
-      args.seen = seen_.data(), args.partials = partials_.data();
+      args.saved = seen_.data(), args.partials = partials_.data();
     } else {
       args.bias = bias_.data(), args.pre = F::kAct == Act::kNone ? nullptr : pre_.data();
     }
@@ -113,17 +113,17 @@ void expect_right(const Size& size) {
 }
 
 TEST(EmulatedKernels, ShallowLinearLayersWithGelu) {
-  expect_right<Form<256, Act::kGelu>>({600, 256, 128, 1});
-  expect_right<Form<192, Act::kGelu>>({700, 384, 96, 2});
+  expect_right<Traits<256, Act::kGelu>>({600, 256, 128, 1});
+  expect_right<Traits<192, Act::kGelu>>({700, 384, 96, 2});
 }
 
 TEST(EmulatedKernels, ShallowLinearLayersWithoutGelu) {
-  expect_right<Form<256, Act::kNone>>({600, 256, 72, 1});
+  expect_right<Traits<256, Act::kNone>>({600, 256, 72, 1});
 }
 
 TEST(EmulatedKernels, ShallowGradientsThroughGelu) {
-  expect_right<Form<128, Act::kGelu, /*kBack=*/true>>({900, 256, 64, 4});
-  expect_right<Form<128, Act::kGelu, /*kBack=*/true>>({700, 128, 136, 1});
+  expect_right<Traits<128, Act::kGelu, /*kBack=*/true>>({900, 256, 64, 4});
+  expect_right<Traits<128, Act::kGelu, /*kBack=*/true>>({700, 128, 136, 1});
 }
 
 // processors: two to a cluster.
@@ -137,22 +137,22 @@ class DeepGradient {
         d_(seen_.size(), bf16{0xffff}) {}
 
   void run(uint32_t most_late) {
-    high_ = (size_.rows + deep::kTileRows - 1) / deep::kTileRows;
+    high_ = (size_.rows + gelu_bwd::kTileRows - 1) / gelu_bwd::kTileRows;
     partials_.assign(static_cast<size_t>(high_ * size_.columns), NAN);
-    const deep::Args args{
-        .dy = rows_of(dy_, size_.rows, size_.depth, deep::kDepth, deep::kShare),
-        .w = rows_of(w_, size_.depth, size_.columns, deep::kColumns, deep::kDepth),
-        .pre = rows_of(seen_, size_.rows, size_.columns, deep::kColumns, deep::kRowsCome),
-        .d = rows_of(d_, size_.rows, size_.columns, deep::kColumns, deep::kRowsGo),
+    const gelu_bwd::Args args{
+        .dy = rows_of(dy_, size_.rows, size_.depth, gelu_bwd::kDepth, gelu_bwd::kShare),
+        .w = rows_of(w_, size_.depth, size_.columns, gelu_bwd::kColumns, gelu_bwd::kDepth),
+        .pre = rows_of(seen_, size_.rows, size_.columns, gelu_bwd::kColumns, gelu_bwd::kRowsCome),
+        .d = rows_of(d_, size_.rows, size_.columns, gelu_bwd::kColumns, gelu_bwd::kRowsGo),
         .partials = partials_.data(),
         .columns = size_.columns,
-        .steps = (size_.depth + deep::kDepth - 1) / deep::kDepth,
-        .tiles = high_ * (size_.columns / deep::Walk::kAcross)};
-    card.most_late = most_late, card.blocks = size_.processors, card.cluster = deep::kCluster;
-    card.body = [&] { deep::work(args, *reinterpret_cast<deep::Shared*>(card.shared())); };
-    static_assert(sizeof(deep::Shared) <= emulated::kSharedBytes);
+        .steps = (size_.depth + gelu_bwd::kDepth - 1) / gelu_bwd::kDepth,
+        .tiles = high_ * (size_.columns / gelu_bwd::TileScheduler::kAcross)};
+    card.most_late = most_late, card.blocks = size_.processors, card.cluster = gelu_bwd::kCluster;
+    card.body = [&] { gelu_bwd::work(args, *reinterpret_cast<gelu_bwd::Shared*>(card.shared())); };
+    static_assert(sizeof(gelu_bwd::Shared) <= emulated::kSharedBytes);
     for (card.block = 0; card.block < card.blocks; card.block += card.cluster)
-      card.run(deep::kThreads);
+      card.run(gelu_bwd::kThreads);
   }
 
   void check() const {

@@ -8,22 +8,22 @@
 namespace vitrum::cuda {
 namespace {
 
-using namespace through;
+using namespace norm_linear;
 
-template <class Ending>
+template <class Epilogue>
 void run(const std::vector<bf16>& x, int depth, const std::vector<bf16>& w, int clusters,
-         const Ending& ending) {
+         const Epilogue& epilogue) {
   const int rows = static_cast<int>(x.size()) / depth, columns = static_cast<int>(w.size()) / depth;
   const int high = (rows + kCluster * kRows - 1) / (kCluster * kRows);
-  const Args<Ending> args{.x = tiles_of(x, depth, kDepth, kRows),
-                          .w = shuffled_rows(w, depth, kDepth, kShare),
-                          .columns = columns,
-                          .steps = (depth + kDepth - 1) / kDepth,
-                          .tiles = high * columns / kColumns,
-                          .ending = ending};
-  static_assert(sizeof(Shared<Ending>) <= emulated::kSharedBytes);
+  const Args<Epilogue> args{.x = tile_map(x, depth, kDepth, kRows),
+                            .w = permuted_rows_map(w, depth, kDepth, kShare),
+                            .columns = columns,
+                            .steps = (depth + kDepth - 1) / kDepth,
+                            .tiles = high * columns / kColumns,
+                            .epilogue = epilogue};
+  static_assert(sizeof(Shared<Epilogue>) <= emulated::kSharedBytes);
   card.cluster = kCluster, card.blocks = clusters * kCluster;
-  card.body = [&] { work(args, *reinterpret_cast<Shared<Ending>*>(card.shared())); };
+  card.body = [&] { work(args, *reinterpret_cast<Shared<Epilogue>*>(card.shared())); };
   for (card.block = 0; card.block < card.blocks; card.block += kCluster) card.run(kThreads);
 }
 
@@ -50,15 +50,15 @@ TEST(EmulatedThrough, SumsKnowTheirSpread) {
                           bias = noise(kWidth, 1, 3), skip = noise(kAll * kWidth, 2, 4, 5);
   for (const uint32_t most_late : {0u, 100u}) {
     std::vector<bf16> sum(skip.size(), bf16{0xffff});
-    std::vector<Spread> spreads(kAll * 2, Spread{NAN, NAN});
+    std::vector<RowMoments> row_moments(kAll * 2, RowMoments{NAN, NAN});
     card.most_late = most_late;
     ASSERT_NO_THROW(run(x, kDeep, w, 1,
-                        Summed<>{.bias = bias.data(),
-                                 .skip = skip.data(),
-                                 .sum = sum.data(),
-                                 .spreads = spreads.data(),
-                                 .rows = kAll,
-                                 .columns = kWidth}));
+                        ResidualEpilogue<>{.bias = bias.data(),
+                                           .skip = skip.data(),
+                                           .sum = sum.data(),
+                                           .row_moments = row_moments.data(),
+                                           .rows = kAll,
+                                           .columns = kWidth}));
     for (size_t r = 0; r < kAll; ++r) {
       for (size_t c = 0; c < kWidth; ++c) {
         const size_t at = r * kWidth + c;
@@ -69,8 +69,8 @@ TEST(EmulatedThrough, SumsKnowTheirSpread) {
       }
       for (size_t t = 0; t < 2; ++t) {
         const Rows expected(&sum[r * kWidth + t * kColumns], kColumns);
-        ASSERT_NEAR(spreads[t * kAll + r].mean, expected.mean, 1e-5);
-        ASSERT_NEAR(spreads[t * kAll + r].squares, expected.squares, 1e-5 * expected.squares);
+        ASSERT_NEAR(row_moments[t * kAll + r].mean, expected.mean, 1e-5);
+        ASSERT_NEAR(row_moments[t * kAll + r].squares, expected.squares, 1e-5 * expected.squares);
       }
     }
   }
@@ -84,24 +84,24 @@ void expect_normed(int clusters) {
   std::vector<float> sums(kNext, 0), shift;
   for (size_t i = 0; i < w.size(); ++i) sums[i / kWidth] += static_cast<float>(value(w[i]));
   for (const bf16 b : noise(kNext, 1, 7)) shift.push_back(static_cast<float>(value(b)));
-  std::vector<Spread> spreads;
+  std::vector<RowMoments> row_moments;
   for (size_t t = 0; t < 2; ++t)
     for (size_t r = 0; r < kAll; ++r) {
       const Rows part(&x[r * kWidth + t * kColumns], kColumns);
-      spreads.push_back({static_cast<float>(part.mean), static_cast<float>(part.squares)});
+      row_moments.push_back({static_cast<float>(part.mean), static_cast<float>(part.squares)});
     }
   std::vector<bf16> y(kAll * kNext, bf16{0xffff});
   card.most_late = 100;
   ASSERT_NO_THROW(run(x, kWidth, w, clusters,
-                      Normed<kAct>{.spreads = spreads.data(),
-                                   .sums = sums.data(),
-                                   .shift = shift.data(),
-                                   .y = y.data(),
-                                   .rows = kAll,
-                                   .columns = kNext,
-                                   .tiles = 2,
-                                   .part = 0.5f,
-                                   .eps = 0.1f}));
+                      FoldedNormEpilogue<kAct>{.row_moments = row_moments.data(),
+                                               .sums = sums.data(),
+                                               .shift = shift.data(),
+                                               .y = y.data(),
+                                               .rows = kAll,
+                                               .columns = kNext,
+                                               .tiles = 2,
+                                               .part = 0.5f,
+                                               .eps = 0.1f}));
   for (size_t r = 0; r < kAll; ++r) {
     const Rows row(&x[r * kWidth], kWidth);
     const double rstd = 1 / std::sqrt(row.squares / kWidth + 0.1);

@@ -8,26 +8,26 @@
 namespace vitrum::cuda {
 namespace {
 
-using namespace few;
+using namespace small_m;
 
 struct Size {
-  int rows, depth, slices;
+  int rows, depth, splits;
 };
 
-template <class Ending>
+template <class Epilogue>
 void run(const std::vector<bf16>& x, const Size& size, const std::vector<bf16>& w,
-         const Ending& ending) {
+         const Epilogue& epilogue) {
   const int columns = static_cast<int>(w.size()) / size.depth;
-  const Args<Ending> args{.x = tiles_of(x, size.depth, kDepth, kRows),
-                          .w = shuffled_rows(w, size.depth, kDepth, Ending::kColumns),
-                          .steps = (size.depth + kDepth - 1) / kDepth,
-                          .slices = size.slices,
-                          .high = (size.rows + kRows - 1) / kRows,
-                          .ending = ending};
-  static_assert(sizeof(Shared<Ending>) <= emulated::kSharedBytes);
-  card.cluster = size.slices;
-  card.blocks = args.high * columns / Ending::kColumns * card.cluster;
-  card.body = [&] { work(args, *reinterpret_cast<Shared<Ending>*>(card.shared())); };
+  const Args<Epilogue> args{.x = tile_map(x, size.depth, kDepth, kRows),
+                            .w = permuted_rows_map(w, size.depth, kDepth, Epilogue::kColumns),
+                            .steps = (size.depth + kDepth - 1) / kDepth,
+                            .splits = size.splits,
+                            .high = (size.rows + kRows - 1) / kRows,
+                            .epilogue = epilogue};
+  static_assert(sizeof(Shared<Epilogue>) <= emulated::kSharedBytes);
+  card.cluster = size.splits;
+  card.blocks = args.high * columns / Epilogue::kColumns * card.cluster;
+  card.body = [&] { work(args, *reinterpret_cast<Shared<Epilogue>*>(card.shared())); };
   for (card.block = 0; card.block < card.blocks; card.block += card.cluster) card.run(kThreads);
 }
 
@@ -67,7 +67,7 @@ void expect_plain(const Size& size) {
     card.most_late = most_late, card.previous = [&] { x = made; };
     ASSERT_NO_THROW(
         run(x, size, w,
-            Plain<kColumns, kAct>{
+            BiasActEpilogue<kColumns, kAct>{
                 .bias = bias.data(), .y = y.data(), .rows = size.rows, .columns = columns}));
     for (int r = 0; r < size.rows; ++r)
       for (int c = 0; c < columns; ++c) {
@@ -81,15 +81,15 @@ void expect_plain(const Size& size) {
 }
 
 TEST(EmulatedFew, LinearLayers) {
-  expect_plain<96, Act::kNone>({.rows = 69, .depth = 72, .slices = 1});
-  expect_plain<96, Act::kGelu>({.rows = 1, .depth = 600, .slices = 1});
-  expect_plain<128, Act::kNone>({.rows = 64, .depth = 264, .slices = 1});
+  expect_plain<96, Act::kNone>({.rows = 69, .depth = 72, .splits = 1});
+  expect_plain<96, Act::kGelu>({.rows = 1, .depth = 600, .splits = 1});
+  expect_plain<128, Act::kNone>({.rows = 64, .depth = 264, .splits = 1});
 }
 
 TEST(EmulatedFew, LinearLayersInSlices) {
-  expect_plain<96, Act::kNone>({.rows = 63, .depth = 576, .slices = 2});
-  expect_plain<96, Act::kGelu>({.rows = 65, .depth = 520, .slices = 4});
-  expect_plain<128, Act::kNone>({.rows = 75, .depth = 1400, .slices = 4});
+  expect_plain<96, Act::kNone>({.rows = 63, .depth = 576, .splits = 2});
+  expect_plain<96, Act::kGelu>({.rows = 65, .depth = 520, .splits = 4});
+  expect_plain<128, Act::kNone>({.rows = 75, .depth = 1400, .splits = 4});
 }
 
 template <int kColumns>
@@ -100,15 +100,15 @@ void expect_summed(const Size& size) {
                           bias = noise(columns, 1, 3),
                           skipped = noise(int64_t{size.rows} * columns, 2, 4, 5);
   std::vector<bf16> x = unwritten(made), skip = unwritten(skipped), sum = skip;
-  std::vector<Spread> spreads(static_cast<size_t>(2 * size.rows), Spread{NAN, NAN});
+  std::vector<RowMoments> row_moments(static_cast<size_t>(2 * size.rows), RowMoments{NAN, NAN});
   card.most_late = 50, card.previous = [&] { x = made, skip = skipped; };
   ASSERT_NO_THROW(run(x, size, w,
-                      Summed<kColumns>{.bias = bias.data(),
-                                       .skip = skip.data(),
-                                       .sum = sum.data(),
-                                       .spreads = spreads.data(),
-                                       .rows = size.rows,
-                                       .columns = columns}));
+                      ResidualEpilogue<kColumns>{.bias = bias.data(),
+                                                 .skip = skip.data(),
+                                                 .sum = sum.data(),
+                                                 .row_moments = row_moments.data(),
+                                                 .rows = size.rows,
+                                                 .columns = columns}));
   for (int r = 0; r < size.rows; ++r) {
     for (int c = 0; c < columns; ++c) {
       const auto at = static_cast<size_t>(r * columns + c);
@@ -119,7 +119,7 @@ void expect_summed(const Size& size) {
     }
     for (int t = 0; t < 2; ++t) {
       const Row expected(&sum[static_cast<size_t>(r * columns + t * kColumns)], kColumns);
-      const Spread& got = spreads[static_cast<size_t>(t * size.rows + r)];
+      const RowMoments& got = row_moments[static_cast<size_t>(t * size.rows + r)];
       ASSERT_NEAR(got.mean, expected.mean, 1e-5);
       ASSERT_NEAR(got.squares, expected.squares, 1e-5 * expected.squares);
     }
@@ -127,10 +127,10 @@ void expect_summed(const Size& size) {
 }
 
 TEST(EmulatedFew, SumsKnowTheirSpread) {
-  expect_summed<96>({.rows = 70, .depth = 72, .slices = 1});
-  expect_summed<96>({.rows = 70, .depth = 320, .slices = 4});
-  expect_summed<96>({.rows = 62, .depth = 320, .slices = 3});
-  expect_summed<128>({.rows = 33, .depth = 136, .slices = 2});
+  expect_summed<96>({.rows = 70, .depth = 72, .splits = 1});
+  expect_summed<96>({.rows = 70, .depth = 320, .splits = 4});
+  expect_summed<96>({.rows = 62, .depth = 320, .splits = 3});
+  expect_summed<128>({.rows = 33, .depth = 136, .splits = 2});
 }
 
 // The rows' norm from `tiles` spreads, of columns other than those of a tile here.
@@ -143,27 +143,27 @@ void expect_normed(const Size& size, int tiles) {
   for (size_t i = 0; i < w.size(); ++i)
     sums[i / static_cast<size_t>(size.depth)] += static_cast<float>(value(w[i]));
   for (const bf16 b : noise(columns, 1, 7)) shift.push_back(static_cast<float>(value(b)));
-  std::vector<Spread> parts, spreads;
+  std::vector<RowMoments> parts, row_moments;
   for (int t = 0; t < tiles; ++t)
     for (int r = 0; r < size.rows; ++r) {
       const Row part(&made[static_cast<size_t>(r * size.depth + t * wide)], wide);
       parts.push_back({static_cast<float>(part.mean), static_cast<float>(part.squares)});
     }
-  spreads.assign(parts.size(), Spread{NAN, NAN});
+  row_moments.assign(parts.size(), RowMoments{NAN, NAN});
   std::vector<bf16> x = unwritten(made), y(static_cast<size_t>(size.rows * columns));
   y = unwritten(y);
   card.most_late = 50;
-  card.previous = [&] { x = made, std::copy(parts.begin(), parts.end(), spreads.begin()); };
+  card.previous = [&] { x = made, std::copy(parts.begin(), parts.end(), row_moments.begin()); };
   ASSERT_NO_THROW(run(x, size, w,
-                      Normed<kColumns, kAct>{.spreads = spreads.data(),
-                                             .sums = sums.data(),
-                                             .shift = shift.data(),
-                                             .y = y.data(),
-                                             .rows = size.rows,
-                                             .columns = columns,
-                                             .tiles = tiles,
-                                             .wide = static_cast<float>(wide),
-                                             .eps = 0.1f}));
+                      FoldedNormEpilogue<kColumns, kAct>{.row_moments = row_moments.data(),
+                                                         .sums = sums.data(),
+                                                         .shift = shift.data(),
+                                                         .y = y.data(),
+                                                         .rows = size.rows,
+                                                         .columns = columns,
+                                                         .tiles = tiles,
+                                                         .wide = static_cast<float>(wide),
+                                                         .eps = 0.1f}));
   for (int r = 0; r < size.rows; ++r) {
     const Row row(&made[static_cast<size_t>(r * size.depth)], size.depth);
     const double rstd = 1 / std::sqrt(row.squares / size.depth + 0.1);
@@ -181,9 +181,9 @@ void expect_normed(const Size& size, int tiles) {
 }
 
 TEST(EmulatedFew, ProductsOfNormedRows) {
-  expect_normed<96, Act::kNone>({.rows = 70, .depth = 384, .slices = 1}, 3);
-  expect_normed<96, Act::kGelu>({.rows = 65, .depth = 480, .slices = 2}, 5);
-  expect_normed<128, Act::kGelu>({.rows = 9, .depth = 1536, .slices = 1}, 16);
+  expect_normed<96, Act::kNone>({.rows = 70, .depth = 384, .splits = 1}, 3);
+  expect_normed<96, Act::kGelu>({.rows = 65, .depth = 480, .splits = 2}, 5);
+  expect_normed<128, Act::kGelu>({.rows = 9, .depth = 1536, .splits = 1}, 16);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ void for_every_number(const Body& body) {
 }
 
 // Neighbouring numbers of one sign are one apart.
-int place_of(uint16_t bits) { return bits & 0x8000 ? -(bits & 0x7fff) : bits; }
+int descriptor_low(uint16_t bits) { return bits & 0x8000 ? -(bits & 0x7fff) : bits; }
 
 TEST(CudaGelu, IsTheNearestNumberOrItsNeighbour) {
   int off = 0;
@@ -38,8 +38,8 @@ TEST(CudaGelu, IsTheNearestNumberOrItsNeighbour) {
       EXPECT_LE(std::abs(y), 0x1p-121f) << x;  // may be zero
       return;
     }
-    const int apart =
-        std::abs(place_of(to_bf16(y)) - place_of(to_bf16(static_cast<float>(expected))));
+    const int apart = std::abs(descriptor_low(to_bf16(y)) -
+                               descriptor_low(to_bf16(static_cast<float>(expected))));
     EXPECT_LE(apart, 1) << x << " -> " << y << ", not " << expected;
     off += apart;
   });
@@ -49,7 +49,7 @@ TEST(CudaGelu, IsTheNearestNumberOrItsNeighbour) {
 TEST(CudaGelu, SlopeIsCloserThanItsRounding) {
   for_every_number([&](float x) {
     const double expected = cdf_of(x) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);
-    const double slope = gelu_slope_of(x, range_of(x), exp2_of);
+    const double slope = gelu_derivative_of(x, range_of(x), exp2_of);
     EXPECT_NEAR(slope, expected, std::abs(expected) * 0x1p-11 + 0x1p-15) << x;
   });
 }

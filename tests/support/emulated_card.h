@@ -1,5 +1,5 @@
 // A card for tests where there is none: the threads of a block, or of the blocks of a cluster,
-// take turns on one host thread, with barriers, the copy engine and warpgroup products as
+// take turns on one host thread, with mbarriers, TMA and WGMMA as
 // vitrum/cuda's primitives/tma.cuh and primitives/wgmma.cuh have them. Copies arrive late, by
 // chance and in any order, and shared memory begins as NaN: a kernel that reads too soon, writes
 // too soon or loses count of a barrier's phases gives a wrong result or stops. What it cannot show:
@@ -39,11 +39,11 @@
 namespace vitrum::emulated {
 
 constexpr size_t kSharedBytes = 232'448;  // of a block
-constexpr int kMostBlocks = 4;            // of a cluster
+constexpr int kMaxBlocks = 4;             // of a cluster
 }  // namespace vitrum::emulated
 namespace vitrum::cuda {
 // As kernels call shared memory.
-alignas(1024) inline std::byte tiles[emulated::kMostBlocks * emulated::kSharedBytes];
+alignas(1024) inline std::byte tiles[emulated::kMaxBlocks * emulated::kSharedBytes];
 }  // namespace vitrum::cuda
 
 namespace vitrum::emulated {
@@ -52,7 +52,7 @@ namespace vitrum::emulated {
 struct Barrier {
   int arrivals = 0, pending = 0;
   int64_t bytes = 0, phase = 0;
-  void settle() {
+  void complete_phase() {
     if (pending == 0 && bytes == 0) ++phase, pending = arrivals;
   }
 };
@@ -72,7 +72,7 @@ struct Copy {
 };
 
 struct Card {
-  std::byte (&memory)[kMostBlocks * kSharedBytes] = cuda::tiles;
+  std::byte (&memory)[kMaxBlocks * kSharedBytes] = cuda::tiles;
   std::vector<Thread> threads;
   int current = 0, block = 0, blocks = 1;  // block: the first of the cluster
   int cluster = 1, block_threads = 0;
@@ -150,7 +150,7 @@ inline void Card::deliver() {
 }
 // One block, or the blocks of a cluster, from the first to the last instruction.
 inline void Card::run(int threads_in_block) {
-  constexpr int kMostRounds = 1'000'000;
+  constexpr int kMaxRounds = 1'000'000;
   const int all = cluster * threads_in_block;
   block_threads = threads_in_block;
   std::memset(static_cast<void*>(memory), 0xff, sizeof memory);
@@ -158,7 +158,7 @@ inline void Card::run(int threads_in_block) {
   threads = std::vector<Thread>(static_cast<size_t>(all));
   for (Thread& thread : threads) start(thread);
   for (int round = 0, left = all; left > 0; ++round) {
-    if (round > kMostRounds) throw std::runtime_error("the kernel hangs");
+    if (round > kMaxRounds) throw std::runtime_error("the kernel hangs");
     deliver();
     left = 0;
     for (current = 0; current < all; ++current) {
@@ -211,7 +211,7 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
   return {x, y, z, w};
 }
 
-// How the copy engine sees a tensor: strides in elements.
+// A TMA descriptor: strides in elements.
 struct CUtensorMap {
   const uint16_t* data = nullptr;  // written to where a box is stored
   std::vector<int64_t> sizes, strides, box;
@@ -281,32 +281,33 @@ float activate(float x) {
   return gelu_of(x, std::min(std::abs(x), kGeluEnd), [](float e) { return std::exp2(e); });
 }
 template <Act, class T>
-float activation_slope(float x) {
-  return gelu_slope_of(x, std::min(std::abs(x), kGeluEnd), [](float e) { return std::exp2(e); });
+float activation_derivative(float x) {
+  return gelu_derivative_of(x, std::min(std::abs(x), kGeluEnd),
+                            [](float e) { return std::exp2(e); });
 }
 static inline float exp2_approx(float x) { return std::exp2(x); }
-static inline void let_next_begin() {}
-static inline void wait_for_previous() {
+static inline void trigger_dependents() {}
+static inline void wait_on_previous_grid() {
   if (card.previous) std::exchange(card.previous, nullptr)();
 }
 
 // ---- primitives/wgmma.cuh ----
 constexpr int kSwizzledRow = 128;
 template <int>
-void give_registers() {}
+void reg_dealloc() {}
 template <int>
-void take_registers() {}
+void reg_alloc() {}
 template <int kThreads>
 void sync_threads() {
   card.meet(card.kSome - card.rank(), kThreads);
 }
-static inline void begin_products() {}
-static inline void commit_products() {}
+static inline void wgmma_fence() {}
+static inline void wgmma_commit() {}
 template <int>
-void wait_for_products() {}
+void wgmma_wait() {}
 template <int kCount>
-void settle(float (&)[kCount]) {}
-constexpr int shuffled_sum(int part, int half, int i) {
+void fence_accumulators(float (&)[kCount]) {}
+constexpr int permuted_accumulator(int part, int half, int i) {
   return 16 * part + 4 * (i / 2) + 2 * half + i % 2;
 }
 // A place in shared memory, as copies and products address it.
@@ -321,11 +322,11 @@ static inline std::byte* swizzled_place(size_t at) {
 static inline std::byte* swizzled(std::byte* matrix, int row, int piece) {
   return matrix + row * kSwizzledRow + ((piece ^ (row & 7)) << 4);
 }
-static inline void publish_shared() {}
-static inline void sync_further(int group) { card.meet(-10 - group, 128); }
+static inline void fence_async_proxy() {}
+static inline void sync_warpgroup_2(int group) { card.meet(-10 - group, 128); }
 static inline void sync_warpgroup(int group) { card.meet(-20 - group, 128); }
 // As on the card: 16 bytes apart, with more above.
-static inline uint64_t describe(const std::byte* matrix) { return offset_of(matrix) >> 4; }
+static inline uint64_t make_descriptor(const std::byte* matrix) { return offset_of(matrix) >> 4; }
 static inline float element(uint64_t matrix, int row, int k) {
   const size_t begin = (matrix & 0xffff) << 4;
   uint16_t bits;
@@ -345,23 +346,23 @@ void add_products(float (&d)[kCount], bool add, int row, const A& a, const B& b)
 }
 static inline int warp_row() { return card.current % card.block_threads / kWarp % 4 * 16; }
 template <int kCount>
-void multiply_shared(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
+void wgmma_ss(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
   add_products(
       d, add, warp_row(), [=](int row, int k) { return element(a, row, k); },
       [=](int k, int column) { return element(b, column, k); });
 }
-static inline void multiply_transposed(float (&d)[32], uint64_t a, uint64_t b, bool add) {
+static inline void wgmma_ss_at_bt(float (&d)[32], uint64_t a, uint64_t b, bool add) {
   add_products(
       d, add, warp_row(), [=](int row, int k) { return element(a, k, row); },
       [=](int k, int column) { return element(b, k, column); });
 }
-static inline void multiply_turned(float (&d)[8], uint64_t a, uint64_t b, bool add) {
+static inline void wgmma_ss_at(float (&d)[8], uint64_t a, uint64_t b, bool add) {
   add_products(
       d, add, warp_row(), [=](int row, int k) { return element(a, k, row); },
       [=](int k, int column) { return element(b, column, k); });
 }
 // The same of many columns, faster.
-static inline void multiply_turned(float (&d)[128], uint64_t a, uint64_t b, bool add) {
+static inline void wgmma_ss_at(float (&d)[128], uint64_t a, uint64_t b, bool add) {
   const int lane = card.current % kWarp, row = card.current / kWarp % 4 * 16 + lane / 4;
   float left[2][16];
   for (int k = 0; k < 16; ++k)
@@ -389,7 +390,7 @@ static inline float half_of(uint64_t pair, int which) {
 static inline float left_of(const std::array<uint64_t, 6>* lanes, int row, int k) {
   return half_of(lanes[row % 8 * 4 + k % 8 / 2][static_cast<size_t>(row / 8 + k / 8 * 2)], k % 2);
 }
-static inline void multiply(Tile& c, const FragmentA& a, uint32_t b0, uint32_t b1) {
+static inline void mma_m16n8k16(Tile& c, const FragmentA& a, uint32_t b0, uint32_t b1) {
   const auto* lanes = card.exchange<6>({a.r[0], a.r[1], a.r[2], a.r[3], b0, b1});
   add_products(
       c.v, true, 0, [=](int row, int k) { return left_of(lanes, row, k); },
@@ -397,7 +398,7 @@ static inline void multiply(Tile& c, const FragmentA& a, uint32_t b0, uint32_t b
         return half_of(lanes[column * 4 + k % 8 / 2][static_cast<size_t>(4 + k / 8)], k % 2);
       });
 }
-static inline void multiply_rows(float (&d)[32], const FragmentA& a, uint64_t b, bool add = true) {
+static inline void wgmma_rs_bt(float (&d)[32], const FragmentA& a, uint64_t b, bool add = true) {
   const auto* lanes = card.exchange<4>({a.r[0], a.r[1], a.r[2], a.r[3]});
   add_products(
       d, add, 0, [=](int row, int k) { return left_of(lanes, row, k); },
@@ -415,60 +416,58 @@ struct Four {
   }
   // Calls with this lane's part of every matrix: register, half of it, element.
   template <class Part>
-  void parts(bool turned, const Part& part) const {
+  void parts(bool transposed, const Part& part) const {
     const int lane = card.current % kWarp;
     for (int i = 0; i < 8; ++i) {
       const int row = lane / 4, column = 2 * (lane % 4) + i % 2;
-      part(i / 2, 16 * (i % 2), at(i / 2, turned ? column : row, turned ? row : column));
+      part(i / 2, 16 * (i % 2), at(i / 2, transposed ? column : row, transposed ? row : column));
     }
   }
 };
-static inline void load_parts(uint32_t (&r)[4], const void* p, bool turned) {
+static inline void load_parts(uint32_t (&r)[4], const void* p, bool transposed) {
   const Four four(p);
   for (uint32_t& x : r) x = 0;
-  four.parts(turned,
+  four.parts(transposed,
              [&](int i, int shift, const uint16_t* from) { r[i] |= uint32_t{*from} << shift; });
 }
-static inline void store_parts(void* p, const uint32_t (&r)[4], bool turned) {
+static inline void store_parts(void* p, const uint32_t (&r)[4], bool transposed) {
   const Four four(p);
-  four.parts(turned,
+  four.parts(transposed,
              [&](int i, int shift, uint16_t* to) { *to = static_cast<uint16_t>(r[i] >> shift); });
 }
-static inline void load_four(uint32_t (&r)[4], const bf16* p) { load_parts(r, p, false); }
-static inline void load_four_transposed(uint32_t (&r)[4], const void* p) { load_parts(r, p, true); }
-static inline void store_four(void* p, const uint32_t (&r)[4]) { store_parts(p, r, false); }
-static inline void store_four_transposed(void* p, const uint32_t (&r)[4]) {
-  store_parts(p, r, true);
-}
-static inline void copy16_async(void*, const void*) { card.fail("not emulated"); }
-static inline void wait_for_copies() {}
+static inline void ldmatrix_x4(uint32_t (&r)[4], const bf16* p) { load_parts(r, p, false); }
+static inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* p) { load_parts(r, p, true); }
+static inline void stmatrix_x4(void* p, const uint32_t (&r)[4]) { store_parts(p, r, false); }
+static inline void stmatrix_x4_trans(void* p, const uint32_t (&r)[4]) { store_parts(p, r, true); }
+static inline void cp_async_16(void*, const void*) { card.fail("not emulated"); }
+static inline void cp_async_wait_all() {}
 
 // ---- primitives/tma.cuh ----
-static inline void init_barrier(uint64_t* barrier, int arrivals) {
+static inline void mbarrier_init(uint64_t* barrier, int arrivals) {
   card.barriers[barrier] = {arrivals, arrivals};
 }
-static inline void publish_barriers() {}
-static inline void expect_bytes(uint64_t* barrier, int bytes) {
+static inline void fence_barrier_init() {}
+static inline void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes) {
   emulated::Barrier& b = card.barriers.at(barrier);
   if (b.pending == 0) card.fail("a barrier has more arrivals than it waits for");
   --b.pending, b.bytes += bytes;
-  b.settle();
+  b.complete_phase();
 }
-static inline void arrive(uint64_t* barrier) { expect_bytes(barrier, 0); }
-static inline void wait_barrier(uint64_t* barrier, uint32_t parity) {
+static inline void mbarrier_arrive(uint64_t* barrier) { mbarrier_arrive_expect_tx(barrier, 0); }
+static inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   const emulated::Barrier& b = card.barriers.at(barrier);
   while ((b.phase & 1) == parity) card.yield();
 }
-static inline bool has_passed(uint64_t* barrier, uint32_t parity) {
+static inline bool mbarrier_test(uint64_t* barrier, uint32_t parity) {
   return (card.barriers.at(barrier).phase & 1) != parity;
 }
-static inline int count_up(int* counter) { return (*counter)++; }
+static inline int fetch_add_shared(int* counter) { return (*counter)++; }
 template <int kSize>
-struct Ring {
-  int at = 0;
-  uint32_t parity = 0;
+struct PipelineState {
+  int index = 0;
+  uint32_t phase = 0;
   void advance() {
-    if (++at == kSize) at = 0, parity ^= 1;
+    if (++index == kSize) index = 0, phase ^= 1;
   }
 };
 // body(element of the tensor or null, where it is in shared memory) for every element of a box.
@@ -505,33 +504,33 @@ static inline void load(const CUtensorMap& map, void* to, uint64_t* barrier,
     });
     emulated::Barrier& b = card.barriers.at(barrier);
     b.bytes -= bytes;
-    b.settle();
+    b.complete_phase();
   };
   card.copies.push_back({due(), copy});
 }
-static inline void load_tile(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
-                             int row) {
+static inline void tma_load_2d(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
+                               int row) {
   load(map, to, barrier, {column, row});
 }
-static inline void load_groups(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
+static inline void tma_load_5d(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
                                int group) {
   load(map, to, barrier, {column, 0, 0, 0, group});
 }
 
 // To several blocks: each block's copy arrives when it does.
-static inline void load_tile(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
-                             int row, uint16_t blocks) {
+static inline void tma_load_2d(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
+                               int row, uint16_t blocks) {
   for (int rank = 0; rank < card.cluster; ++rank)
     if (blocks >> rank & 1) load(map, in_block(to, rank), in_block(barrier, rank), {column, row});
 }
-static inline void load_groups(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
+static inline void tma_load_5d(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
                                int group, uint16_t blocks) {
   for (int rank = 0; rank < card.cluster; ++rank)
     if (blocks >> rank & 1)
-      load_groups(map, in_block(to, rank), in_block(barrier, rank), column, group);
+      tma_load_5d(map, in_block(to, rank), in_block(barrier, rank), column, group);
 }
-static inline void load_box(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
-                            int row, int image) {
+static inline void tma_load_3d(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
+                               int row, int image) {
   load(map, to, barrier, {column, row, image});
 }
 static inline void store(const CUtensorMap& map, const void* from, const std::vector<int64_t>& to) {
@@ -545,22 +544,24 @@ static inline void store(const CUtensorMap& map, const void* from, const std::ve
   ++thread.stores;
   card.copies.push_back({due(), copy});
 }
-static inline void store_tile(const CUtensorMap& map, const void* from, int column, int row) {
+static inline void tma_store_2d(const CUtensorMap& map, const void* from, int column, int row) {
   store(map, from, {column, row});
 }
-static inline void store_box(const CUtensorMap& map, const void* from, int column, int row,
-                             int image) {
+static inline void tma_store_3d(const CUtensorMap& map, const void* from, int column, int row,
+                                int image) {
   store(map, from, {column, row, image});
 }
-static inline void wait_for_boxes() {
+static inline void tma_store_wait() {
   while (card.threads[static_cast<size_t>(card.current)].stores > 0) card.yield();
 }
 static inline int cluster_rank() { return card.rank(); }
 static inline void sync_cluster() {
   card.meet(card.kCluster, static_cast<int>(card.threads.size()));
 }
-static inline void arrive_at(uint64_t* barrier, int rank) { arrive(in_block(barrier, rank)); }
-static inline void store4_at(float* to, int rank, const float* v) {
+static inline void mbarrier_arrive_cluster(uint64_t* barrier, int rank) {
+  mbarrier_arrive(in_block(barrier, rank));
+}
+static inline void store4_cluster(float* to, int rank, const float* v) {
   std::copy_n(v, 4, in_block(to, rank));
 }
 
@@ -575,14 +576,14 @@ static inline std::vector<bf16> noise(int64_t count, float scale, uint32_t strea
 }
 static inline double value(bf16 x) { return from_bf16(x.bits); }
 static inline double cdf(double x) { return std::erfc(-x / M_SQRT2) / 2; }
-// As tiles_of and shuffled_rows of tensor_map.h.
-static inline CUtensorMap tiles_of(const std::vector<bf16>& x, int64_t columns, int64_t depth,
+// As tile_map and permuted_rows_map of tensor_map.h.
+static inline CUtensorMap tile_map(const std::vector<bf16>& x, int64_t columns, int64_t depth,
                                    int64_t rows) {
   return {
       &x[0].bits, {columns, static_cast<int64_t>(x.size()) / columns}, {1, columns}, {depth, rows}};
 }
-static inline CUtensorMap shuffled_rows(const std::vector<bf16>& w, int64_t row, int64_t depth,
-                                        int64_t rows) {
+static inline CUtensorMap permuted_rows_map(const std::vector<bf16>& w, int64_t row, int64_t depth,
+                                            int64_t rows) {
   return {&w[0].bits,
           {row, 2, 4, 4, static_cast<int64_t>(w.size()) / row / 32},
           {1, row, 8 * row, 2 * row, 32 * row},

@@ -29,8 +29,8 @@ struct AddToColumns {
 };
 static inline void launch_finish(const float*, int64_t, int64_t, const AddToColumns&,
                                  cudaStream_t) {}
-static inline bool has_copy_engine(const CudaBackend&) { return true; }
-static inline int64_t from_the_end(int64_t i, int64_t count) { return count - 1 - i; }
+static inline bool has_tma_wgmma(const CudaBackend&) { return true; }
+static inline int64_t reversed_index(int64_t i, int64_t count) { return count - 1 - i; }
 static inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(offset_of(p)); }
 static inline bf16 __float2bfloat16_rn(float x) { return {to_bf16(x)}; }
 static inline Eight unpack8(const uint4& raw) {
@@ -44,7 +44,7 @@ static inline Eight unpack8(const uint4& raw) {
 }
 // Distances in bytes but for the first dimension, as the driver wants them.
 template <size_t kRank>
-CUtensorMap describe_tensor(const void* data, const uint64_t (&sizes)[kRank],
+CUtensorMap make_tensor_map(const void* data, const uint64_t (&sizes)[kRank],
                             const uint64_t (&apart)[kRank - 1], const uint32_t (&box)[kRank]) {
   CUtensorMap map{static_cast<const uint16_t*>(data), {}, {1}, {}};
   for (size_t i = 0; i < kRank; ++i) {

@@ -1,4 +1,5 @@
-// What the attention kernels share: where a head's rows lie, and which weights are dropped.
+// What the attention kernels share: where a head's rows lie, softmax reductions, and their entry
+// points.
 #pragma once
 #include "vitrum/cuda/primitives/device.cuh"
 
@@ -20,7 +21,8 @@ struct AttentionArgs {
   const float *bias = nullptr, *mask = nullptr;
   int masks = 1;
   float* dbias = nullptr;
-  float* column_sums = nullptr;  // (3 C), += those of dqkv; short, whole and long attention only
+  float* column_sums =
+      nullptr;  // (3 C), += those of dqkv; kernels whose CTAs have all rows of a head only
 };
 
 constexpr float kLog2E = 1.4426950408889634f;
@@ -100,8 +102,8 @@ inline bool short_enough(const AttentionShape& shape) {
   return shape.tokens <= 80 && shape.size <= 64;
 }
 // On sm_90, heads of 64 and 17 to 65 tokens without dropout and bias; null otherwise.
-KernelPtr tile_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
-KernelPtr tile_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr one_tile_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr one_tile_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 // Where short enough and without dropout, with or without a bias; null otherwise.
 KernelPtr short_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
                           bool backward);
@@ -112,24 +114,24 @@ inline bool many_heads(const CudaBackend& cuda, const AttentionShape& shape, int
          2 * shape.heads <= cuda.processors();
 }
 // Such that two lie in shared memory: 81 to 208 tokens.
-inline bool whole_enough(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
+inline bool smem_enough(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
   return shape.tokens > 80 && shape.tokens <= 208 && many_heads(cuda, shape, images);
 }
 // Such that two of their four operands do: 209 to 600.
-inline bool long_enough(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
+inline bool chunked_enough(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
   return shape.tokens > 208 && shape.tokens <= 600 && many_heads(cuda, shape, images);
 }
 // Where whole enough, without dropout and bias; null otherwise.
-KernelPtr whole_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
-KernelPtr whole_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr smem_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr smem_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 // Where long enough, likewise.
-KernelPtr long_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
-KernelPtr long_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr chunked_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr chunked_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 
 // On sm_90, longer ones and few heads, as long as keys and values fit into shared memory; without
 // dropout; null otherwise.
-KernelPtr warpgroup_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
-KernelPtr warpgroup_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr wgmma_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr wgmma_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 
 // Heads that fill 16-byte loads and registers go to the tensor cores; anything else, and f32, here.
 void launch_plain_attention(const AttentionArgs& args, int64_t images, DType dtype,

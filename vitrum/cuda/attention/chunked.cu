@@ -3,11 +3,11 @@
 namespace vitrum::cuda {
 namespace {
 
-using namespace longer;
+using namespace chunked;
 
 template <int N>
 __global__ void __launch_bounds__(kGroups* kGroup, 1)
-    long_forward([[maybe_unused]] const __grid_constant__ LongArgs args) {
+    chunked_forward([[maybe_unused]] const __grid_constant__ ChunkedArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   forward<N>(args);
 #endif
@@ -16,24 +16,24 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
 template <int N>
 KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   const AttentionShape& shape = args.shape;
-  allow_shared_memory(long_forward<N>, sizeof(Memory<N>));
-  const int64_t parts = tile_parts(cuda, 1, shape.heads, images);
+  allow_shared_memory(chunked_forward<N>, sizeof(Memory<N>));
+  const int64_t parts = persistent_parts(cuda, 1, shape.heads, images);
   const auto rows = [&](const void* data, int64_t columns, int box) {
     return rows_of_heads(data, columns, shape.tokens, images, box);
   };
-  const LongArgs all{.tile = {args, nullptr, images, parts},
-                     .chunks = rows(args.qkv, shape.qkv_stride(), N),
-                     .q = rows(args.qkv, shape.qkv_stride(), 16),
-                     .y = rows(args.out, shape.y_stride(), 16),
-                     .chunks_a_head = static_cast<int>(divide_up(shape.tokens, N))};
-  return launch_kernel(cuda, long_forward<N>, static_cast<unsigned>(parts * shape.heads),
+  const ChunkedArgs all{.tile = {args, nullptr, images, parts},
+                        .chunks = rows(args.qkv, shape.qkv_stride(), N),
+                        .q = rows(args.qkv, shape.qkv_stride(), 16),
+                        .y = rows(args.out, shape.y_stride(), 16),
+                        .chunks_a_head = static_cast<int>(divide_up(shape.tokens, N))};
+  return launch_kernel(cuda, chunked_forward<N>, static_cast<unsigned>(parts * shape.heads),
                        kGroups * kGroup, sizeof(Memory<N>), all);
 }
 
 }  // namespace
 
-KernelPtr long_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  if (!long_enough(cuda, args.shape, images) || !whole_heads(cuda, args, images)) return nullptr;
+KernelPtr chunked_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  if (!chunked_enough(cuda, args.shape, images) || !whole_heads(cuda, args, images)) return nullptr;
   return keys_of_chunk(args.shape.tokens) == 200 ? launch<200>(cuda, args, images)
                                                  : launch<144>(cuda, args, images);
 }

@@ -1,10 +1,10 @@
-// Forward of 209 to 600 tokens, as a ViT of 384-px images has: attention/smem.cuh with keys and
-// values in chunks, of which shared memory has three. A warpgroup has a place for its queries, and
-// another where the next ones arrive.
+// Forward of 209 to 600 tokens, as a ViT of 384-px images has: attention/smem.cuh with K and V in
+// chunks, of which shared memory holds three, and online softmax. Queries of a warpgroup are
+// double-buffered.
 #pragma once
 #include "vitrum/cuda/attention/smem.cuh"
 
-namespace vitrum::cuda::longer {
+namespace vitrum::cuda::chunked {
 
 constexpr int kSlots = 3;
 // Keys of a chunk: as few as possible beyond the last token, a head's chunks in the slots.
@@ -13,8 +13,8 @@ inline int keys_of_chunk(int tokens) {
   return tokens > kSlots * 144 || padded(200) <= padded(144) ? 200 : 144;
 }
 
-struct LongArgs {
-  TileArgs tile;
+struct ChunkedArgs {
+  PersistentArgs tile;
   CUtensorMap chunks, q, y;
   int chunks_a_head;  // at most kSlots: a head's chunks are brought once, for all its tiles
 };
@@ -33,7 +33,7 @@ struct Memory {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 template <int N>
 struct Forward {
-  const LongArgs& args;
+  const ChunkedArgs& args;
   Memory<N>& memory;
   int head, part, group, tokens, tiles, count;
   int thread = threadIdx.x % kGroup, lane = thread % kWarp;
@@ -46,14 +46,14 @@ struct Forward {
     const int apart = static_cast<int>(args.tile.attention.shape.y_stride());
     auto& to = memory.slots[number % kSlots];
     uint64_t* const full = &memory.full[number % kSlots];
-    expect_bytes(full, sizeof to);
-    load_box(args.chunks, to.k, full, apart + head * kHead, row, image);
-    load_box(args.chunks, to.v, full, 2 * apart + head * kHead, row, image);
+    mbarrier_arrive_expect_tx(full, sizeof to);
+    tma_load_3d(args.chunks, to.k, full, apart + head * kHead, row, image);
+    tma_load_3d(args.chunks, to.v, full, 2 * apart + head * kHead, row, image);
   }
   // This warp has done with a chunk. The last one asks for what takes its place.
   __device__ __forceinline__ void release(int number) const {
     int* const done = &memory.done[number % kSlots];
-    if (count_up(done) < 4 * tiles - 1) return;
+    if (fetch_add_shared(done) < 4 * tiles - 1) return;
     *done = 0;
     copy_chunk(number + kSlots);
   }
@@ -61,43 +61,44 @@ struct Forward {
     return memory.q[group][buffer] + thread / kWarp * 16 * kSwizzledRow;
   }
   // This warp's queries.
-  __device__ __forceinline__ void copy_queries(const Turns& turn, int buffer) const {
+  __device__ __forceinline__ void copy_queries(const TileScheduler& turn, int buffer) const {
     if (!turn.going()) return;
     uint64_t* const full = &memory.full_q[group][buffer];
-    expect_bytes(full, 16 * kSwizzledRow);
-    load_box(args.q, own_rows(buffer), full, head * kHead, turn.tile * kTile + thread / kWarp * 16,
-             image_of(args.tile, part, turn.image));
+    mbarrier_arrive_expect_tx(full, 16 * kSwizzledRow);
+    tma_load_3d(args.q, own_rows(buffer), full, head * kHead,
+                turn.tile * kTile + thread / kWarp * 16, image_of(args.tile, part, turn.image));
   }
 
   // after() is called while the first scores are under way.
   template <class After>
-  __device__ __forceinline__ void tile(const Turns& turn, int buffer, const After& after) const {
+  __device__ __forceinline__ void tile(const TileScheduler& turn, int buffer,
+                                       const After& after) const {
     const int row = turn.tile * kTile + thread / kWarp * 16,
               image = image_of(args.tile, part, turn.image);
     const bool real = row < tokens;
-    const uint32_t q = uniform(place_of(memory.q[group][buffer]));
+    const uint32_t q = uniform(descriptor_low(memory.q[group][buffer]));
     float o[32];
-    RowSums of = {{0, 0}, {1, 1}};
+    SoftmaxState of = {{0, 0}, {1, 1}};
     for (int chunk = 0; chunk < args.chunks_a_head; ++chunk) {
       const int number = turn.image * args.chunks_a_head + chunk, slot = number % kSlots;
-      wait_barrier(&memory.full[slot], number / kSlots % 2);
+      mbarrier_wait(&memory.full[slot], number / kSlots % 2);
       float s[N / 2];
-      begin_products();
-      score_places(s, q, uniform(place_of(memory.slots[slot].k)));
-      commit_products();
+      wgmma_fence();
+      issue_scores_at(s, q, uniform(descriptor_low(memory.slots[slot].k)));
+      wgmma_commit();
       if (chunk == 0) after();
-      wait_for_products<0>();
-      settle(s);
+      wgmma_wait<0>();
+      fence_accumulators(s);
       if (real) {
-        if ((chunk + 1) * N > tokens) hide_behind(s, tokens - chunk * N);
+        if ((chunk + 1) * N > tokens) mask_behind(s, tokens - chunk * N);
         if (chunk == 0)
           softmax<N, false>(of, s, o);
         else
           softmax<N, true>(of, s, o);
       }
-      weigh_values<N>(o, s, uniform(place_of(memory.slots[slot].v)), chunk > 0);
-      wait_for_products<0>();
-      settle(o);
+      issue_values<N>(o, s, uniform(descriptor_low(memory.slots[slot].v)), chunk > 0);
+      wgmma_wait<0>();
+      fence_accumulators(o);
       if (lane == 0) release(number);
       __syncwarp();
     }
@@ -107,28 +108,28 @@ struct Forward {
     sync_warpgroup(group);  // the queries have been used
     if (!real) return;
     put_rows(own_rows(buffer), o, factor);
-    if (lane == 0) store_box(args.y, own_rows(buffer), head * kHead, row, image);
+    if (lane == 0) tma_store_3d(args.y, own_rows(buffer), head * kHead, row, image);
   }
 
   __device__ void run() const {
-    Turns turn(count, tiles, 1, group);
+    TileScheduler turn(count, tiles, 1, group);
     if (lane == 0) copy_queries(turn, 0);
     for (int i = 0; turn.going(); ++i) {
-      Turns next = turn;
+      TileScheduler next = turn;
       next.advance();
-      wait_barrier(&memory.full_q[group][i % 2], i / 2 % 2);
+      mbarrier_wait(&memory.full_q[group][i % 2], i / 2 % 2);
       tile(turn, i % 2, [&] {
-        if (lane == 0) wait_for_boxes(), copy_queries(next, (i + 1) % 2);
+        if (lane == 0) tma_store_wait(), copy_queries(next, (i + 1) % 2);
         __syncwarp();
       });
       turn = next;
     }
-    if (lane == 0) wait_for_boxes();
+    if (lane == 0) tma_store_wait();
   }
 };
 
 template <int N>
-__device__ void forward(const LongArgs& args) {
+__device__ void forward(const ChunkedArgs& args) {
   auto& memory = *reinterpret_cast<Memory<N>*>(tile_memory());
   const AttentionShape& shape = args.tile.attention.shape;
   const int part = blockIdx.x / shape.heads;
@@ -141,10 +142,10 @@ __device__ void forward(const LongArgs& args) {
                         (shape.tokens + kTile - 1) / kTile,
                         images_of(args.tile, part)};
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kSlots; ++i) init_barrier(&memory.full[i], 1), memory.done[i] = 0;
+    for (int i = 0; i < kSlots; ++i) mbarrier_init(&memory.full[i], 1), memory.done[i] = 0;
     for (auto& of_group : memory.full_q)
-      for (uint64_t& barrier : of_group) init_barrier(&barrier, 4);
-    publish_barriers();
+      for (uint64_t& barrier : of_group) mbarrier_init(&barrier, 4);
+    fence_barrier_init();
     for (int i = 0; i < kSlots; ++i) work.copy_chunk(i);
   }
   __syncthreads();
@@ -152,4 +153,4 @@ __device__ void forward(const LongArgs& args) {
 }
 #endif
 
-}  // namespace vitrum::cuda::longer
+}  // namespace vitrum::cuda::chunked

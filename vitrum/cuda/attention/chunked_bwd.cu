@@ -3,10 +3,10 @@
 namespace vitrum::cuda {
 namespace {
 
-using namespace longer_bwd;
+using namespace chunked_bwd;
 
 __global__ void __launch_bounds__(kHeadThreads, 1)
-    long_backward([[maybe_unused]] const __grid_constant__ LongArgs args) {
+    chunked_backward([[maybe_unused]] const __grid_constant__ ChunkedArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   backward(args);
 #endif
@@ -14,19 +14,20 @@ __global__ void __launch_bounds__(kHeadThreads, 1)
 
 }  // namespace
 
-KernelPtr long_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+KernelPtr chunked_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   const AttentionShape& shape = args.shape;
-  if (!long_enough(cuda, shape, images) || !whole_heads(cuda, args, images)) return nullptr;
+  if (!chunked_enough(cuda, shape, images) || !whole_heads(cuda, args, images)) return nullptr;
   const int rows = static_cast<int>(divide_up(shape.tokens, 16) * 16);
   const size_t bytes = Memory::bytes(rows);
-  allow_shared_memory(long_backward, bytes);
-  const TileArgs tile = head_parts(cuda, args, images);
-  const LongArgs all{.tile = tile,
-                     .qkv = rows_of_heads(args.qkv, shape.qkv_stride(), shape.tokens, images, kBox),
-                     .dy = rows_of_heads(args.dy, shape.y_stride(), shape.tokens, images, kBox),
-                     .rows = rows};
+  allow_shared_memory(chunked_backward, bytes);
+  const PersistentArgs tile = head_parts(cuda, args, images);
+  const ChunkedArgs all{
+      .tile = tile,
+      .qkv = rows_of_heads(args.qkv, shape.qkv_stride(), shape.tokens, images, kBox),
+      .dy = rows_of_heads(args.dy, shape.y_stride(), shape.tokens, images, kBox),
+      .rows = rows};
   return make_kernel([=, stream = cuda.stream()] {
-    long_backward<<<head_blocks(tile), kHeadThreads, bytes, stream>>>(all);
+    chunked_backward<<<head_blocks(tile), kHeadThreads, bytes, stream>>>(all);
     finish_head_sums(tile, stream);
   });
 }

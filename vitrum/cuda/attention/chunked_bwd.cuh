@@ -1,24 +1,23 @@
-// Backward of 209 to 600 tokens. Tiles of 64 keys gather dk and dv over the queries, tiles of 64
-// queries gather dq over the keys; both compute their weights, so that no sum has two owners. A
-// fourth warpgroup has the copies and what a row of scores needs to know. Two operands of a head
-// lie in shared memory as a whole: queries and dy while tiles of keys are worked on, then keys and
-// values. Chunk by chunk they make room for the next two, when the last tiles have gone past. A
-// warpgroup has a place for its tile of the other two, and asks for its next one when the last
-// scores are there.
+// Backward of 209 to 600 tokens. Tiles of 64 keys accumulate dk and dv over the queries, tiles of
+// 64 queries accumulate dq over the keys; both recompute their weights, so that no sum has two
+// owners. A producer warpgroup issues TMA loads and computes lse and delta. Two operands of a head
+// lie in shared memory as a whole: queries and dy for tiles of keys, then keys and values; chunk by
+// chunk they are replaced when the last tiles have gone past. A consumer warpgroup has one stage
+// for its tile of the other two, and loads its next one when the last scores are there.
 //
-// What this is written in (attention/head_bwd.cuh and what is below) has a second set for tests
-// without a card.
+// The primitives it is written in (head_bwd.cuh and below) have a second set for tests without a
+// card.
 #pragma once
 #include "vitrum/cuda/attention/head_bwd.cuh"
 
-namespace vitrum::cuda::longer_bwd {
+namespace vitrum::cuda::chunked_bwd {
 
-constexpr int kMostRows = 608, kMostChunks = kMostRows / 48;
+constexpr int kMaxRows = 608, kMaxChunks = kMaxRows / 48;
 constexpr int kBox = 16;                    // rows that are copied at a time
 constexpr int kStaging = 8 * kSwizzledRow;  // bytes of a warp
 
-struct LongArgs {
-  TileArgs tile;
+struct ChunkedArgs {
+  PersistentArgs tile;
   CUtensorMap qkv, dy;
   int rows;  // in shared memory: tokens and zeros, a multiple of 16
 };
@@ -34,34 +33,34 @@ struct Memory {
     return whole(2) + (2 * group + i) * kTileBytes;
   }
   // Of an image, and of the next one.
-  __device__ __forceinline__ Terms terms(int image) const {
-    float* const at = reinterpret_cast<float*>(tile(kGroups, 0)) + image % 2 * 2 * kMostRows;
-    return {at, at + kMostRows};
+  __device__ __forceinline__ LseDelta terms(int image) const {
+    float* const at = reinterpret_cast<float*>(tile(kGroups, 0)) + image % 2 * 2 * kMaxRows;
+    return {at, at + kMaxRows};
   }
   __device__ __forceinline__ std::byte* staging(int warp) const {
-    return reinterpret_cast<std::byte*>(terms(0).lse + 4 * kMostRows) + warp * kStaging;
+    return reinterpret_cast<std::byte*>(terms(0).lse + 4 * kMaxRows) + warp * kStaging;
   }
   // full: a chunk of both has arrived, and the image's terms are there; empty: all warps have done
   // with it. Chunks are known by their first row, of which every 48 have one at most.
   __device__ __forceinline__ uint64_t* full(int first) const {
     return reinterpret_cast<uint64_t*>(staging(kWarps)) + first / 48;
   }
-  __device__ __forceinline__ uint64_t* empty(int first) const { return full(first) + kMostChunks; }
+  __device__ __forceinline__ uint64_t* empty(int first) const { return full(first) + kMaxChunks; }
   __device__ __forceinline__ uint64_t* full_tile(int group) const {
-    return full(0) + 2 * kMostChunks + group;
+    return full(0) + 2 * kMaxChunks + group;
   }
 
   static size_t bytes(int rows) {
     return size_t{2} * rows * kSwizzledRow + size_t{2} * kGroups * kTileBytes +
-           4 * kMostRows * sizeof(float) + size_t{kWarps} * kStaging +
-           (2 * kMostChunks + kGroups) * sizeof(uint64_t);
+           4 * kMaxRows * sizeof(float) + size_t{kWarps} * kStaging +
+           (2 * kMaxChunks + kGroups) * sizeof(uint64_t);
   }
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // The terms of `rows` queries, a multiple of 16, by one warpgroup.
 __device__ __forceinline__ void put_terms(const AttentionArgs& a, int image, int head, int rows,
-                                          const Terms& to) {
+                                          const LseDelta& to) {
   constexpr int kAhead = 2;  // rows a thread reads before it uses any
   const int thread = threadIdx.x % kGroup;
   const int tokens = a.shape.tokens, stride = static_cast<int>(a.shape.y_stride());
@@ -104,7 +103,7 @@ __device__ __forceinline__ void in_chunks(int rows, const Step& step) {
 }
 
 struct HeadGradients {
-  const TileArgs& tile;
+  const PersistentArgs& tile;
   std::byte* staging;
   int thread = threadIdx.x % kGroup, lane = thread % kWarp;
   ColumnSums sums = {};
@@ -116,13 +115,13 @@ struct HeadGradients {
                                              const float (&lse)[2], const float (&delta)[2],
                                              const Scored& scored) const {
     float s[N / 2], d[N / 2];
-    begin_products();
-    score_places(s, q, k);
-    commit_products();
-    score_places(d, dy, v);
-    commit_products();
-    wait_for_products<1>();
-    settle(s);
+    wgmma_fence();
+    issue_scores_at(s, q, k);
+    wgmma_commit();
+    issue_scores_at(d, dy, v);
+    wgmma_commit();
+    wgmma_wait<1>();
+    fence_accumulators(s);
     if (real) {
 #pragma unroll
       for (int i = 0; i < N / 2; ++i)
@@ -132,8 +131,8 @@ struct HeadGradients {
         for (int i = N / 2 - 8; i < N / 2; ++i)
           if (first + i / 4 * 8 + 2 * (lane % 4) + i % 2 >= tile.attention.shape.tokens) s[i] = 0;
     }
-    wait_for_products<0>();
-    settle(d);
+    wgmma_wait<0>();
+    fence_accumulators(d);
     scored();
     if (real) {
 #pragma unroll
@@ -142,28 +141,28 @@ struct HeadGradients {
     FragmentA ds[N / 16];
 #pragma unroll
     for (int i = 0; i < N / 16; ++i) ds[i] = operand_of(d + 8 * i);
-    begin_products();
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < N / 16; ++i)
-      multiply_rows(dq, ds[i], describe_place(k + 16 * i * kRowPlaces), first + i > 0);
-    commit_products();
-    wait_for_products<0>();
-    settle(dq);
+      wgmma_rs_bt(dq, ds[i], full_descriptor(k + 16 * i * kRowDescriptorStep), first + i > 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+    fence_accumulators(dq);
   }
 
   // Gradients of this warp's 16 keys by N queries from `first` on.
   template <int N, class Scored>
   __device__ __forceinline__ void key_step(float (&dk)[32], float (&dv)[32], uint32_t k, uint32_t v,
                                            uint32_t q, uint32_t dy, int first, bool real,
-                                           const Terms& terms, const Scored& scored) const {
+                                           const LseDelta& terms, const Scored& scored) const {
     float s[N / 2], d[N / 2];
-    begin_products();
-    score_places(s, k, q);
-    commit_products();
-    score_places(d, v, dy);
-    commit_products();
-    wait_for_products<1>();
-    settle(s);
+    wgmma_fence();
+    issue_scores_at(s, k, q);
+    wgmma_commit();
+    issue_scores_at(d, v, dy);
+    wgmma_commit();
+    wgmma_wait<1>();
+    fence_accumulators(s);
     const auto two = [&](const float* of, int j) {
       return *reinterpret_cast<const float2*>(of + first + 8 * j + lane % 4 * 2);
     };
@@ -176,8 +175,8 @@ struct HeadGradients {
           s[i] = exp2_approx(fmaf(s[i], kScale * kLog2E, i % 2 ? lse.y : lse.x));
       }
     }
-    wait_for_products<0>();
-    settle(d);
+    wgmma_wait<0>();
+    fence_accumulators(d);
     scored();
     if (real) {
 #pragma unroll
@@ -190,16 +189,16 @@ struct HeadGradients {
     FragmentA p[N / 16], ds[N / 16];
 #pragma unroll
     for (int i = 0; i < N / 16; ++i) p[i] = operand_of(s + 8 * i), ds[i] = operand_of(d + 8 * i);
-    begin_products();
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < N / 16; ++i) {
-      const int at = 16 * i * kRowPlaces;
-      multiply_rows(dv, p[i], describe_place(dy + at), first + i > 0);
-      multiply_rows(dk, ds[i], describe_place(q + at), first + i > 0);
+      const int at = 16 * i * kRowDescriptorStep;
+      wgmma_rs_bt(dv, p[i], full_descriptor(dy + at), first + i > 0);
+      wgmma_rs_bt(dk, ds[i], full_descriptor(q + at), first + i > 0);
     }
-    commit_products();
-    wait_for_products<0>();  // no registers for scores beside these operands
-    settle(dk), settle(dv);
+    wgmma_commit();
+    wgmma_wait<0>();  // no registers for scores beside these operands
+    fence_accumulators(dk), fence_accumulators(dv);
   }
 
   // 16 rows of sums, times a factor, to global memory by way of shared memory, eight at a time.
@@ -220,13 +219,13 @@ struct HeadGradients {
           const float* two = d + 16 * i + 4 * n + 2 * half;
           four[n] = real ? pack2(two[0] * factor, two[1] * factor) : 0;
         }
-        store_four(swizzled(staging, lane % 8, 4 * i + lane / 8), four);
+        stmatrix_x4(swizzled(staging, lane % 8, 4 * i + lane / 8), four);
       }
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         uint32_t four[4];
-        load_four_transposed(
+        ldmatrix_x4_trans(
             four, reinterpret_cast<const bf16*>(swizzled(staging, lane % 8, 4 * i + lane / 8)));
 #pragma unroll
         for (int n = 0; n < 4; ++n) columns[2 * i + n / 2].r[2 * half + n % 2] = four[n];
@@ -248,7 +247,7 @@ struct HeadGradients {
   // - release(first), called by each warp when it has done with those rows.
   template <class Source>
   __device__ __forceinline__ void key_tile(const Source& from, int row, int rows,
-                                           const Terms& terms, bf16* to) {
+                                           const LseDelta& terms, bf16* to) {
     float dk[32], dv[32];
     const bool real = row < tile.attention.shape.tokens;
     const uint32_t k = from.own(0), v = from.own(1);
@@ -265,7 +264,7 @@ struct HeadGradients {
   }
   template <class Source>
   __device__ __forceinline__ void query_tile(const Source& from, int row, int rows,
-                                             const Terms& terms, bf16* to) {
+                                             const LseDelta& terms, bf16* to) {
     float dq[32], lse[2] = {}, delta[2] = {};
     const bool real = row < tile.attention.shape.tokens;
     const uint32_t q = from.own(0), dy = from.own(1);
@@ -288,7 +287,7 @@ struct HeadGradients {
 struct Task {
   int turn, tile;
   bool of_keys;
-  __device__ __forceinline__ Task(const Turns& at, int tiles)
+  __device__ __forceinline__ Task(const TileScheduler& at, int tiles)
       : turn(at.image),
         tile(at.tile < tiles ? at.tile : at.tile - tiles),
         of_keys(at.tile < tiles) {}
@@ -296,7 +295,7 @@ struct Task {
 };
 
 struct Work {
-  const LongArgs& args;
+  const ChunkedArgs& args;
   const Memory& memory;
   int head, part, count, tiles;
 
@@ -305,12 +304,12 @@ struct Work {
                                        int image) const {
     const int apart = static_cast<int>(args.tile.attention.shape.y_stride()), at = head * kHead;
     if (!keys && i == 1)
-      load_box(args.dy, to, full, at, row, image);
+      tma_load_3d(args.dy, to, full, at, row, image);
     else
-      load_box(args.qkv, to, full, at + (keys ? 1 + i : 0) * apart, row, image);
+      tma_load_3d(args.qkv, to, full, at + (keys ? 1 + i : 0) * apart, row, image);
   }
 
-  // ---- the warpgroup that brings what lies whole ----
+  // ---- producer ----
   __device__ void produce() const {
     const int thread = threadIdx.x % kGroup;
     for (int turn = 0; turn < count; ++turn) {
@@ -321,8 +320,8 @@ struct Work {
         for (uint32_t pass = 0; pass < 2; ++pass)
           in_chunks(args.rows, [&]<int N>(int first) {
             uint64_t* const full = memory.full(first);
-            wait_barrier(memory.empty(first), pass ^ 1);
-            expect_bytes(full, 2 * N * kSwizzledRow);
+            mbarrier_wait(memory.empty(first), pass ^ 1);
+            mbarrier_arrive_expect_tx(full, 2 * N * kSwizzledRow);
             for (int row = first; row < first + N; row += kBox)
               for (int i = 0; i < 2; ++i)
                 copy(memory.whole(i) + row * kSwizzledRow, full, pass == 1, i, row, image);
@@ -331,61 +330,61 @@ struct Work {
     }
   }
 
-  // ---- the others ----
+  // ---- consumers ----
   // This warp's rows of a tile.
-  __device__ __forceinline__ void copy_tile(const Turns& at, int group) const {
+  __device__ __forceinline__ void copy_tile(const TileScheduler& at, int group) const {
     if (!at.going()) return;
     const Task task(at, tiles);
     const int row = static_cast<int>(threadIdx.x) % kGroup / kWarp * 16;
     uint64_t* const full = memory.full_tile(group);
-    expect_bytes(full, 2 * kBox * kSwizzledRow);
+    mbarrier_arrive_expect_tx(full, 2 * kBox * kSwizzledRow);
     for (int i = 0; i < 2; ++i)
       copy(memory.tile(group, i) + row * kSwizzledRow, full, task.of_keys, i,
            task.tile * kTile + row, image_of(args.tile, part, task.turn));
   }
   struct Source {
     const Work& work;
-    const Turns& next;
+    const TileScheduler& next;
     int group;
     uint32_t parity;
     bool last;  // tile of this pass, for this warpgroup
 
     __device__ __forceinline__ uint32_t own(int i) const {
-      return uniform(place_of(work.memory.tile(group, i)));
+      return uniform(descriptor_low(work.memory.tile(group, i)));
     }
     __device__ __forceinline__ uint32_t other(int i, int first) const {
-      return uniform(place_of(work.memory.whole(i)) + first * kRowPlaces);
+      return uniform(descriptor_low(work.memory.whole(i)) + first * kRowDescriptorStep);
     }
     __device__ __forceinline__ void wait(int first) const {
-      wait_barrier(work.memory.full(first), parity);
+      mbarrier_wait(work.memory.full(first), parity);
     }
     __device__ __forceinline__ void scored(bool done) const {
       if (!done) return;
-      sync_further(group);
+      sync_warpgroup_2(group);
       if (threadIdx.x % kWarp == 0) work.copy_tile(next, group);
       __syncwarp();
     }
     __device__ __forceinline__ void release(int first) const {
-      if (last && threadIdx.x % kWarp == 0) arrive(work.memory.empty(first));
+      if (last && threadIdx.x % kWarp == 0) mbarrier_arrive(work.memory.empty(first));
       __syncwarp();
     }
   };
   __device__ void consume(HeadGradients& gradients, int group) const {
     const AttentionShape& shape = args.tile.attention.shape;
     const int row = static_cast<int>(threadIdx.x) % kGroup / kWarp * 16;
-    Turns at(count, 2 * tiles, 1, group);
+    TileScheduler at(count, 2 * tiles, 1, group);
     if (threadIdx.x % kWarp == 0) copy_tile(at, group);
     for (uint32_t parity = 0; at.going(); parity ^= 1) {
-      Turns next = at;
+      TileScheduler next = at;
       next.advance();
       const Task task(at, tiles);
       bf16* to = static_cast<bf16*>(args.tile.attention.out) +
                  int64_t{image_of(args.tile, part, task.turn)} * shape.tokens * shape.qkv_stride() +
                  head * kHead;
       const Source from{*this, next, group, task.parity(), task.tile + kGroups >= tiles};
-      wait_barrier(memory.full_tile(group), parity);
+      mbarrier_wait(memory.full_tile(group), parity);
       const int first = task.tile * kTile + row;
-      const Terms terms = memory.terms(task.turn);
+      const LseDelta terms = memory.terms(task.turn);
       if (task.of_keys)
         gradients.key_tile(from, first, args.rows, terms, to);
       else
@@ -396,7 +395,7 @@ struct Work {
   }
 };
 
-__device__ void backward(const LongArgs& args) {
+__device__ void backward(const ChunkedArgs& args) {
   const Memory memory{tile_memory(), args.rows};
   const AttentionShape& shape = args.tile.attention.shape;
   const int part = static_cast<int>(blockIdx.x / shape.heads);
@@ -407,18 +406,18 @@ __device__ void backward(const LongArgs& args) {
                   images_of(args.tile, part),
                   (shape.tokens + kTile - 1) / kTile};
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kMostChunks; ++i)
-      init_barrier(memory.full(0) + i, 1), init_barrier(memory.empty(0) + i, kWarps);
-    for (int group = 0; group < kGroups; ++group) init_barrier(memory.full_tile(group), 4);
-    publish_barriers();
+    for (int i = 0; i < kMaxChunks; ++i)
+      mbarrier_init(memory.full(0) + i, 1), mbarrier_init(memory.empty(0) + i, kWarps);
+    for (int group = 0; group < kGroups; ++group) mbarrier_init(memory.full_tile(group), 4);
+    fence_barrier_init();
   }
   __syncthreads();
   const int group = static_cast<int>(uniform(threadIdx.x / kGroup));
   if (group == kGroups) {
-    give_registers<32>();
+    reg_dealloc<32>();
     work.produce();
   } else {
-    take_registers<160>();
+    reg_alloc<160>();
     HeadGradients gradients{args.tile, memory.staging(threadIdx.x / kWarp)};
     work.consume(gradients, group);
     if (args.tile.columns)
@@ -427,4 +426,4 @@ __device__ void backward(const LongArgs& args) {
 }
 #endif
 
-}  // namespace vitrum::cuda::longer_bwd
+}  // namespace vitrum::cuda::chunked_bwd

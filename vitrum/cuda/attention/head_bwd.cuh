@@ -1,4 +1,4 @@
-// What gradients of whole and of long heads have in common; see attention/smem_bwd.cuh.
+// What the backward kernels of attention/smem_bwd.cuh and attention/chunked_bwd.cuh share.
 #pragma once
 #include "vitrum/cuda/attention/smem.cuh"
 #include "vitrum/cuda/primitives/column_sums.cuh"
@@ -9,7 +9,7 @@ constexpr int kWarps = kGroups * 4, kHeadThreads = (kGroups + 1) * kGroup;
 
 // What a row of scores needs to know, in shared memory: -lse log2 e, and delta, which is dy . y.
 // Behind the last token such that weights become 0.
-struct Terms {
+struct LseDelta {
   float *lse, *delta;
 };
 
@@ -21,22 +21,22 @@ struct ColumnSums {
 
   __device__ __forceinline__ void add(int which, const FragmentA& values, int m, int lane) {
     const uint32_t ones = lane / 4 == 2 * m + which % 2 ? kOnes : 0;
-    multiply(which == 2 ? v : qk, values, ones, ones);
+    mma_m16n8k16(which == 2 ? v : qk, values, ones, ones);
   }
   // Of 16 rows in shared memory.
   __device__ __forceinline__ void add(int which, std::byte* rows, int lane) {
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
       FragmentA values;
-      load_four_transposed(values.r, reinterpret_cast<const bf16*>(swizzled(
-                                         rows, lane % 8 + lane / 16 * 8, 2 * m + lane / 8 % 2)));
+      ldmatrix_x4_trans(values.r, reinterpret_cast<const bf16*>(swizzled(
+                                      rows, lane % 8 + lane / 16 * 8, 2 * m + lane / 8 % 2)));
       add(which, values, m, lane);
     }
   }
   // Those of a block, over its first kCount warps in turn, by way of shared memory that no one
   // needs any more.
   template <int kCount>
-  __device__ __forceinline__ void write(const TileArgs& tile, std::byte* memory, int head,
+  __device__ __forceinline__ void write(const PersistentArgs& tile, std::byte* memory, int head,
                                         int part) const {
     const float sums[6] = {qk.v[0], qk.v[2], qk.v[1], qk.v[3], v.v[0], v.v[2]};
     auto* const of_warps = reinterpret_cast<float*>(memory);  // (kCount, 3, kHead)
@@ -60,16 +60,16 @@ struct ColumnSums {
 
 // ---- lowering ----
 
-inline TileArgs head_parts(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  const int64_t parts = tile_parts(cuda, 1, args.shape.heads, images);
+inline PersistentArgs head_parts(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  const int64_t parts = persistent_parts(cuda, 1, args.shape.heads, images);
   float* columns =
       args.column_sums ? cuda.scratch_of<float>(parts * args.shape.qkv_stride()) : nullptr;
   return {args, columns, images, parts};
 }
-inline unsigned head_blocks(const TileArgs& args) {
+inline unsigned head_blocks(const PersistentArgs& args) {
   return static_cast<unsigned>(args.parts * args.attention.shape.heads);
 }
-inline void finish_head_sums(const TileArgs& args, cudaStream_t stream) {
+inline void finish_head_sums(const PersistentArgs& args, cudaStream_t stream) {
   if (args.columns)
     launch_finish(args.columns, args.parts, args.attention.shape.qkv_stride(),
                   AddToColumns{args.attention.column_sums}, stream);

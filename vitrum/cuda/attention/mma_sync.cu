@@ -1,7 +1,7 @@
-// Attention on tensor cores, for bf16 and heads of 8 to 128 values. One block has one head of one
-// image; keys and values wait in shared memory (whole where they fit: a ViT's do), a warp takes 16
-// queries. The backward pass computes dq by queries and dk, dv by keys, each with its own scores:
-// two products more than the least, and nothing to add up between warps.
+// Attention by mma.sync, for bf16 and heads of 8 to 128 values: one CTA a head of an image, K and V
+// in shared memory (whole where they fit), 16 queries a warp, online softmax. The backward pass
+// recomputes scores twice, dq by queries and dk, dv by keys: two GEMMs more than the least, and no
+// reduction between warps.
 #include <algorithm>
 
 #include "vitrum/cuda/attention/attention.cuh"
@@ -24,7 +24,7 @@ struct Head {
       const int row = i / kVectors, column = i % kVectors * 8;
       bf16* target = to + row * kStride + column;
       if (first + row < tokens && column < size)
-        copy16_async(target, from.data + (first + row) * from.stride + column);
+        cp_async_16(target, from.data + (first + row) * from.stride + column);
       else
         *reinterpret_cast<uint4*>(target) = make_uint4(0, 0, 0, 0);
     }
@@ -68,8 +68,8 @@ struct Head {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const FragmentB b = load_rows_as_columns(m, kStride, row, 16 * s);
-      multiply(c[0], a[s], b.r[0], b.r[1]);
-      multiply(c[1], a[s], b.r[2], b.r[3]);
+      mma_m16n8k16(c[0], a[s], b.r[0], b.r[1]);
+      mma_m16n8k16(c[1], a[s], b.r[2], b.r[3]);
     }
   }
 };
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kWarp* kMaxWarps, kSteps <= 5 ? 2 : 1)
     const int count = min(layout.rows, layout.tokens16 - first);
     H::fill(k, part(1), first, count, shape.tokens, shape.size);
     H::fill(v, part(2), first, count, shape.tokens, shape.size);
-    wait_for_copies();
+    cp_async_wait_all();
     __syncthreads();
   };
   const bool resident = layout.rows == layout.tokens16;
@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(kWarp* kMaxWarps, kSteps <= 4 ? 2 : 1)
     __syncthreads();
     H::fill(left, a, first, count, shape.tokens, shape.size);
     H::fill(right, b, first, count, shape.tokens, shape.size);
-    wait_for_copies();
+    cp_async_wait_all();
     __syncthreads();
   };
   constexpr int kLanes = kSteps <= 1 ? 2 : kSteps <= 2 ? 4 : kSteps <= 4 ? 8 : 16;
@@ -451,12 +451,12 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
   add_bias(args, operand(io.in, 2), operand(io.in, 3));
   if (for_tensor_cores(args.shape, qkv.dtype, qkv, y)) {
     const int64_t images = qkv.shape[0];
-    if (KernelPtr kernel = tile_attention(cuda, args, images)) return kernel;
+    if (KernelPtr kernel = one_tile_attention(cuda, args, images)) return kernel;
     if (KernelPtr kernel = short_attention(cuda, args, images, false)) return kernel;
-    if (KernelPtr kernel = whole_attention(cuda, args, images)) return kernel;
-    if (KernelPtr kernel = long_attention(cuda, args, images)) return kernel;
+    if (KernelPtr kernel = smem_attention(cuda, args, images)) return kernel;
+    if (KernelPtr kernel = chunked_attention(cuda, args, images)) return kernel;
     if (!args.bias) {
-      if (KernelPtr kernel = warpgroup_attention(cuda, args, images)) return kernel;
+      if (KernelPtr kernel = wgmma_attention(cuda, args, images)) return kernel;
       if (KernelPtr kernel = launch(cuda, args, images, false)) return kernel;
     }
   }
@@ -470,7 +470,7 @@ bool adds_columns(const CudaBackend& cuda, const AttentionBwd& op, const Operand
   const TensorView& qkv = io.in[1];
   const AttentionShape shape = shape_of(qkv, op.heads);
   const int64_t images = qkv.shape[0];
-  const bool whole = whole_enough(cuda, shape, images) || long_enough(cuda, shape, images);
+  const bool whole = smem_enough(cuda, shape, images) || chunked_enough(cuda, shape, images);
   return qkv.dtype == DType::kBF16 && shape.size % 8 == 0 && op.drop == 0 &&
          (short_enough(shape) || (whole && !operand(io.in, 5)));
 }
@@ -492,12 +492,12 @@ KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
   };
   if (for_tensor_cores(args.shape, qkv.dtype, qkv, y) && aligned16(dy) && aligned16(io.out[0])) {
     const int64_t images = qkv.shape[0];
-    if (KernelPtr kernel = tile_attention_bwd(cuda, args, images)) return kernel;
+    if (KernelPtr kernel = one_tile_attention_bwd(cuda, args, images)) return kernel;
     if (KernelPtr kernel = short_attention(cuda, args, images, true)) return kernel;
-    if (KernelPtr kernel = whole_attention_bwd(cuda, args, images)) return kernel;
-    if (KernelPtr kernel = long_attention_bwd(cuda, args, images)) return kernel;
+    if (KernelPtr kernel = smem_attention_bwd(cuda, args, images)) return kernel;
+    if (KernelPtr kernel = chunked_attention_bwd(cuda, args, images)) return kernel;
     if (!args.bias) {
-      if (KernelPtr kernel = warpgroup_attention_bwd(cuda, args, images)) return summed(kernel);
+      if (KernelPtr kernel = wgmma_attention_bwd(cuda, args, images)) return summed(kernel);
       if (KernelPtr kernel = launch(cuda, args, images, true)) return summed(kernel);
     }
   }

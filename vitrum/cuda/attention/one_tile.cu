@@ -5,28 +5,28 @@ namespace vitrum::cuda {
 namespace {
 
 // q, k and v of an image, and of the next one on their way.
-template <bool kOdd>
-struct Forward : TileWork<kOdd> {
-  using Base = TileWork<kOdd>;
+template <bool kExtraToken>
+struct Forward : OneTile<kExtraToken> {
+  using Base = OneTile<kExtraToken>;
   using Base::kKeys, Base::kMatrix, Base::kRows, Base::kSteps, Base::lane;
-  static constexpr size_t kBytes = size_t{6} * kMatrix + (kOdd ? kRows * sizeof(bf16) : 0);
+  static constexpr size_t kBytes = size_t{6} * kMatrix + (kExtraToken ? kRows * sizeof(bf16) : 0);
   std::byte *q, *k, *v;
   bf16* last_p;  // of the last query to every key
 
   __device__ __forceinline__ Forward(std::byte* memory, int buffer, int count)
-      : Base{kOdd ? kLast + 1 : count} {
-    memory += again(0);
+      : Base{kExtraToken ? kLast + 1 : count} {
+    memory += opaque(0);
     last_p = reinterpret_cast<bf16*>(memory + 6 * kMatrix);
     q = memory + 3 * buffer * kMatrix, k = q + kMatrix, v = k + kMatrix;
   }
-  __device__ __forceinline__ void four(bf16* out, float* lse, int stride) const {
+  __device__ __forceinline__ void main_warps(bf16* out, float* lse, int stride) const {
     const int row = this->thread / kWarp * 16;
     float s[kKeys / 2], o[32];
-    begin_products();
-    start_scores(s, q, k);
-    commit_products();
-    wait_for_products<0>();
-    settle(s);
+    wgmma_fence();
+    issue_scores(s, q, k);
+    wgmma_commit();
+    wgmma_wait<0>();
+    fence_accumulators(s);
     this->fill_behind(s, -INFINITY);
     float top[2], sum[2];
 #pragma unroll
@@ -43,25 +43,25 @@ struct Forward : TileWork<kOdd> {
     }
     FragmentA parts[kSteps];
     Base::pack_all(parts, s);
-    begin_products();
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kSteps; ++i)
-      multiply_rows(o, parts[i], describe(v + 16 * i * kSwizzledRow), i > 0);
-    commit_products();
+      wgmma_rs_bt(o, parts[i], make_descriptor(v + 16 * i * kSwizzledRow), i > 0);
+    wgmma_commit();
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       if (const int at = row + lane / 4 + 8 * half; lse && lane % 4 == 0 && at < this->tokens)
         lse[at] = top[half] + logf(sum[half]);
     const float factor[2] = {1 / sum[0], 1 / sum[1]};
-    wait_for_products<0>();
-    settle(o);
+    wgmma_wait<0>();
+    fence_accumulators(o);
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] *= factor[i % 4 / 2];
     sync_warpgroup(0);  // the queries have been used
     this->stage(q, o, row);
     if (out) this->store(out, stride, q, row);
   }
-  __device__ __forceinline__ void fifth(bf16* out, float* lse, int stride) const {
+  __device__ __forceinline__ void last_token_warp(bf16* out, float* lse, int stride) const {
     const int g = lane / 4, t = lane % 4;
     Tile s[5], o[4];
 #pragma unroll 1
@@ -107,26 +107,26 @@ struct Forward : TileWork<kOdd> {
   }
 };
 
-template <bool kOdd>
-__device__ __forceinline__ void forward(const TileArgs& args) {
-  using Work = Forward<kOdd>;
+template <bool kExtraToken>
+__device__ __forceinline__ void forward(const PersistentArgs& args) {
+  using Work = Forward<kExtraToken>;
   std::byte* const memory = tile_memory();
   const AttentionShape shape = args.attention.shape;
   const int head = blockIdx.x % shape.heads, part = blockIdx.x / shape.heads,
             stride = static_cast<int>(shape.y_stride());
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0);
-  if (kOdd) clear_memory(memory, Work::kBytes);
+  if (kExtraToken) clear_memory(memory, Work::kBytes);
   const auto read = [&](int64_t image, int buffer) {
     const auto at = [&](int i) { return memory + (3 * buffer + i) * Work::kMatrix; };
     if (image < 0 || warp == 4) return;
-    const int thread = again(threadIdx.x);
+    const int thread = opaque(threadIdx.x);
     const auto* q = static_cast<const bf16*>(args.attention.qkv) +
                     image * shape.tokens * shape.qkv_stride() + head * kHead;
 #pragma unroll
     for (int i = 0; i < 3; ++i)
       Work::read(at(i), {q + i * shape.y_stride(), shape.qkv_stride()}, shape.tokens, thread);
   };
-  const int64_t start = from_the_end(part, args.images);
+  const int64_t start = reversed_index(part, args.images);
   read(start, 0);
   int buffer = 0;
   for (int64_t image = start; image >= 0; image -= args.parts) {
@@ -139,35 +139,35 @@ __device__ __forceinline__ void forward(const TileArgs& args) {
     float* lse = args.attention.lse;
     if (lse) lse += (image * shape.heads + head) * shape.tokens;
     if (warp < 4)
-      work.four(out, lse, stride);
-    else if (kOdd)
-      work.fifth(out, lse, stride);
+      work.main_warps(out, lse, stride);
+    else if (kExtraToken)
+      work.last_token_warp(out, lse, stride);
     buffer = 1 - buffer;
   }
 }
 
-template <bool kOdd>
-__global__ void __launch_bounds__(TileWork<kOdd>::kThreads, kTileBlocks<kOdd>)
-    tile_forward([[maybe_unused]] TileArgs args) {
+template <bool kExtraToken>
+__global__ void __launch_bounds__(OneTile<kExtraToken>::kThreads, kTileBlocks<kExtraToken>)
+    one_tile_forward([[maybe_unused]] PersistentArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  forward<kOdd>(args);
+  forward<kExtraToken>(args);
 #endif
 }
 
-template <bool kOdd>
+template <bool kExtraToken>
 KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  constexpr size_t kBytes = Forward<kOdd>::kBytes;
-  allow_shared_memory(tile_forward<kOdd>, kBytes);
-  const int64_t parts = tile_parts(cuda, kTileBlocks<kOdd>, args.shape.heads, images);
+  constexpr size_t kBytes = Forward<kExtraToken>::kBytes;
+  allow_shared_memory(one_tile_forward<kExtraToken>, kBytes);
+  const int64_t parts = persistent_parts(cuda, kTileBlocks<kExtraToken>, args.shape.heads, images);
   return launch_kernel(
-      cuda, tile_forward<kOdd>, dim3(static_cast<unsigned>(parts * args.shape.heads)),
-      dim3(TileWork<kOdd>::kThreads), kBytes, TileArgs{args, nullptr, images, parts});
+      cuda, one_tile_forward<kExtraToken>, dim3(static_cast<unsigned>(parts * args.shape.heads)),
+      dim3(OneTile<kExtraToken>::kThreads), kBytes, PersistentArgs{args, nullptr, images, parts});
 }
 
 }  // namespace
 
-KernelPtr tile_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  if (!fits_tile(cuda, args)) return nullptr;
+KernelPtr one_tile_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  if (!fits_one_tile(cuda, args)) return nullptr;
   return args.shape.tokens > kLast ? launch<true>(cuda, args, images)
                                    : launch<false>(cuda, args, images);
 }

@@ -1,8 +1,8 @@
-// Attention of heads that fill one tile of a warpgroup (sm_90): 64 tokens of 64 values at most, or
-// 65 as a ViT of 32-px images has with its class token. Four warps have 16 rows each of every
-// product, straight from shared memory; keys may be 72, so that only the last token's own row is
-// left. A fifth warp has it, in products of which one column is of use. Blocks stay with one head
-// and go through images; the next one is on its way while one is worked on.
+// Attention of heads that fill one WGMMA tile (sm_90a): up to 64 tokens of 64 values, or 65 as a
+// ViT of 32-px images has with its class token. Four main warps, a warpgroup, have 16 rows each of
+// every WGMMA; N may be 72, so that only the row of the 65th token is left, which a last-token warp
+// has by mma.sync with one useful column. Persistent: CTAs stay with one head and go through
+// images, double-buffered.
 #pragma once
 #include <algorithm>
 
@@ -16,7 +16,7 @@ constexpr int kLast = 64;               // the 65th token
 constexpr uint32_t kOnes = 0x3f803f80;  // two of bf16
 constexpr float kScale = 0.125f;        // 1 / sqrt(kHead)
 
-struct TileArgs {
+struct PersistentArgs {
   AttentionArgs attention;
   float* columns;  // (parts, 3 C): column sums of dqkv, or null
   int64_t images, parts;
@@ -29,7 +29,7 @@ enum Barrier { kLoaded = 2, kDotted, kWeighted, kUsed, kStaged };
 
 // The same number, but the compiler does not know. It would keep every address that does not change
 // from image to image, and have no registers for what does.
-__device__ __forceinline__ int again(int x) {
+__device__ __forceinline__ int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
@@ -48,51 +48,51 @@ struct OneColumn {
 __device__ __forceinline__ void add_dots(Tile& c, std::byte* matrix, int m, int step, OneColumn b,
                                          int lane) {
   FragmentA a;
-  load_four(a.r, reinterpret_cast<const bf16*>(
-                     swizzled(matrix, 16 * m + lane % 16, 2 * step + lane / 16)));
-  multiply(c, a, b.low, b.high);
+  ldmatrix_x4(a.r, reinterpret_cast<const bf16*>(
+                       swizzled(matrix, 16 * m + lane % 16, 2 * step + lane / 16)));
+  mma_m16n8k16(c, a, b.low, b.high);
 }
 // c += values 16 m to 16 m + 15 (down) of 16 rows of `matrix` from `row` on, times the rows' b.
 __device__ __forceinline__ void add_rows(Tile& c, std::byte* matrix, int row, int m, uint32_t low,
                                          uint32_t high, int lane) {
   FragmentA a;
-  load_four_transposed(a.r, reinterpret_cast<const bf16*>(swizzled(
-                                matrix, row + lane % 8 + lane / 16 * 8, 2 * m + lane / 8 % 2)));
-  multiply(c, a, low, high);
+  ldmatrix_x4_trans(a.r, reinterpret_cast<const bf16*>(swizzled(
+                             matrix, row + lane % 8 + lane / 16 * 8, 2 * m + lane / 8 % 2)));
+  mma_m16n8k16(c, a, low, high);
 }
 
 // What both directions have in common: the work of one thread on one image.
-template <bool kOdd>
-struct TileWork {
-  static constexpr int kRows = kOdd ? 80 : 64;  // in shared memory: products are 16 deep
-  static constexpr int kKeys = kOdd ? 72 : 64, kSteps = kRows / 16;
+template <bool kExtraToken>
+struct OneTile {
+  static constexpr int kRows = kExtraToken ? 80 : 64;  // in shared memory: products are 16 deep
+  static constexpr int kKeys = kExtraToken ? 72 : 64, kSteps = kRows / 16;
   static constexpr int kMatrix = kRows * kSwizzledRow;
-  static constexpr int kThreads = kGroup + (kOdd ? kWarp : 0);
-  int tokens, thread = again(threadIdx.x), lane = thread % kWarp;
+  static constexpr int kThreads = kGroup + (kExtraToken ? kWarp : 0);
+  int tokens, thread = opaque(threadIdx.x), lane = thread % kWarp;
 
-  // All warps wait for each other; or the fifth for the others, which go on.
+  // All warps wait for each other; or the last-token warp for the main warps, which go on.
   template <Barrier kName>
   static __device__ __forceinline__ void sync_all() {
     asm volatile("bar.sync %0, %1;\n" ::"n"(static_cast<int>(kName)), "n"(kThreads) : "memory");
   }
   template <Barrier kName>
-  static __device__ __forceinline__ void let_fifth_go() {
-    if (kOdd)
+  static __device__ __forceinline__ void release_last_token_warp() {
+    if (kExtraToken)
       asm volatile("bar.arrive %0, %1;\n" ::"n"(static_cast<int>(kName)), "n"(kThreads) : "memory");
   }
 
-  // A head's rows into shared memory, by the four warps: a thread has one piece of every 16th row.
+  // A head's rows into shared memory, by the main warps: a thread has one piece of every 16th row.
   static __device__ __forceinline__ void read(std::byte* to, Rows from, int count, int thread) {
     const int row = thread / 8, piece = thread % 8, stride = static_cast<int>(from.stride);
     std::byte* target = swizzled(to, row, piece);
     const bf16* at = from.data + (row * stride + 8 * piece);
 #pragma unroll
     for (int i = 0; i < 4; ++i, at += 16 * stride)
-      if (kOdd || row + 16 * i < count)
-        copy16_async(target + 16 * i * kSwizzledRow, at);
+      if (kExtraToken || row + 16 * i < count)
+        cp_async_16(target + 16 * i * kSwizzledRow, at);
       else
         *reinterpret_cast<uint4*>(target + 16 * i * kSwizzledRow) = make_uint4(0, 0, 0, 0);
-    if (kOdd && thread < 8) copy16_async(target + kLast * kSwizzledRow, at);
+    if (kExtraToken && thread < 8) cp_async_16(target + kLast * kSwizzledRow, at);
   }
   __device__ __forceinline__ std::byte* part_of(std::byte* matrix, int row, int column) const {
     return swizzled(matrix, row + lane % 16, column / 8 + lane / 16);
@@ -101,28 +101,28 @@ struct TileWork {
                                                   const float (&s)[kKeys / 2]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) to[i] = operand_of(s + 8 * i);
-    if (kOdd)
+    if (kExtraToken)
       to[kSteps - 1] = {{pack2(s[kKeys / 2 - 4], s[kKeys / 2 - 3]),
                          pack2(s[kKeys / 2 - 2], s[kKeys / 2 - 1]), 0, 0}};
   }
   // For keys behind the last token.
   __device__ __forceinline__ void fill_behind(float (&s)[kKeys / 2], float value) const {
-    if (kOdd || tokens < kLast)
+    if (kExtraToken || tokens < kLast)
 #pragma unroll
-      for (int i = kOdd ? 32 : 0; i < kKeys / 2; ++i)
+      for (int i = kExtraToken ? 32 : 0; i < kKeys / 2; ++i)
         if (i / 4 * 8 + lane % 4 * 2 + i % 2 >= tokens) s[i] = value;
   }
   // 16 rows of sums to global memory by way of shared memory, for the sake of whole 16-byte stores.
   __device__ __forceinline__ void stage(std::byte* to, const float (&d)[32], int row) const {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) store_four(part_of(to, row, 16 * j), operand_of(d + 8 * j).r);
+    for (int j = 0; j < 4; ++j) stmatrix_x4(part_of(to, row, 16 * j), operand_of(d + 8 * j).r);
   }
   __device__ __forceinline__ void store(bf16* to, int stride, std::byte* from, int row) const {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int at = row + lane / 8 + 4 * i, piece = lane % 8;
-      if (kOdd || at < tokens)
+      if (kExtraToken || at < tokens)
         *reinterpret_cast<uint4*>(to + ((row + lane / 8) * stride + 8 * piece) + 4 * i * stride) =
             *reinterpret_cast<const uint4*>(swizzled(from, at, piece));
     }
@@ -151,15 +151,15 @@ __device__ __forceinline__ void clear_memory(std::byte* memory, size_t bytes) {
 
 // ---- lowering ----
 
-template <bool kOdd>
-constexpr int kTileBlocks = kOdd ? 3 : 4;  // a processor has room for
+template <bool kExtraToken>
+constexpr int kTileBlocks = kExtraToken ? 3 : 4;  // a processor has room for
 
-inline int64_t tile_parts(const CudaBackend& cuda, int blocks, int heads, int64_t images) {
+inline int64_t persistent_parts(const CudaBackend& cuda, int blocks, int heads, int64_t images) {
   return std::clamp<int64_t>(int64_t{cuda.processors()} * blocks / heads, 1, images);
 }
-inline bool fits_tile(const CudaBackend& cuda, const AttentionArgs& args) {
+inline bool fits_one_tile(const CudaBackend& cuda, const AttentionArgs& args) {
   const int tokens = args.shape.tokens;
-  return has_copy_engine(cuda) && args.shape.size == kHead && tokens > 16 && tokens <= kLast + 1 &&
+  return has_tma_wgmma(cuda) && args.shape.size == kHead && tokens > 16 && tokens <= kLast + 1 &&
          !args.drop.rng && !args.bias && !args.mask;
 }
 

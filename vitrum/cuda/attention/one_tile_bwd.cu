@@ -5,13 +5,14 @@
 namespace vitrum::cuda {
 namespace {
 
-template <bool kOdd>
-struct Backward : TileWork<kOdd> {
-  using Base = TileWork<kOdd>;
+template <bool kExtraToken>
+struct Backward : OneTile<kExtraToken> {
+  using Base = OneTile<kExtraToken>;
   using Base::kKeys, Base::kMatrix, Base::kRows, Base::kSteps, Base::lane;
   static constexpr int kSlots = 7;
   static constexpr size_t kBytes =
-      size_t{kSlots} * kMatrix + (kOdd ? 2 * kRows * sizeof(bf16) + kLast * sizeof(float2) : 0);
+      size_t{kSlots} * kMatrix +
+      (kExtraToken ? 2 * kRows * sizeof(bf16) + kLast * sizeof(float2) : 0);
 
   // Six slots in turn, of seven. The next image begins three further, at dy: when the operands have
   // been used it can be read into dy, p, ds and the seventh, while results leave from q, k and v.
@@ -20,8 +21,8 @@ struct Backward : TileWork<kOdd> {
   float2* dots;            // of other keys with the last query, of other values with the last dy
 
   __device__ __forceinline__ Backward(std::byte* memory, int first_slot, int count)
-      : Base{kOdd ? kLast + 1 : count} {
-    memory += again(0);
+      : Base{kExtraToken ? kLast + 1 : count} {
+    memory += opaque(0);
     std::byte** const all[] = {&q, &k, &v, &dy, &p, &ds};
 #pragma unroll
     for (int i = 0; i < 6; ++i) *all[i] = memory + slot(first_slot, i) * kMatrix;
@@ -37,19 +38,19 @@ struct Backward : TileWork<kOdd> {
   static __device__ __forceinline__ void read_all(const BackwardViews& from, std::byte* memory,
                                                   int first_slot, int count) {
     const auto at = [&](int i) { return memory + slot(first_slot, i) * kMatrix; };
-    const int thread = again(threadIdx.x);
+    const int thread = opaque(threadIdx.x);
     Base::read(at(0), from.q, count, thread);
     Base::read(at(1), from.k, count, thread);
     Base::read(at(2), from.v, count, thread);
     Base::read(at(3), from.dy, count, thread);
   }
 
-  // ---- the four warps ----
+  // ---- the main warps ----
   __device__ __forceinline__ void put(std::byte* to, bf16* last, const FragmentA (&a)[kSteps],
                                       int row) const {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) store_four(this->part_of(to, row, 16 * j), a[j].r);
-    if (!kOdd || lane % 4 != 0) return;
+    for (int j = 0; j < 4; ++j) stmatrix_x4(this->part_of(to, row, 16 * j), a[j].r);
+    if (!kExtraToken || lane % 4 != 0) return;
     last[row + lane / 4] = __ushort_as_bfloat16(static_cast<uint16_t>(a[kSteps - 1].r[0]));
     last[row + lane / 4 + 8] = __ushort_as_bfloat16(static_cast<uint16_t>(a[kSteps - 1].r[1]));
   }
@@ -58,8 +59,8 @@ struct Backward : TileWork<kOdd> {
                                                           const std::byte* b) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i)
-      multiply_transposed(d, describe(a + 16 * i * kSwizzledRow),
-                          describe(b + 16 * i * kSwizzledRow), i > 0);
+      wgmma_ss_at_bt(d, make_descriptor(a + 16 * i * kSwizzledRow),
+                     make_descriptor(b + 16 * i * kSwizzledRow), i > 0);
   }
   // Of the last query and its dy with this warp's keys and values.
   __device__ __forceinline__ void put_dots(int warp) const {
@@ -74,28 +75,28 @@ struct Backward : TileWork<kOdd> {
       dots[16 * warp + lane / 4] = {c.v[0], c.v[1]};
       dots[16 * warp + lane / 4 + 8] = {c.v[2], c.v[3]};
     }
-    Base::template let_fifth_go<kDotted>();
+    Base::template release_last_token_warp<kDotted>();
   }
   // Scores to their gradients, times kScale; the weights go to shared memory.
   __device__ __forceinline__ void score_gradients(FragmentA (&out)[kSteps], const float (&lse)[2],
                                                   int row) const {
     float s[kKeys / 2], d[kKeys / 2];
-    begin_products();
-    start_scores(s, q, k);
-    commit_products();
-    start_scores(d, dy, v);
-    commit_products();
-    if (kOdd) put_dots(row / 16);
-    wait_for_products<1>();
-    settle(s);
+    wgmma_fence();
+    issue_scores(s, q, k);
+    wgmma_commit();
+    issue_scores(d, dy, v);
+    wgmma_commit();
+    if (kExtraToken) put_dots(row / 16);
+    wgmma_wait<1>();
+    fence_accumulators(s);
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i)
       s[i] = exp2_approx(fmaf(s[i], kScale * kLog2E, lse[i % 4 / 2] * -kLog2E));
     this->fill_behind(s, 0);
     Base::pack_all(out, s);
     put(p, last_p, out, row);
-    wait_for_products<0>();
-    settle(d);
+    wgmma_wait<0>();
+    fence_accumulators(d);
     float delta[2] = {0, 0};  // sum of weights and their gradients: dy . y, without reading y
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) delta[i % 4 / 2] = fmaf(s[i], d[i], delta[i % 4 / 2]);
@@ -106,45 +107,45 @@ struct Backward : TileWork<kOdd> {
   }
   // ahead() is called when shared memory has room for the next image.
   template <class Ahead>
-  __device__ __forceinline__ void four(const float (&lse)[2], bf16* to, int stride, int apart,
-                                       float (&sums)[6], const Ahead& ahead) const {
+  __device__ __forceinline__ void main_warps(const float (&lse)[2], bf16* to, int stride, int apart,
+                                             float (&sums)[6], const Ahead& ahead) const {
     const int warp = this->thread / kWarp, row = 16 * warp;
     FragmentA ds_parts[kSteps];
     score_gradients(ds_parts, lse, row);
     put(ds, last_ds, ds_parts, row);
-    publish_shared();
+    fence_async_proxy();
     float dq[32], dv[32], dk[32];
-    begin_products();
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kSteps; ++i)
-      multiply_rows(dq, ds_parts[i], describe(k + 16 * i * kSwizzledRow), i > 0);
-    commit_products();
+      wgmma_rs_bt(dq, ds_parts[i], make_descriptor(k + 16 * i * kSwizzledRow), i > 0);
+    wgmma_commit();
     Base::template sync_all<kWeighted>();
-    begin_products();
+    wgmma_fence();
     start_transposed(dv, p, dy);
-    commit_products();
-    wait_for_products<1>();
-    settle(dq);
+    wgmma_commit();
+    wgmma_wait<1>();
+    fence_accumulators(dq);
     this->stage(v, dq, row);  // no one reads values any more
-    begin_products();
+    wgmma_fence();
     start_transposed(dk, ds, q);
-    commit_products();
+    wgmma_commit();
     this->store(to, stride, v, row);
     Tile last;  // of the last key, 16 values a warp: dv in column 0, dk in column 1
-    if (kOdd)
+    if (kExtraToken)
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const OneColumn of_p(last_p + 16 * step, lane), of_ds(last_ds + 16 * step, lane, 1);
         add_rows(last, dy, 16 * step, warp, of_p.low, of_p.high, lane);
         add_rows(last, q, 16 * step, warp, of_ds.low, of_ds.high, lane);
       }
-    wait_for_products<0>();
-    settle(dv), settle(dk);
+    wgmma_wait<0>();
+    fence_accumulators(dv), fence_accumulators(dk);
     Base::template sync_all<kUsed>();
     ahead();
     this->stage(k, dk, row), this->stage(q, dv, row);
-    if (kOdd) put_column(q, last, warp, 0), put_column(k, last, warp, 1);
-    Base::template let_fifth_go<kStaged>();
+    if (kExtraToken) put_column(q, last, warp, 0), put_column(k, last, warp, 1);
+    Base::template release_last_token_warp<kStaged>();
     this->store(to + apart, stride, k, row);
     this->store(to + 2 * apart, stride, q, row);
     add_columns(sums, row);
@@ -171,7 +172,7 @@ struct Backward : TileWork<kOdd> {
     sums[4] += of_v.v[0], sums[5] += of_v.v[2];
   }
 
-  // ---- the fifth ----
+  // ---- the last-token warp ----
   // The last rows of two matrices multiplied.
   __device__ __forceinline__ float dot_last(const std::byte* a, const std::byte* b) const {
     const auto two = [&](const std::byte* matrix) {
@@ -199,10 +200,10 @@ struct Backward : TileWork<kOdd> {
     if (lane != 0) return;
     last_p[kLast] = __float2bfloat16_rn(s[2]), last_ds[kLast] = __float2bfloat16_rn(d[2]);
   }
-  __device__ __forceinline__ void fifth(float lse, bf16* to, int stride, int apart,
-                                        float (&sums)[6]) const {
+  __device__ __forceinline__ void last_token_warp(float lse, bf16* to, int stride, int apart,
+                                                  float (&sums)[6]) const {
     last_scores(lse);
-    publish_shared();
+    fence_async_proxy();
     __syncwarp();
     Base::template sync_all<kWeighted>();
     Tile dq[4];
@@ -231,8 +232,8 @@ struct Backward : TileWork<kOdd> {
 };
 
 // The column sums of a block's images, over its warps in turn.
-template <bool kOdd>
-__device__ __forceinline__ void write_columns(const TileArgs& args, std::byte* memory,
+template <bool kExtraToken>
+__device__ __forceinline__ void write_columns(const PersistentArgs& args, std::byte* memory,
                                               const float (&sums)[6], int head, int part) {
   auto* of_warps = reinterpret_cast<float*>(memory);  // (4 or 5, 3, kHead)
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -240,35 +241,36 @@ __device__ __forceinline__ void write_columns(const TileArgs& args, std::byte* m
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < 6; ++i)
-    if (kOdd || warp < 4) of_warps[(warp * 3 + i / 2) * kHead + column + i % 2 * second] = sums[i];
+    if (kExtraToken || warp < 4)
+      of_warps[(warp * 3 + i / 2) * kHead + column + i % 2 * second] = sums[i];
   __syncthreads();
   const AttentionShape& shape = args.attention.shape;
   float* to = args.columns + part * shape.qkv_stride() + head * kHead;
   for (int i = threadIdx.x; i < 3 * kHead; i += blockDim.x) {
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < (kOdd ? 5 : 4); ++w) sum += of_warps[w * 3 * kHead + i];
+    for (int w = 0; w < (kExtraToken ? 5 : 4); ++w) sum += of_warps[w * 3 * kHead + i];
     to[i / kHead * shape.y_stride() + i % kHead] = sum;
   }
 }
 
-template <bool kOdd>
-__device__ __forceinline__ void backward(const TileArgs& args) {
-  using Work = Backward<kOdd>;
+template <bool kExtraToken>
+__device__ __forceinline__ void backward(const PersistentArgs& args) {
+  using Work = Backward<kExtraToken>;
   std::byte* const memory = tile_memory();
   const AttentionShape shape = args.attention.shape;
   const int stride = static_cast<int>(shape.qkv_stride()),
             apart = static_cast<int>(shape.y_stride());
   const int head = blockIdx.x % shape.heads, part = blockIdx.x / shape.heads;
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
-  if (kOdd) clear_memory(memory, Work::kBytes);
+  if (kExtraToken) clear_memory(memory, Work::kBytes);
   const auto views = [&](int64_t image) { return backward_views(args.attention, image, head); };
   const auto lse_of = [&](int64_t image, int row) {
     return row < shape.tokens
                ? args.attention.lse[(image * shape.heads + head) * shape.tokens + row]
                : INFINITY;
   };
-  const int64_t start = from_the_end(part, args.images);
+  const int64_t start = reversed_index(part, args.images);
   float sums[6] = {};
   int first_slot = 0;
   if (warp < 4) {
@@ -278,55 +280,58 @@ __device__ __forceinline__ void backward(const TileArgs& args) {
     for (int64_t image = start; image >= 0; image -= args.parts) {
       finish_fill();
       sync_warpgroup(0);
-      Work::template let_fifth_go<kLoaded>();
+      Work::template release_last_token_warp<kLoaded>();
       const int slots_of_next = Work::next_slot(first_slot);
       float next_lse[2] = {};
-      Work(memory, first_slot, shape.tokens).four(lse, views(image).dqkv, stride, apart, sums, [&] {
-        const int64_t next = image - args.parts;
-        if (next < 0) return;
-        Work::read_all(views(next), memory, slots_of_next, shape.tokens);
-        next_lse[0] = lse_of(next, row), next_lse[1] = lse_of(next, row + 8);
-      });
+      Work(memory, first_slot, shape.tokens)
+          .main_warps(lse, views(image).dqkv, stride, apart, sums, [&] {
+            const int64_t next = image - args.parts;
+            if (next < 0) return;
+            Work::read_all(views(next), memory, slots_of_next, shape.tokens);
+            next_lse[0] = lse_of(next, row), next_lse[1] = lse_of(next, row + 8);
+          });
       lse[0] = next_lse[0], lse[1] = next_lse[1];
       first_slot = slots_of_next;
     }
-  } else if (kOdd) {
+  } else if (kExtraToken) {
     for (int64_t image = start; image >= 0; image -= args.parts) {
       const float lse = lse_of(image, kLast);
       Work::template sync_all<kLoaded>();
-      Work(memory, first_slot, shape.tokens).fifth(lse, views(image).dqkv, stride, apart, sums);
+      Work(memory, first_slot, shape.tokens)
+          .last_token_warp(lse, views(image).dqkv, stride, apart, sums);
       first_slot = Work::next_slot(first_slot);
     }
   }
-  if (args.columns) write_columns<kOdd>(args, memory, sums, head, part);
+  if (args.columns) write_columns<kExtraToken>(args, memory, sums, head, part);
 }
 
-template <bool kOdd>
-__global__ void __launch_bounds__(TileWork<kOdd>::kThreads, kTileBlocks<kOdd>)
-    tile_backward([[maybe_unused]] TileArgs args) {
+template <bool kExtraToken>
+__global__ void __launch_bounds__(OneTile<kExtraToken>::kThreads, kTileBlocks<kExtraToken>)
+    one_tile_backward([[maybe_unused]] PersistentArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  backward<kOdd>(args);
+  backward<kExtraToken>(args);
 #endif
 }
 
-template <bool kOdd>
+template <bool kExtraToken>
 KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  constexpr size_t kBytes = Backward<kOdd>::kBytes;
-  allow_shared_memory(tile_backward<kOdd>, kBytes);
-  const int64_t parts = tile_parts(cuda, kTileBlocks<kOdd>, args.shape.heads, images),
+  constexpr size_t kBytes = Backward<kExtraToken>::kBytes;
+  allow_shared_memory(one_tile_backward<kExtraToken>, kBytes);
+  const int64_t parts = persistent_parts(cuda, kTileBlocks<kExtraToken>, args.shape.heads, images),
                 width = args.shape.qkv_stride();
   float* columns = args.column_sums ? cuda.scratch_of<float>(parts * width) : nullptr;
   return make_kernel([=, stream = cuda.stream()] {
-    tile_backward<kOdd><<<static_cast<unsigned>(parts * args.shape.heads), TileWork<kOdd>::kThreads,
-                          kBytes, stream>>>(TileArgs{args, columns, images, parts});
+    one_tile_backward<kExtraToken>
+        <<<static_cast<unsigned>(parts * args.shape.heads), OneTile<kExtraToken>::kThreads, kBytes,
+           stream>>>(PersistentArgs{args, columns, images, parts});
     if (columns) launch_finish(columns, parts, width, AddToColumns{args.column_sums}, stream);
   });
 }
 
 }  // namespace
 
-KernelPtr tile_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  if (!fits_tile(cuda, args) || !args.out) return nullptr;
+KernelPtr one_tile_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  if (!fits_one_tile(cuda, args) || !args.out) return nullptr;
   return args.shape.tokens > kLast ? launch<true>(cuda, args, images)
                                    : launch<false>(cuda, args, images);
 }

@@ -1,4 +1,4 @@
-// Attention without tensor cores: f32 programs, scores with a bias, and heads the fast kernels do
+// Attention in plain loops, without tensor cores: f32 programs and heads that the other kernels do
 // not take. A warp has one query (or, for dk and dv, one key); lanes share the values of a head.
 #include "vitrum/cuda/attention/attention.cuh"
 

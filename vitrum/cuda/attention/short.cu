@@ -1,8 +1,8 @@
-// Attention over short sequences on tensor cores: windows of a Swin with their bias and mask, ViTs
-// of 32-px images. For bf16, up to 80 tokens and heads of up to 64 values. A group of warps has one
-// head of one image at a time, a warp 16 of its rows; all scores of a row are in registers at once,
-// so that each is computed once, in either direction. Blocks stay with one head and go through
-// images, which lets them load a bias once and add up its gradient in registers.
+// Attention over short sequences by mma.sync: windows of a Swin with their bias and mask, ViTs of
+// 32-px images. For bf16, up to 80 tokens and heads of up to 64 values. A group of warps has one
+// head of one image at a time, a warp 16 of its rows; all scores of a row are in registers, so that
+// each is computed once, in either direction. Persistent: CTAs stay with one head and go through
+// images, load a bias once and accumulate its gradient in registers.
 #include <algorithm>
 
 #include "vitrum/cuda/attention/attention.cuh"
@@ -62,7 +62,7 @@ struct Short {
       const int row = i / kVectors, column = i % kVectors * 8;
       bf16* target = to + row * kStride + column;
       if (row < tokens && column < size)
-        copy16_async(target, from.data + row * from.stride + column);
+        cp_async_16(target, from.data + row * from.stride + column);
       else
         *reinterpret_cast<uint4*>(target) = make_uint4(0, 0, 0, 0);
     }
@@ -159,8 +159,8 @@ struct Short {
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
       const FragmentB b = load_rows_as_columns(right, kStride, 16 * j, 16 * step);
-      multiply(c[2 * j], a, b.r[0], b.r[1]);
-      multiply(c[2 * j + 1], a, b.r[2], b.r[3]);
+      mma_m16n8k16(c[2 * j], a, b.r[0], b.r[1]);
+      mma_m16n8k16(c[2 * j + 1], a, b.r[2], b.r[3]);
     }
   }
 };
@@ -207,17 +207,17 @@ __device__ __forceinline__ void for_images(const Place<S>& at, const ShortArgs& 
   const int64_t chunk = (args.images + args.parts - 1) / args.parts;
   const bool biased = args.attention.bias;
   const int64_t step = biased ? S::kGroups : -all;
-  int64_t image = biased ? at.part * chunk + at.group : from_the_end(place, args.images);
+  int64_t image = biased ? at.part * chunk + at.group : reversed_index(place, args.images);
   const int64_t end = biased ? min(at.part * chunk + chunk, args.images) : -1;
   const auto left = [&](int64_t i) { return biased ? i < end : i > end; };
   int buffer = 0;
   if (kBuffers == 2 && left(image)) read(image, 0);
-  if (kBuffers == 2) commit_copies();
+  if (kBuffers == 2) cp_async_commit();
   for (; left(image); image += step) {
     if (kBuffers == 1) read(image, 0);
     if (kBuffers == 2 && left(image + step)) read(image + step, 1 - buffer);
-    commit_copies();
-    wait_for_all_but<kBuffers - 1>();
+    cp_async_commit();
+    cp_async_wait<kBuffers - 1>();
     S::group_sync();
     use(image, buffer);
     S::group_sync();
@@ -396,7 +396,7 @@ __global__ void __launch_bounds__(S::kThreads, S::blocks(true, kBuffers, kBiased
   });
   if (args.columns) write_columns<S, kTiles>(args, at, columns);
   if (!kBiased) return;
-  let_next_begin();
+  trigger_dependents();
   float* to = args.partials + ((int64_t{at.part} * S::kGroups + at.group) * shape.heads + at.head) *
                                   shape.tokens * shape.tokens;
 #pragma unroll

@@ -1,13 +1,13 @@
-// Forward; see attention/smem.cuh. A row of scores is complete in a quad's registers: the softmax
-// needs no second look. The last warp that has done with an image asks for the one that takes its
-// place.
+// Forward; see attention/smem.cuh. All scores of a row are in a quad's registers: no online
+// softmax. The last warp that has done with an image issues the TMA loads of the one that takes its
+// stage.
 #include "vitrum/cuda/attention/smem.cuh"
 
 namespace vitrum::cuda {
 namespace {
 
 struct ForwardArgs {
-  TileArgs tile;
+  PersistentArgs tile;
   CUtensorMap qkv, y;
 };
 
@@ -40,61 +40,62 @@ struct Forward {
     const int apart = static_cast<int>(args.tile.attention.shape.y_stride());
     auto& to = memory.images[stage];
     uint64_t* const full = &memory.full[stage];
-    expect_bytes(full, sizeof to);
-    load_box(args.qkv, to.q, full, column, 0, image);
-    load_box(args.qkv, to.k, full, column + apart, 0, image);
-    load_box(args.qkv, to.v, full, column + 2 * apart, 0, image);
+    mbarrier_arrive_expect_tx(full, sizeof to);
+    tma_load_3d(args.qkv, to.q, full, column, 0, image);
+    tma_load_3d(args.qkv, to.k, full, column + apart, 0, image);
+    tma_load_3d(args.qkv, to.v, full, column + 2 * apart, 0, image);
   }
   // This warp has done with its part of a tile, whose result has left shared memory.
   __device__ __forceinline__ void release(int turn, int stage) const {
-    wait_for_boxes();
-    if (count_up(&memory.done[stage]) < 4 * tiles - 1) return;
+    tma_store_wait();
+    if (fetch_add_shared(&memory.done[stage]) < 4 * tiles - 1) return;
     memory.done[stage] = 0;
     if (turn + kStages < count) copy(turn + kStages, stage);
   }
 
   // after() is called while the scores are under way.
   template <class After>
-  __device__ __forceinline__ void tile(const Turns& turn, int image, const After& after) const {
+  __device__ __forceinline__ void tile(const TileScheduler& turn, int image,
+                                       const After& after) const {
     auto& from = memory.images[turn.stage];
     std::byte* const q = from.q + turn.tile * kTileBytes;
     const int row = turn.tile * kTile + thread / kWarp * 16;
     const bool real = row < tokens;
     float s[N / 2], o[32];
-    begin_products();
-    score_places(s, uniform(place_of(q)), uniform(place_of(from.k)));
-    commit_products();
+    wgmma_fence();
+    issue_scores_at(s, uniform(descriptor_low(q)), uniform(descriptor_low(from.k)));
+    wgmma_commit();
     after();
-    wait_for_products<0>();
-    settle(s);
-    RowSums of = {{0, 0}, {1, 1}};
+    wgmma_wait<0>();
+    fence_accumulators(s);
+    SoftmaxState of = {{0, 0}, {1, 1}};
     if (real) {
-      if (tokens < N) hide_behind(s, tokens);
+      if (tokens < N) mask_behind(s, tokens);
       softmax<N, false>(of, s, o);
     }
-    weigh_values<N>(o, s, uniform(place_of(from.v)), false);
+    issue_values<N>(o, s, uniform(descriptor_low(from.v)), false);
     float factor[2], *lse = args.tile.attention.lse;
     if (lse) lse += (int64_t{image} * args.tile.attention.shape.heads + head) * tokens;
     finish_softmax(factor, of, lse, row, tokens);
-    wait_for_products<0>();
-    settle(o);
+    wgmma_wait<0>();
+    fence_accumulators(o);
     sync_warpgroup(group);  // the queries have been used
     if (!real) return;
     std::byte* const own = q + row % kTile * kSwizzledRow;
     put_rows(own, o, factor, N - row, memory.unused);
-    if (lane == 0) store_box(args.y, own, head * kHead, row, image);
+    if (lane == 0) tma_store_3d(args.y, own, head * kHead, row, image);
   }
   __device__ void run() const {
     int last_turn = -1, last_stage = 0;
-    for (Turns turn(count, tiles, kStages, group); turn.going(); turn.advance()) {
-      wait_barrier(&memory.full[turn.stage], turn.parity);
+    for (TileScheduler turn(count, tiles, kStages, group); turn.going(); turn.advance()) {
+      mbarrier_wait(&memory.full[turn.stage], turn.parity);
       tile(turn, image_of(args.tile, part, turn.image), [&] {
         if (lane == 0 && last_turn >= 0) release(last_turn, last_stage);
         __syncwarp();
       });
       last_turn = turn.image, last_stage = turn.stage;
     }
-    if (lane == 0) wait_for_boxes();
+    if (lane == 0) tma_store_wait();
   }
 };
 
@@ -113,8 +114,8 @@ __device__ void forward(const ForwardArgs& args) {
                         images_of(args.tile, part)};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Memory<N>::kStages; ++stage)
-      init_barrier(&memory.full[stage], 1), memory.done[stage] = 0;
-    publish_barriers();
+      mbarrier_init(&memory.full[stage], 1), memory.done[stage] = 0;
+    fence_barrier_init();
     for (int stage = 0; stage < min(Memory<N>::kStages, work.count); ++stage)
       work.copy(stage, stage);
   }
@@ -125,7 +126,7 @@ __device__ void forward(const ForwardArgs& args) {
 
 template <int N>
 __global__ void __launch_bounds__(kGroups* kGroup, 1)
-    whole_forward([[maybe_unused]] const __grid_constant__ ForwardArgs args) {
+    smem_forward([[maybe_unused]] const __grid_constant__ ForwardArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   forward<N>(args);
 #endif
@@ -134,19 +135,19 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
 template <int N>
 KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   const AttentionShape& shape = args.shape;
-  allow_shared_memory(whole_forward<N>, sizeof(Memory<N>));
-  const int64_t parts = tile_parts(cuda, 1, shape.heads, images);
+  allow_shared_memory(smem_forward<N>, sizeof(Memory<N>));
+  const int64_t parts = persistent_parts(cuda, 1, shape.heads, images);
   const ForwardArgs all{.tile = {args, nullptr, images, parts},
                         .qkv = rows_of_heads(args.qkv, shape.qkv_stride(), shape.tokens, images, N),
                         .y = rows_of_heads(args.out, shape.y_stride(), shape.tokens, images, 16)};
-  return launch_kernel(cuda, whole_forward<N>, static_cast<unsigned>(parts * shape.heads),
+  return launch_kernel(cuda, smem_forward<N>, static_cast<unsigned>(parts * shape.heads),
                        kGroups * kGroup, sizeof(Memory<N>), all);
 }
 
 }  // namespace
 
-KernelPtr whole_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  if (!fits_whole(cuda, args, images)) return nullptr;
+KernelPtr smem_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  if (!fits_smem(cuda, args, images)) return nullptr;
   if (args.shape.tokens > 200) return launch<208>(cuda, args, images);
   return args.shape.tokens > 144 ? launch<200>(cuda, args, images)
                                  : launch<144>(cuda, args, images);

@@ -1,7 +1,7 @@
-// Attention of heads that lie in shared memory as a whole (sm_90): 64 values, 81 to 208 tokens, as
-// a ViT of 224-px images has. Three warpgroups take tiles of 64 queries in turn, or each has 64
-// keys (backward), so that one has exponentials while another has products. A block stays with one
-// head and goes through images; the copy engine brings the next ones meanwhile.
+// Attention of heads that lie in shared memory as a whole (sm_90a): 64 values, 81 to 208 tokens, as
+// a ViT of 224-px images has. Three warpgroups take tiles of 64 queries in turn (backward: 64 keys
+// each), so that exponentials of one overlap with WGMMA of another. Persistent: a CTA stays with
+// one head and goes through images, which TMA prefetches.
 #pragma once
 #include "vitrum/cuda/attention/one_tile.cuh"
 #include "vitrum/cuda/host/tensor_map.h"
@@ -9,36 +9,36 @@
 
 namespace vitrum::cuda {
 
-constexpr int kGroups = 3, kMostWhole = 208;  // warpgroups; tokens
+constexpr int kGroups = 3, kMaxTokens = 208;  // warpgroups; tokens
 
 // Where a matrix lies, in units of 16 bytes and as the products want it: what changes of a
 // description.
-__device__ __forceinline__ uint32_t place_of(const std::byte* matrix) {
-  return static_cast<uint32_t>(describe(matrix));
+__device__ __forceinline__ uint32_t descriptor_low(const std::byte* matrix) {
+  return static_cast<uint32_t>(make_descriptor(matrix));
 }
 // The same number, which is that of all lanes: now the compiler knows.
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
-__device__ __forceinline__ uint64_t describe_place(uint32_t place) {
+__device__ __forceinline__ uint64_t full_descriptor(uint32_t place) {
   return uint64_t{1024 >> 4 | 1u << 30} << 32 | place;
 }
-constexpr int kRowPlaces = kSwizzledRow / 16;
+constexpr int kRowDescriptorStep = kSwizzledRow / 16;
 
 // s (64, N) = the 64 rows at a by the N rows at b, over the whole head.
 template <int kCount>
-__device__ __forceinline__ void score_places(float (&s)[kCount], uint32_t a, uint32_t b) {
+__device__ __forceinline__ void issue_scores_at(float (&s)[kCount], uint32_t a, uint32_t b) {
 #pragma unroll
   for (int step = 0; step < kScoreSteps; ++step)
-    multiply_shared(s, describe_place(a + 2 * step), describe_place(b + 2 * step), step > 0);
+    wgmma_ss(s, full_descriptor(a + 2 * step), full_descriptor(b + 2 * step), step > 0);
 }
 
 // Of a thread's two rows of scores: the highest, times kScale, and the sum of their exponentials.
-struct RowSums {
+struct SoftmaxState {
   float top[2], sum[2];
 };
 // Scores of N keys to weights that are yet to be divided by their sum. Those of further keys give
 // o, the sum of values so far, the same scale.
 template <int N, bool kFurther>
-__device__ __forceinline__ void softmax(RowSums& of, float (&s)[N / 2],
+__device__ __forceinline__ void softmax(SoftmaxState& of, float (&s)[N / 2],
                                         [[maybe_unused]] float (&o)[32]) {
   float top[4], sum[4] = {};  // in each half of the rows of even and of odd columns
 #pragma unroll
@@ -65,21 +65,21 @@ __device__ __forceinline__ void softmax(RowSums& of, float (&s)[N / 2],
 }
 // Scores behind the last of `keys` count for nothing.
 template <int kFirst, int kCount>
-__device__ __forceinline__ void hide_from(float (&s)[kCount], int keys) {
+__device__ __forceinline__ void mask_from(float (&s)[kCount], int keys) {
 #pragma unroll
   for (int i = kFirst; i < kCount; ++i)
     if (i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2 >= keys) s[i] = -INFINITY;
 }
 template <int kCount>
-__device__ __forceinline__ void hide_behind(float (&s)[kCount], int keys) {
+__device__ __forceinline__ void mask_behind(float (&s)[kCount], int keys) {
   if (keys > 2 * kCount - 8)
-    hide_from<kCount - 4>(s, keys);
+    mask_from<kCount - 4>(s, keys);
   else
-    hide_from<0>(s, keys);
+    mask_from<0>(s, keys);
 }
 // o (64, 64) = or += weights by the rows at v. Products are 16 deep, N may be 8 more than that.
 template <int N>
-__device__ __forceinline__ void weigh_values(float (&o)[32], const float (&s)[N / 2], uint32_t v,
+__device__ __forceinline__ void issue_values(float (&o)[32], const float (&s)[N / 2], uint32_t v,
                                              bool add) {
   constexpr int kSteps = (N + 15) / 16;
   FragmentA p[kSteps];
@@ -87,15 +87,15 @@ __device__ __forceinline__ void weigh_values(float (&o)[32], const float (&s)[N 
   for (int i = 0; i < N / 16; ++i) p[i] = operand_of(s + 8 * i);
   if constexpr (N % 16 != 0)
     p[kSteps - 1] = {{pack2(s[N / 2 - 4], s[N / 2 - 3]), pack2(s[N / 2 - 2], s[N / 2 - 1]), 0, 0}};
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int i = 0; i < kSteps; ++i)
-    multiply_rows(o, p[i], describe_place(v + 16 * i * kRowPlaces), add || i > 0);
-  commit_products();
+    wgmma_rs_bt(o, p[i], full_descriptor(v + 16 * i * kRowDescriptorStep), add || i > 0);
+  wgmma_commit();
 }
 // The factors that end the softmax; log-sum-exps of the head, from `row` on, on their way.
-__device__ __forceinline__ void finish_softmax(float (&factor)[2], const RowSums& of, float* lse,
-                                               int row, int tokens) {
+__device__ __forceinline__ void finish_softmax(float (&factor)[2], const SoftmaxState& of,
+                                               float* lse, int row, int tokens) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void finish_softmax(float (&factor)[2], const RowSums
   }
 }
 
-// 16 rows of results into shared memory, for the copy engine; those behind `places` to a spare 16
+// 16 rows of results into shared memory, for TMA; those behind `places` to a spare 16
 // bytes.
 __device__ __forceinline__ void put_rows(std::byte* to, float (&o)[32], const float (&factor)[2],
                                          int places = 16, std::byte* spare = nullptr) {
@@ -115,20 +115,20 @@ __device__ __forceinline__ void put_rows(std::byte* to, float (&o)[32], const fl
   for (int i = 0; i < 32; ++i) o[i] *= factor[i % 4 / 2];
 #pragma unroll
   for (int j = 0; j < 4; ++j)
-    store_four(lane % 16 < places ? swizzled(to, lane % 16, 2 * j + lane / 16) : spare,
-               operand_of(o + 8 * j).r);
-  publish_shared();
+    stmatrix_x4(lane % 16 < places ? swizzled(to, lane % 16, 2 * j + lane / 16) : spare,
+                operand_of(o + 8 * j).r);
+  fence_async_proxy();
   __syncwarp();
 }
 
-// A block's work: tiles of images in an order that warpgroups go through three steps at a time.
-struct Turns {
+// A CTA's work: tiles of images in an order that warpgroups go through three steps at a time.
+struct TileScheduler {
   int count, tiles, stages;  // images of this block, tiles of one, images in shared memory
-  int image, tile;           // of this turn: the how-manieth image
+  int image, tile;           // of this turn: its ordinal in this CTA
   int stage = 0;
   uint32_t parity = 0;
 
-  __device__ __forceinline__ Turns(int count, int tiles, int stages, int start)
+  __device__ __forceinline__ TileScheduler(int count, int tiles, int stages, int start)
       : count(count), tiles(tiles), stages(stages), image(0), tile(start) {
     carry();
   }
@@ -143,11 +143,11 @@ struct Turns {
 };
 
 // The images of a block: `part`, `part` + parts, ... from the end.
-__device__ __forceinline__ int images_of(const TileArgs& args, int part) {
+__device__ __forceinline__ int images_of(const PersistentArgs& args, int part) {
   return static_cast<int>((args.images - part + args.parts - 1) / args.parts);
 }
-__device__ __forceinline__ int image_of(const TileArgs& args, int part, int turn) {
-  return static_cast<int>(from_the_end(part + turn * args.parts, args.images));
+__device__ __forceinline__ int image_of(const PersistentArgs& args, int part, int turn) {
+  return static_cast<int>(reversed_index(part + turn * args.parts, args.images));
 }
 
 // Rows of a head of `columns` columns in all, `box` at a time.
@@ -155,17 +155,17 @@ inline CUtensorMap rows_of_heads(const void* data, int64_t columns, int64_t toke
                                  int box) {
   const auto wide = static_cast<cuuint64_t>(columns), rows = static_cast<cuuint64_t>(tokens),
              bytes = wide * sizeof(bf16);
-  return describe_tensor(data, {wide, rows, static_cast<cuuint64_t>(images)}, {bytes, bytes * rows},
+  return make_tensor_map(data, {wide, rows, static_cast<cuuint64_t>(images)}, {bytes, bytes * rows},
                          {static_cast<cuuint32_t>(kHead), static_cast<cuuint32_t>(box), 1u});
 }
 
 // Whether these kernels know what is asked for, of as many tokens as they have room for.
 inline bool whole_heads(const CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   return many_heads(cuda, args.shape, images) && !args.drop.rng && !args.bias && !args.mask &&
-         args.out && images < INT32_MAX && has_copy_engine(cuda);
+         args.out && images < INT32_MAX && has_tma_wgmma(cuda);
 }
-inline bool fits_whole(const CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  return whole_enough(cuda, args.shape, images) && whole_heads(cuda, args, images);
+inline bool fits_smem(const CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  return smem_enough(cuda, args.shape, images) && whole_heads(cuda, args, images);
 }
 
 }  // namespace vitrum::cuda

@@ -3,10 +3,10 @@
 namespace vitrum::cuda {
 namespace {
 
-using namespace whole;
+using namespace smem;
 
 __global__ void __launch_bounds__(kHeadThreads, 1)
-    whole_backward([[maybe_unused]] const __grid_constant__ BackwardArgs args) {
+    smem_backward([[maybe_unused]] const __grid_constant__ BackwardArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   backward(args);
 #endif
@@ -14,13 +14,13 @@ __global__ void __launch_bounds__(kHeadThreads, 1)
 
 }  // namespace
 
-KernelPtr whole_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  if (!fits_whole(cuda, args, images)) return nullptr;
+KernelPtr smem_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+  if (!fits_smem(cuda, args, images)) return nullptr;
   const AttentionShape& shape = args.shape;
   const int rows = static_cast<int>(divide_up(shape.tokens, 16) * 16);
   const size_t bytes = Memory::bytes(rows);
-  allow_shared_memory(whole_backward, bytes);
-  const TileArgs tile = head_parts(cuda, args, images);
+  allow_shared_memory(smem_backward, bytes);
+  const PersistentArgs tile = head_parts(cuda, args, images);
   const auto boxes = [&](const void* data, int64_t columns, int box = kBox) {
     return rows_of_heads(data, columns, shape.tokens, images, box);
   };
@@ -31,7 +31,7 @@ KernelPtr whole_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int6
                          .whole = boxes(args.qkv, shape.qkv_stride(), rows),
                          .rows = rows};
   return make_kernel([=, stream = cuda.stream()] {
-    whole_backward<<<head_blocks(tile), kHeadThreads, bytes, stream>>>(all);
+    smem_backward<<<head_blocks(tile), kHeadThreads, bytes, stream>>>(all);
     finish_head_sums(tile, stream);
   });
 }

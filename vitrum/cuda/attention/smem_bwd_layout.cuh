@@ -1,16 +1,16 @@
-// What the gradient of whole heads keeps in shared memory, and how warps share it; see
-// attention/smem_bwd.cuh.
+// Shared memory of attention/smem_bwd.cuh, and how its warps share it.
 #pragma once
 #include "vitrum/cuda/attention/head_bwd.cuh"
 
-namespace vitrum::cuda::whole {
+namespace vitrum::cuda::smem {
 
-constexpr int kBox = 16;                // rows that are copied at a time
-constexpr int kRest = kGroups * kTile;  // keys and queries from here on are the fourth warpgroup's
-constexpr int kMostChunks = 7;
+constexpr int kBox = 16;  // rows that are copied at a time
+constexpr int kRemainder =
+    kGroups * kTile;  // keys and queries from here on are the fourth warpgroup's
+constexpr int kMaxChunks = 7;
 
 struct BackwardArgs {
-  TileArgs tile;
+  PersistentArgs tile;
   CUtensorMap qkv, dy, out, whole;  // whole: qkv, all rows of a head
   int rows;                         // in shared memory: tokens and zeros, a multiple of 16
 };
@@ -38,14 +38,16 @@ struct Memory {
   }
   // For the rest: weights of its keys, or results; gradients of its queries' scores, queries down,
   // in panels of 64 keys.
-  static constexpr int kStaged = kBox * kSwizzledRow, kRestParts = 3, kTurned = kGroups + 1;
+  static constexpr int kStaged = kBox * kSwizzledRow, kRemainderParts = 3,
+                       kTransposed = kGroups + 1;
   __device__ __forceinline__ std::byte* rest(int i) const { return panel(kGroups) + i * kStaged; }
-  __device__ __forceinline__ std::byte* turned(int key) const {
-    return rest(kRestParts + key / kTile);
+  __device__ __forceinline__ std::byte* transposed(int key) const {
+    return rest(kRemainderParts + key / kTile);
   }
-  __device__ __forceinline__ Terms terms(int stage) const {
-    float* const at = reinterpret_cast<float*>(rest(kRestParts + kTurned)) + stage * 2 * kMostWhole;
-    return {at, at + kMostWhole};
+  __device__ __forceinline__ LseDelta terms(int stage) const {
+    float* const at =
+        reinterpret_cast<float*>(rest(kRemainderParts + kTransposed)) + stage * 2 * kMaxTokens;
+    return {at, at + kMaxTokens};
   }
   // A chunk of queries and dy, known by its first row: arrived, done with. Keys, with the terms:
   // likewise. Values: likewise. scored: the gradients of all scores are there.
@@ -54,20 +56,20 @@ struct Memory {
   }
   __device__ __forceinline__ uint64_t* full_chunk(int first) const { return barrier(first / 32); }
   __device__ __forceinline__ uint64_t* empty_chunk(int first) const {
-    return barrier(kMostChunks + first / 32);
+    return barrier(kMaxChunks + first / 32);
   }
   __device__ __forceinline__ uint64_t* full(int stage) const {
-    return barrier(2 * kMostChunks + stage);
+    return barrier(2 * kMaxChunks + stage);
   }
   __device__ __forceinline__ uint64_t* empty(int stage) const { return full(2 + stage); }
   __device__ __forceinline__ uint64_t* full_v() const { return full(4); }
   __device__ __forceinline__ uint64_t* empty_v() const { return full(5); }
   __device__ __forceinline__ uint64_t* scored() const { return full(6); }
-  static constexpr int kBarriers = 2 * kMostChunks + 7;
+  static constexpr int kBarriers = 2 * kMaxChunks + 7;
 
   static size_t bytes(int rows) {
     return size_t{kMatrices} * rows * kSwizzledRow + size_t{kGroups} * panel_bytes(rows) +
-           (kRestParts + kTurned) * kStaged + 4 * kMostWhole * sizeof(float) +
+           (kRemainderParts + kTransposed) * kStaged + 4 * kMaxTokens * sizeof(float) +
            kBarriers * sizeof(uint64_t);
   }
 };
@@ -82,10 +84,10 @@ __device__ __forceinline__ void in_steps(int rows, const Step& step) {
   if (first < rows) step.template operator()<16>(first);
 }
 
-// 16 x 16 values into 16 rows of shared memory, turned round, from a piece of eight columns on.
-__device__ __forceinline__ void put_turned(std::byte* to, int piece, const FragmentA& values,
-                                           int lane) {
-  store_four_transposed(swizzled(to, lane % 8 + lane / 16 * 8, piece + lane / 8 % 2), values.r);
+// 16 x 16 values into 16 rows of shared memory, transposed, from a piece of eight columns on.
+__device__ __forceinline__ void put_transposed(std::byte* to, int piece, const FragmentA& values,
+                                               int lane) {
+  stmatrix_x4_trans(swizzled(to, lane % 8 + lane / 16 * 8, piece + lane / 8 % 2), values.r);
 }
 
 // What all warps of a block have in common: its head, and the images it goes through.
@@ -103,24 +105,24 @@ struct HeadWork {
   }
   __device__ __forceinline__ void done_with(uint64_t* barrier) const {
     __syncwarp();
-    if (lane == 0) arrive(barrier);
+    if (lane == 0) mbarrier_arrive(barrier);
   }
   // What was stored from shared memory has been read, too.
   __device__ __forceinline__ void stored_from(uint64_t* barrier) const {
     __syncwarp();
-    if (lane == 0) wait_for_boxes(), arrive(barrier);
+    if (lane == 0) tma_store_wait(), mbarrier_arrive(barrier);
   }
   // Before gradients of scores are written: those of the image before have been used.
   __device__ __forceinline__ void wait_for_room(int turn) const {
-    if (turn > 0) wait_barrier(memory.empty((turn - 1) % 2), (turn - 1) / 2 % 2);
+    if (turn > 0) mbarrier_wait(memory.empty((turn - 1) % 2), (turn - 1) / 2 % 2);
   }
 
   // 16 rows of dq, dk or dv, on their way from shared memory.
   __device__ __forceinline__ void send(int which, int row, int turn, std::byte* staging) {
-    if (lane == 0) store_box(args.out, staging, column(which), row, image(turn));
+    if (lane == 0) tma_store_3d(args.out, staging, column(which), row, image(turn));
     sums.add(which, staging, lane);
   }
 };
 #endif
 
-}  // namespace vitrum::cuda::whole
+}  // namespace vitrum::cuda::smem

@@ -1,7 +1,7 @@
-// Attention with warpgroup products (sm_90), for heads of 64 values without dropout, of sequences
-// longer than those of attention/smem.cuh or too few to fill the card. A block has one head; a
-// warpgroup takes 64 queries (backward also 64 keys) at a time, or half of the keys with 64 queries
-// where heads are few.
+// Attention by WGMMA (sm_90a) for heads of 64 values without dropout: sequences longer than
+// attention/chunked.cuh takes, or too few heads to fill the card. One CTA a head or, where heads
+// are few, a tile of 64 queries; a warpgroup has 64 queries (backward also 64 keys) at a time. Few
+// heads of 113 to 224 tokens: two warpgroups split the keys and combine.
 #include <algorithm>
 
 #include "vitrum/cuda/attention/wgmma.cuh"
@@ -30,7 +30,7 @@ __device__ __forceinline__ void store_rows(bf16* to, int64_t stride, const float
 // ---- forward: all scores of 64 queries with N keys at once ----
 
 template <int N>
-struct RunningSoftmax {
+struct OnlineSoftmax {
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 
   // Scores become weights (not yet divided by their sum); earlier output is rescaled.
@@ -109,8 +109,8 @@ __device__ void forward(const AttentionArgs& args) {
   std::byte* q = v + chunks * N * kSwizzledRow + group * kTileBytes;
   const BlockHead own{args};
   const int start = blockIdx.y * groups + group, stride = gridDim.y * groups;
-  let_next_begin();
-  wait_for_previous();
+  trigger_dependents();
+  wait_on_previous_grid();
   fill(k, own.part(1), 0, chunks * N, shape.tokens, threadIdx.x, blockDim.x);
   fill(v, own.part(2), 0, chunks * N, shape.tokens, threadIdx.x, blockDim.x);
   if (start < tiles) fill(q, own.part(0), start * kTile, kTile, shape.tokens, thread, kGroup);
@@ -120,17 +120,17 @@ __device__ void forward(const AttentionArgs& args) {
   const float scale = rsqrtf(static_cast<float>(kHead));
   const int g = thread % kWarp / 4, warp_row = thread / kWarp * 16 + g;
   for (int tile = start; tile < tiles; tile += stride) {
-    RunningSoftmax<N> softmax;
+    OnlineSoftmax<N> softmax;
     float o[32];
     clear(o);
     const int row = tile * kTile + warp_row;
     for (int chunk = 0; chunk < chunks; ++chunk) {
       float s[N / 2];
-      begin_products();
-      start_scores(s, q, k + chunk * N * kSwizzledRow);
-      commit_products();
-      wait_for_products<0>();
-      settle(s);
+      wgmma_fence();
+      issue_scores(s, q, k + chunk * N * kSwizzledRow);
+      wgmma_commit();
+      wgmma_wait<0>();
+      fence_accumulators(s);
       if (chunk + 1 == chunks && tile + stride < tiles) {  // the next queries travel meanwhile
         sync_warpgroup(group);
         fill(q, own.part(0), (tile + stride) * kTile, kTile, shape.tokens, thread, kGroup);
@@ -139,13 +139,13 @@ __device__ void forward(const AttentionArgs& args) {
       FragmentA p[N / 16];
 #pragma unroll
       for (int i = 0; i < N / 16; ++i) p[i] = operand_of(s + 8 * i);
-      begin_products();
+      wgmma_fence();
 #pragma unroll
       for (int i = 0; i < N / 16; ++i)
-        multiply_rows(o, p[i], describe(v + (chunk * N + 16 * i) * kSwizzledRow));
-      commit_products();
-      wait_for_products<0>();
-      settle(o);
+        wgmma_rs_bt(o, p[i], make_descriptor(v + (chunk * N + 16 * i) * kSwizzledRow));
+      wgmma_commit();
+      wgmma_wait<0>();
+      fence_accumulators(o);
     }
     const float sum[2] = {quad_sum(softmax.sum[0]), quad_sum(softmax.sum[1])};
     own.write(o, softmax.top, sum, scale, row, thread);
@@ -169,8 +169,8 @@ __device__ void forward_halves(const AttentionArgs& args) {
   auto* const others = reinterpret_cast<float*>(q + kTileBytes) + thread;
   const int first = group * N;
   const BlockHead own{args};
-  let_next_begin();
-  wait_for_previous();
+  trigger_dependents();
+  wait_on_previous_grid();
   fill(k + first * kSwizzledRow, own.part(1), first, N, shape.tokens, thread, kGroup);
   fill(q, own.part(0), blockIdx.y * kTile, kTile, shape.tokens, threadIdx.x, 2 * kGroup);
   fill(v + first * kSwizzledRow, own.part(2), first, N, shape.tokens, thread, kGroup);
@@ -178,25 +178,25 @@ __device__ void forward_halves(const AttentionArgs& args) {
   __syncthreads();
 
   const float scale = rsqrtf(static_cast<float>(kHead)), scale_log2 = scale * kLog2E;
-  RunningSoftmax<N> softmax;
+  OnlineSoftmax<N> softmax;
   float s[N / 2], o[32];
   clear(o);
-  begin_products();
-  start_scores(s, q, k + first * kSwizzledRow);
-  commit_products();
-  wait_for_products<0>();
-  settle(s);
+  wgmma_fence();
+  issue_scores(s, q, k + first * kSwizzledRow);
+  wgmma_commit();
+  wgmma_wait<0>();
+  fence_accumulators(s);
   softmax.apply(s, o, scale_log2, first, shape.tokens, /*only=*/true);
   FragmentA p[N / 16];
 #pragma unroll
   for (int i = 0; i < N / 16; ++i) p[i] = operand_of(s + 8 * i);
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int i = 0; i < N / 16; ++i)
-    multiply_rows(o, p[i], describe(v + (first + 16 * i) * kSwizzledRow));
-  commit_products();
-  wait_for_products<0>();
-  settle(o);
+    wgmma_rs_bt(o, p[i], make_descriptor(v + (first + 16 * i) * kSwizzledRow));
+  wgmma_commit();
+  wgmma_wait<0>();
+  fence_accumulators(o);
   if (group > 0) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) others[i * kGroup] = o[i];
@@ -247,12 +247,12 @@ __device__ __forceinline__ void query_step(float (&dq)[32], const std::byte* q, 
                                            int tokens, float scale, const float (&lse)[2],
                                            const float (&delta)[2]) {
   float s[N / 2], d[N / 2];
-  begin_products();
-  start_scores(s, q, k);
-  start_scores(d, dy, v);
-  commit_products();
-  wait_for_products<0>();
-  settle(s), settle(d), settle(dq);
+  wgmma_fence();
+  issue_scores(s, q, k);
+  issue_scores(d, dy, v);
+  wgmma_commit();
+  wgmma_wait<0>();
+  fence_accumulators(s), fence_accumulators(d), fence_accumulators(dq);
   const int t = threadIdx.x % 4;
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) {
@@ -264,10 +264,11 @@ __device__ __forceinline__ void query_step(float (&dq)[32], const std::byte* q, 
   FragmentA ds[N / 16];
 #pragma unroll
   for (int i = 0; i < N / 16; ++i) ds[i] = operand_of(d + 8 * i);
-  begin_products();
+  wgmma_fence();
 #pragma unroll
-  for (int i = 0; i < N / 16; ++i) multiply_rows(dq, ds[i], describe(k + 16 * i * kSwizzledRow));
-  commit_products();  // under way while the next scores are computed
+  for (int i = 0; i < N / 16; ++i)
+    wgmma_rs_bt(dq, ds[i], make_descriptor(k + 16 * i * kSwizzledRow));
+  wgmma_commit();  // under way while the next scores are computed
 }
 
 // Gradients of 64 keys by N queries from `first` on.
@@ -277,12 +278,12 @@ __device__ __forceinline__ void key_step(float (&dk)[32], float (&dv)[32], const
                                          const std::byte* dy, float scale, const float* lse,
                                          const float* delta) {
   float s[N / 2], d[N / 2];
-  begin_products();
-  start_scores(s, k, q);
-  start_scores(d, v, dy);
-  commit_products();
-  wait_for_products<0>();
-  settle(s), settle(d), settle(dk), settle(dv);
+  wgmma_fence();
+  issue_scores(s, k, q);
+  issue_scores(d, v, dy);
+  wgmma_commit();
+  wgmma_wait<0>();
+  fence_accumulators(s), fence_accumulators(d), fence_accumulators(dk), fence_accumulators(dv);
   const int t = threadIdx.x % 4;
   FragmentA p[N / 16], ds[N / 16];
 #pragma unroll
@@ -299,15 +300,15 @@ __device__ __forceinline__ void key_step(float (&dk)[32], float (&dv)[32], const
       ds[j / 2].r[j % 2 * 2 + half] = pack2(own[0] * (grad[0] - e.x), own[1] * (grad[1] - e.y));
     }
   }
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int i = 0; i < N / 16; ++i) {
-    multiply_rows(dv, p[i], describe(dy + 16 * i * kSwizzledRow));
-    multiply_rows(dk, ds[i], describe(q + 16 * i * kSwizzledRow));
+    wgmma_rs_bt(dv, p[i], make_descriptor(dy + 16 * i * kSwizzledRow));
+    wgmma_rs_bt(dk, ds[i], make_descriptor(q + 16 * i * kSwizzledRow));
   }
-  commit_products();
-  wait_for_products<0>();
-  settle(dk), settle(dv);
+  wgmma_commit();
+  wgmma_wait<0>();
+  fence_accumulators(dk), fence_accumulators(dv);
 }
 
 // Two operands of a head lie in shared memory as a whole, of the others a tile for each warpgroup.
@@ -367,8 +368,8 @@ __device__ void backward(const AttentionArgs& args) {
       query_step<N>(dq, own[0], own[1], whole_at(0, first), whole_at(1, first), first, shape.tokens,
                     scale_log2, lse, delta);
     });
-    wait_for_products<0>();
-    settle(dq);
+    wgmma_wait<0>();
+    fence_accumulators(dq);
     sync_warpgroup(group);
     fill_tile(at.q, at.dy, tile + stride);
     store_rows(at.dqkv, shape.qkv_stride(), dq, scale, scale, row, shape.tokens);
@@ -420,14 +421,14 @@ __global__ void __launch_bounds__(2 * kGroup) backward_kernel([[maybe_unused]] A
 
 // How many warpgroups a block has, and over how many blocks a head is spread: as many warpgroups on
 // a processor as registers allow (`most`), one a block where shared memory lets as many blocks in.
-struct Spread {
+struct LaunchPlan {
   int groups;
   unsigned blocks_a_head;
   size_t bytes;
 };
 
-bool spread(const CudaBackend& cuda, int most, int64_t heads, int tiles, size_t shared,
-            size_t per_group, Spread& out) {
+bool plan_launch(const CudaBackend& cuda, int most, int64_t heads, int tiles, size_t shared,
+                 size_t per_group, LaunchPlan& out) {
   const size_t room = cuda.shared_memory();
   out.groups = 0;
   for (int groups = 1; groups <= most && out.groups == 0; ++groups)
@@ -446,7 +447,7 @@ bool spread(const CudaBackend& cuda, int most, int64_t heads, int tiles, size_t 
 
 bool suits(const CudaBackend& cuda, const AttentionArgs& args) {
   // Shorter sequences fill too little of a 64-row tile.
-  return has_copy_engine(cuda) && args.shape.size == kHead && !args.drop.rng &&
+  return has_tma_wgmma(cuda) && args.shape.size == kHead && !args.drop.rng &&
          args.shape.tokens > 96;
 }
 
@@ -456,14 +457,14 @@ template <int N>
 KernelPtr forward_with(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   const int64_t heads = images * args.shape.heads;
   const auto rows = static_cast<size_t>(divide_up(args.shape.tokens, N) * N);
-  Spread plan;
-  if (!spread(cuda, 3, heads, static_cast<int>(divide_up(args.shape.tokens, kTile)),
-              2 * rows * kSwizzledRow + kSlack, kTileBytes, plan))
+  LaunchPlan plan;
+  if (!plan_launch(cuda, 3, heads, static_cast<int>(divide_up(args.shape.tokens, kTile)),
+                   2 * rows * kSwizzledRow + kSlack, kTileBytes, plan))
     return nullptr;
   allow_shared_memory(forward_kernel<N>, plan.bytes);
   return make_kernel([=, stream = cuda.stream()] {
-    launch_early(forward_kernel<N>, dim3(static_cast<unsigned>(heads), plan.blocks_a_head),
-                 dim3(static_cast<unsigned>(plan.groups * kGroup)), plan.bytes, stream, args);
+    launch_pdl(forward_kernel<N>, dim3(static_cast<unsigned>(heads), plan.blocks_a_head),
+               dim3(static_cast<unsigned>(plan.groups * kGroup)), plan.bytes, stream, args);
   });
 }
 
@@ -473,13 +474,13 @@ KernelPtr forward_in_halves(CudaBackend& cuda, const AttentionArgs& args, int64_
   allow_shared_memory(halves_kernel, kBytes);
   const dim3 grid(static_cast<unsigned>(heads), blocks_for(args.shape.tokens, kTile));
   return make_kernel([=, stream = cuda.stream()] {
-    launch_early(halves_kernel, grid, dim3(2 * kGroup), kBytes, stream, args);
+    launch_pdl(halves_kernel, grid, dim3(2 * kGroup), kBytes, stream, args);
   });
 }
 
 }  // namespace
 
-KernelPtr warpgroup_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+KernelPtr wgmma_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   if (!suits(cuda, args)) return nullptr;
   const int64_t heads = images * args.shape.heads;
   if (args.shape.tokens > kHalf && args.shape.tokens <= 2 * kHalf && heads < cuda.processors())
@@ -489,14 +490,14 @@ KernelPtr warpgroup_attention(CudaBackend& cuda, const AttentionArgs& args, int6
                                     : forward_with<144>(cuda, args, images);
 }
 
-KernelPtr warpgroup_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
+KernelPtr wgmma_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   if (!suits(cuda, args)) return nullptr;
   const int64_t heads = images * args.shape.heads, tiles = divide_up(args.shape.tokens, kTile);
   const auto rows = static_cast<size_t>(divide_up(args.shape.tokens, 16) * 16);
   const size_t terms = 2 * sizeof(float) * static_cast<size_t>(tiles * kTile);
-  Spread plan;
-  if (!spread(cuda, 2, heads, static_cast<int>(tiles), 2 * rows * kSwizzledRow + terms + kSlack,
-              2 * kTileBytes, plan))
+  LaunchPlan plan;
+  if (!plan_launch(cuda, 2, heads, static_cast<int>(tiles),
+                   2 * rows * kSwizzledRow + terms + kSlack, 2 * kTileBytes, plan))
     return nullptr;
   allow_shared_memory(backward_kernel, plan.bytes);
   return launch_kernel(cuda, backward_kernel,

@@ -1,4 +1,4 @@
-// What attention with warpgroup products (sm_90) is made of: heads of 64 values, tiles of 64 rows.
+// What attention by WGMMA (sm_90a) is made of: heads of 64 values, tiles of 64 rows.
 #pragma once
 #include "vitrum/cuda/attention/attention.cuh"
 #include "vitrum/cuda/primitives/wgmma.cuh"
@@ -20,23 +20,23 @@ __device__ __forceinline__ void fill(std::byte* to, Rows from, int first, int co
     const int row = i / 8, piece = i % 8;
     std::byte* target = swizzled(to, row, piece);
     if (first + row < tokens)
-      copy16_async(target, from.data + (first + row) * from.stride + piece * 8);
+      cp_async_16(target, from.data + (first + row) * from.stride + piece * 8);
     else
       *reinterpret_cast<uint4*>(target) = make_uint4(0, 0, 0, 0);
   }
 }
 __device__ __forceinline__ void finish_fill() {
-  wait_for_copies();
-  publish_shared();
+  cp_async_wait_all();
+  fence_async_proxy();
 }
 
 // s (64, N) = a (64 rows) b (N rows)^T over the whole head.
 template <int kCount>
-__device__ __forceinline__ void start_scores(float (&s)[kCount], const std::byte* a,
+__device__ __forceinline__ void issue_scores(float (&s)[kCount], const std::byte* a,
                                              const std::byte* b) {
 #pragma unroll
   for (int step = 0; step < kScoreSteps; ++step)
-    multiply_shared(s, describe(a + 32 * step), describe(b + 32 * step), step > 0);
+    wgmma_ss(s, make_descriptor(a + 32 * step), make_descriptor(b + 32 * step), step > 0);
 }
 
 // Sums of 16 columns from 8 i on as the left operand of the next product.

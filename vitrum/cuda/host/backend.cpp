@@ -32,7 +32,7 @@ void check(cudaError_t status, const char* what) {
   fail("CUDA: {} ({})", cudaGetErrorString(status), what);
 }
 
-bool begins_early() {
+bool supports_pdl() {
   static const bool answer = [] {
     int card = 0, major = 0;
     return cudaGetDevice(&card) == cudaSuccess &&

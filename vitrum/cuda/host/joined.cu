@@ -1,6 +1,6 @@
-// Nodes that one kernel computes: a LayerNorm with the residual branch before it, the linear layers
-// before and behind that, the norm's gradient with that of the branch and of the layer behind the
-// norm, and the gradient of an MLP. Each alone would pass over a whole tensor.
+// Fusion of neighbouring nodes into one kernel: a LayerNorm with the residual branch before it and
+// the linear layers before and behind it; backward the norm with the branch and the layer behind
+// the norm; and the gradient of an MLP. Each alone would be a pass over a whole tensor.
 #include <algorithm>
 #include <optional>
 
@@ -56,7 +56,7 @@ bool one_type(std::span<const ChainNode> chain, DType dtype) {
 bool suits(std::span<const ChainNode> chain, const NormChain& found) {
   const TensorView& x = chain[found.norm].io.in[0];
   return found.count > 1 && x.shape.rows() > 0 && x.shape.rows() < INT32_MAX &&
-         x.shape[-1] % 8 == 0 && x.shape[-1] <= kMostWithBranch * kSpan &&
+         x.shape[-1] % 8 == 0 && x.shape[-1] <= kMaxVectorsWithBranch * kSpan &&
          one_type(chain.first(found.count), x.dtype);
 }
 
@@ -85,19 +85,19 @@ std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const 
 }
 
 // Two linear layers with a residual sum and its norm between them.
-bool is_through_norm(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+bool is_linear_norm_linear(const CudaBackend& cuda, std::span<const ChainNode> chain) {
   const auto *before = op_at<Linear>(chain, 0), *behind = op_at<Linear>(chain, 2);
   return before && op_at<AddLayerNorm>(chain, 1) && behind && chain[1].operand == 1 &&
          chain[1].only && chain[2].result == 1 && chain[2].operand == 0 && chain[2].only &&
-         (has_few_through(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io) ||
-          has_linear_through(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io));
+         (has_small_m_norm(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io) ||
+          has_linear_norm_linear(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io));
 }
 
 // Backward through two linear layers with GELU between them.
 bool is_mlp(const CudaBackend& cuda, std::span<const ChainNode> chain) {
   const auto *behind = op_at<LinearBwd>(chain, 0), *before = op_at<LinearBwd>(chain, 1);
   return behind && before && chain[1].result == 0 && chain[1].operand == 0 && chain[1].only &&
-         has_gradient_through(cuda, *behind, chain[0].io, *before, chain[1].io);
+         has_mlp_bwd(cuda, *behind, chain[0].io, *before, chain[1].io);
 }
 
 // The gradient of the sum goes on past the branch, so others may read it.
@@ -197,7 +197,7 @@ KernelPtr lower_linear(CudaBackend& cuda, std::span<const ChainNode> joined, siz
                        LinearParts parts = {}) {
   const auto& op = std::get<LinearBwd>(*joined[linear].op);
   if (linear == 0) return lower(cuda, op, joined[0].io, parts);
-  const LinearParts through = gradient_through(cuda, joined[0].io, joined[linear].io);
+  const LinearParts through = mlp_bwd_parts(cuda, joined[0].io, joined[linear].io);
   parts.to_d = through.to_d, parts.scratch = std::max(parts.scratch, through.scratch);
   // The one behind has no memory for its dx: it makes the gradients of its parameters alone.
   std::shared_ptr<Kernel> behind = lower(cuda, std::get<LinearBwd>(*joined[0].op), joined[0].io);
@@ -231,20 +231,20 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
 }  // namespace
 
 size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
-  if (is_through_norm(*this, chain)) return 3;
+  if (is_linear_norm_linear(*this, chain)) return 3;
   if (const auto found = forward_chain(*this, chain)) return found->count;
   if (const auto found = backward_chain(*this, chain)) return found->count;
   return is_mlp(*this, chain) ? 2 : 1;
 }
 
 KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
-  if (is_through_norm(*this, joined)) {
+  if (is_linear_norm_linear(*this, joined)) {
     const auto &before = std::get<Linear>(*joined[0].op), &behind = std::get<Linear>(*joined[2].op);
     const auto& norm = std::get<AddLayerNorm>(*joined[1].op);
     const Operands &first = joined[0].io, &between = joined[1].io, &second = joined[2].io;
-    const bool few = has_few_through(*this, before, first, between, behind, second);
-    return few ? lower_few_through(*this, first, norm, between, behind, second)
-               : lower_linear_through(*this, first, norm, between, behind, second);
+    const bool few = has_small_m_norm(*this, before, first, between, behind, second);
+    return few ? lower_small_m_norm(*this, first, norm, between, behind, second)
+               : lower_linear_norm_linear(*this, first, norm, between, behind, second);
   }
   if (const auto found = forward_chain(*this, joined)) {
     if (const auto* norm = op_at<LayerNorm>(joined, 0))

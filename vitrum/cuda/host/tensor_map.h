@@ -1,4 +1,4 @@
-// How the copy engine of Hopper sees a tensor; the driver, opened at run time, writes it down.
+// TMA descriptors (CUtensorMap) of tensors; the driver, opened at run time, encodes them.
 #pragma once
 #include <cuda.h>
 #include <dlfcn.h>
@@ -11,7 +11,7 @@ namespace vitrum::cuda {
 
 // Whether the card is a Hopper and the library built for it: then there are products of warpgroups,
 // too.
-bool has_copy_engine(const CudaBackend& cuda);
+bool has_tma_wgmma(const CudaBackend& cuda);
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 inline Encode encoder() {
@@ -24,7 +24,7 @@ inline Encode encoder() {
 
 // A bf16 tensor whose first dimension has no gaps, the others so many bytes apart.
 template <size_t kRank>
-CUtensorMap describe_tensor(const void* data, const cuuint64_t (&sizes)[kRank],
+CUtensorMap make_tensor_map(const void* data, const cuuint64_t (&sizes)[kRank],
                             const cuuint64_t (&apart)[kRank - 1], const cuuint32_t (&box)[kRank]) {
   CUtensorMap map;
   cuuint32_t steps[kRank];
@@ -38,19 +38,19 @@ CUtensorMap describe_tensor(const void* data, const cuuint64_t (&sizes)[kRank],
 }
 
 // Rows as they are, so many elements of so many at a time.
-inline CUtensorMap tiles_of(const TensorView& x, cuuint32_t depth, cuuint32_t rows) {
+inline CUtensorMap tile_map(const TensorView& x, cuuint32_t depth, cuuint32_t rows) {
   const auto columns = static_cast<cuuint64_t>(x.shape[-1]);
-  return describe_tensor(x.data, {columns, static_cast<cuuint64_t>(x.shape.rows())},
+  return make_tensor_map(x.data, {columns, static_cast<cuuint64_t>(x.shape.rows())},
                          {columns * sizeof(uint16_t)}, {depth, rows});
 }
 
 // Of every 32 rows, row 8 t + 2 i + j arrives as 8 i + 2 t + j: sums of columns 8 i + 2 t and
 // 8 i + 2 t + 1 are what thread t of a quad has, and so eight neighbours of the result.
-inline CUtensorMap shuffled_rows(const TensorView& w, cuuint32_t depth, int64_t rows) {
+inline CUtensorMap permuted_rows_map(const TensorView& w, cuuint32_t depth, int64_t rows) {
   const auto all = static_cast<cuuint64_t>(w.shape[0]),
              columns = static_cast<cuuint64_t>(w.shape[1]);
   const cuuint64_t row = columns * sizeof(uint16_t);
-  return describe_tensor(w.data, {columns, 2, 4, 4, all / 32}, {row, 8 * row, 2 * row, 32 * row},
+  return make_tensor_map(w.data, {columns, 2, 4, 4, all / 32}, {row, 8 * row, 2 * row, 32 * row},
                          {depth, 2, 4, 4, static_cast<cuuint32_t>(rows / 32)});
 }
 

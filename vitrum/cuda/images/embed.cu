@@ -9,17 +9,17 @@ constexpr int kThreads = 256;
 
 // ---- tokens ----
 
-constexpr int kMostPrefix = 16, kImagesAThread = 4;
+constexpr int kMaxPrefix = 16, kImagesAThread = 4;
 
 template <class P>
 struct Prefixes {
-  P* token[kMostPrefix];
+  P* token[kMaxPrefix];
   int count;
 };
 template <class P>
 Prefixes<P> prefixes(const std::vector<TensorView>& views) {
   const size_t count = views.size() - 2;
-  if (count > kMostPrefix) check(cudaErrorNotSupported, "more than 16 prefix tokens");
+  if (count > kMaxPrefix) check(cudaErrorNotSupported, "more than 16 prefix tokens");
   Prefixes<P> all{};
   all.count = static_cast<int>(count);
   for (size_t i = 0; i < count; ++i) all.token[i] = views[i + 2].f32();
@@ -69,14 +69,14 @@ struct TokenGradient {
   T* dx;
   int64_t columns, skipped;  // of a row; of these, the prefix
 
-  struct Held {
+  struct Loaded {
     Raw8<T> dy;
   };
-  __device__ __forceinline__ Held load(int64_t at) const { return {load_raw(dy + at)}; }
+  __device__ __forceinline__ Loaded load(int64_t at) const { return {load_raw(dy + at)}; }
   __device__ __forceinline__ T* place(int64_t at) const {
     return dx + (at - (at / columns + 1) * skipped);
   }
-  __device__ __forceinline__ Eight use(const Held& held, int64_t at, int64_t column,
+  __device__ __forceinline__ Eight use(const Loaded& held, int64_t at, int64_t column,
                                        bool inside) const {
     if (dx && inside && column >= skipped) store_raw(place(at), held.dy);
     return unpack(held.dy);

@@ -1,5 +1,5 @@
-// The gradient behind GELU between two linear layers, by the kernel that suits their depth: the
-// deep one (linear/gelu_bwd.cuh) is here.
+// Lowering of the pre-activation gradient between two linear layers: the kernel for large K
+// (linear/gelu_bwd.cuh) is here, that for small K in linear/small_k.cu.
 #include "vitrum/cuda/host/tensor_map.h"
 #include "vitrum/cuda/linear/gelu.h"
 #include "vitrum/cuda/primitives/activation.cuh"
@@ -12,10 +12,10 @@
 namespace vitrum::cuda {
 namespace {
 
-using namespace deep;
+using namespace gelu_bwd;
 
 __global__ void __launch_bounds__(kThreads, 1)
-    linear_act_bwd([[maybe_unused]] const __grid_constant__ Args g) {
+    gelu_bwd_kernel([[maybe_unused]] const __grid_constant__ Args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::byte memory[];
   work(g, *reinterpret_cast<Shared*>(memory));
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 int64_t tiles_high(const TensorView& dy) { return divide_up(dy.shape.rows(), kTileRows); }
 int64_t tiles_in(const TensorView& dy, const TensorView& w) {
-  return tiles_high(dy) * (w.shape[1] / Walk::kAcross);
+  return tiles_high(dy) * (w.shape[1] / TileScheduler::kAcross);
 }
 
 TensorView rows_of(const TensorView& view, int64_t first, int64_t count) {
@@ -37,29 +37,29 @@ TensorView rows_of(const TensorView& view, int64_t first, int64_t count) {
 
 }  // namespace
 
-bool has_deep_gradient(const CudaBackend& cuda, const TensorView& dy, const TensorView& w) {
-  constexpr int64_t kLeastDepth = 384;
-  static_assert(kLeastDepth > kStages * kDepth);
-  return w.shape[0] >= kLeastDepth && w.shape[1] % Walk::kAcross == 0 &&
+bool has_tile_gelu_bwd(const CudaBackend& cuda, const TensorView& dy, const TensorView& w) {
+  constexpr int64_t kMinDepth = 384;
+  static_assert(kMinDepth > kStages * kDepth);
+  return w.shape[0] >= kMinDepth && w.shape[1] % TileScheduler::kAcross == 0 &&
          dy.shape.rows() < INT32_MAX / 2 && fills(cuda, tiles_in(dy, w), kCluster);
 }
 
-size_t deep_gradient_scratch(const TensorView& dy, const TensorView& w) {
+size_t tile_gelu_bwd_scratch(const TensorView& dy, const TensorView& w) {
   return static_cast<size_t>(tiles_high(dy) * w.shape[1]) * sizeof(float);
 }
 
-KernelPtr lower_deep_gradient(CudaBackend& cuda, const GeluGradient& of) {
+KernelPtr lower_tile_gelu_bwd(CudaBackend& cuda, const GeluGradient& of) {
   const int64_t depth = of.w.shape[0], columns = of.w.shape[1];
-  const Args args{.dy = tiles_of(of.dy, kDepth, kShare),
-                  .w = tiles_of(of.w, kColumns, kDepth),
-                  .pre = tiles_of(of.pre, kColumns, kRowsCome),
-                  .d = tiles_of(of.d, kColumns, kRowsGo),
+  const Args args{.dy = tile_map(of.dy, kDepth, kShare),
+                  .w = tile_map(of.w, kColumns, kDepth),
+                  .pre = tile_map(of.pre, kColumns, kRowsCome),
+                  .d = tile_map(of.d, kColumns, kRowsGo),
                   .partials = of.dbias ? reinterpret_cast<float*>(of.scratch) : nullptr,
                   .columns = static_cast<int>(columns),
                   .steps = static_cast<int>(divide_up(depth, kDepth)),
                   .tiles = static_cast<int>(tiles_in(of.dy, of.w))};
   std::shared_ptr<Kernel> multiply =
-      launch_clusters(cuda, linear_act_bwd, args.tiles, kCluster, kThreads, sizeof(Shared), args);
+      launch_clusters(cuda, gelu_bwd_kernel, args.tiles, kCluster, kThreads, sizeof(Shared), args);
   return make_kernel([=, partials = args.partials, to = of.dbias, high = tiles_high(of.dy),
                       stream = cuda.stream()] {
     multiply->launch();
@@ -67,28 +67,28 @@ KernelPtr lower_deep_gradient(CudaBackend& cuda, const GeluGradient& of) {
   });
 }
 
-bool has_gradient_through(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,
-                          const LinearBwd& before, const Operands& before_io) {
+bool has_mlp_bwd(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,
+                 const LinearBwd& before, const Operands& before_io) {
   const TensorView &dy = io.in[0], &w = io.in[2], saved = operand(before_io.in, 3);
-  if (!has_copy_engine(cuda) || behind.act != Act::kNone || behind.drop != 0) return false;
+  if (!has_tma_wgmma(cuda) || behind.act != Act::kNone || behind.drop != 0) return false;
   if (before.act != Act::kGelu || before.drop != 0 || w.shape[0] % 8 != 0) return false;
   for (const TensorView& view : {dy, w, io.out[0], saved, before_io.in[2]})
     if (view.dtype != DType::kBF16) return false;
-  return has_shallow_gradient(dy, w) || has_deep_gradient(cuda, dy, w);
+  return has_small_k_gelu_bwd(dy, w) || has_tile_gelu_bwd(cuda, dy, w);
 }
 
-LinearParts gradient_through(CudaBackend& cuda, const Operands& behind, const Operands& before) {
+LinearParts mlp_bwd_parts(CudaBackend& cuda, const Operands& behind, const Operands& before) {
   const TensorView dy = behind.in[0], w = behind.in[2], pre = before.in[3];
-  const bool shallow = has_shallow_gradient(dy, w);
+  const bool shallow = has_small_k_gelu_bwd(dy, w);
   const auto to_d = [=, &cuda, dbias = operand(before.out, 2).f32()](
                         const TensorView& d, int64_t first, std::byte* scratch) {
     const int64_t rows = d.shape[0];
     const GeluGradient of{
         rows_of(dy, first, rows), w, rows_of(pre, first, rows), d, dbias, scratch};
-    return shallow ? lower_shallow_gradient(cuda, of) : lower_deep_gradient(cuda, of);
+    return shallow ? lower_small_k_gelu_bwd(cuda, of) : lower_tile_gelu_bwd(cuda, of);
   };
   return {.to_d = to_d,
-          .scratch = shallow ? shallow_gradient_scratch(cuda, w) : deep_gradient_scratch(dy, w)};
+          .scratch = shallow ? small_k_gelu_bwd_scratch(cuda, w) : tile_gelu_bwd_scratch(dy, w)};
 }
 
 }  // namespace vitrum::cuda

@@ -1,26 +1,24 @@
-// The gradient behind GELU, out of the product of the linear layer behind it (sm_90): what the
-// product leaves in registers is multiplied by GELU's slope and its columns are added up, instead
-// of being written, read and written again.
+// Backward of linear -> GELU -> linear (sm_90a): d = (dy w) * gelu'(pre) in the epilogue of the
+// GEMM, with the column sums of d (the gradient of the bias) on the way.
 //
-// d (rows, columns) = dy (rows, depth) w (depth, columns), times the slope. A block works on tiles
-// of 256 rows and 128 columns. The columns are the rows of its products: a thread has sums of two
-// columns only, which add up where they are. One thread starts the copies of dy and w, 64 deep
-// each; two warpgroups multiply 64 columns each. Two blocks, a cluster, work on neighbouring
-// columns: each asks for one half of dy and both get both, since the card's cache cannot deliver
-// everything twice. Meanwhile what GELU saw comes into shared memory. d takes its place there, and
-// a thread for each warpgroup sees it off.
+// d (rows, columns) = dy (rows, K) w (K, columns). A CTA computes tiles of 256 rows x 128 columns,
+// transposed: columns are M of its WGMMAs, so that a thread has accumulators of two columns only
+// and column sums stay in registers. A producer thread issues the TMA loads of dy and w, 64 of K a
+// stage; two consumer warpgroups have 64 columns each. The two CTAs of a cluster have neighbouring
+// columns and multicast one half of dy each. Meanwhile the pre-activations arrive in shared memory;
+// d is written over them, and one storer thread for each warpgroup issues the TMA stores.
 //
-// What this is written in (primitives/tma.cuh, primitives/wgmma.cuh, primitives/activation.cuh) is
-// included before it: there is a second set for tests without a card.
+// The primitives it is written in (tma.cuh, wgmma.cuh, activation.cuh) are included before it:
+// tests without a card have a second set.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 #include "vitrum/cuda/linear/mainloop.cuh"
 
-namespace vitrum::cuda::deep {
+namespace vitrum::cuda::gelu_bwd {
 
-constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup;  // one group copies
+constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup;  // and a producer
 constexpr int kTileRows = 256, kColumns = 64, kTileColumns = kGroups * kColumns;
 constexpr int kDepth = 64, kStages = 3;
 constexpr int kCluster = 2, kShare = kTileRows / kCluster;  // of dy, a block's
@@ -32,21 +30,22 @@ constexpr int kRowsCome = 32, kRowsGo = 128, kParts = kTileRows / kRowsCome;
 struct Shared {
   std::byte dy[kStages][kBytesDy], w[kStages][kGroups][kBytesW], tile[kGroups][kBytesDy];
   uint64_t full[kStages], empty[kStages];
-  uint64_t seen[kGroups], done[kGroups][kTileRows / kRowsGo], gone[kGroups];  // of `tile`
+  uint64_t pre_full[kGroups], d_ready[kGroups][kTileRows / kRowsGo],
+      d_stored[kGroups];  // of `tile`
 };
 
 struct Args {
-  CUtensorMap dy, w, pre, d;  // pre: what GELU saw
+  CUtensorMap dy, w, pre, d;  // pre: the pre-activations
   float* partials;            // column sums of d, one row for each tile of rows; may be null
   int columns;
   int steps, tiles;  // of depth, more than kStages; of a cluster
 };
 
-// A block's tiles. Neighbouring clusters share rows: the weights stay in the cache.
-struct Walk {
+// A CTA's tiles. Neighbouring clusters share rows: the weights stay in the cache.
+struct TileScheduler {
   static constexpr int kAcross = kCluster * kTileColumns;
   int first, clusters, wide, left, down, across;
-  __device__ explicit Walk(const Args& g)
+  __device__ explicit TileScheduler(const Args& g)
       : first(static_cast<int>(blockIdx.x) / kCluster),
         clusters(static_cast<int>(gridDim.x) / kCluster),
         wide(g.columns / kAcross),
@@ -64,103 +63,104 @@ struct Walk {
   }
 };
 
-// Some of what GELU saw, to where the last tile's d is gone.
-__device__ __forceinline__ void load_seen(const Args& g, Shared& s, const Walk& at, int part) {
+// Some of the pre-activations, over the last tile's d once that is stored.
+__device__ __forceinline__ void load_pre_activation(const Args& g, Shared& s,
+                                                    const TileScheduler& at, int part) {
   for (int group = 0; group < kGroups; ++group) {
-    expect_bytes(&s.seen[group], kRowsCome * kSwizzledRow);
-    load_tile(g.pre, s.tile[group] + part * kRowsCome * kSwizzledRow, &s.seen[group],
-              at.column(group), at.row() + part * kRowsCome);
+    mbarrier_arrive_expect_tx(&s.pre_full[group], kRowsCome * kSwizzledRow);
+    tma_load_2d(g.pre, s.tile[group] + part * kRowsCome * kSwizzledRow, &s.pre_full[group],
+                at.column(group), at.row() + part * kRowsCome);
   }
 }
 
 __device__ __forceinline__ void produce(const Args& g, Shared& s) {
   constexpr uint16_t kBoth = (1 << kCluster) - 1;
   const int own = cluster_rank() * kShare;
-  Ring<kStages> ring;
+  PipelineState<kStages> pipe;
   uint32_t parity = 0;
-  for (Walk at(g); at.more(); at.advance(), parity ^= 1)
-    for (int step = 0, part = 0; step < g.steps; ++step, ring.advance()) {
-      uint64_t* const full = &s.full[ring.at];
-      wait_barrier(&s.empty[ring.at], ring.parity ^ 1);
-      expect_bytes(full, kBytesDy + kGroups * kBytesW);
-      load_tile(g.dy, s.dy[ring.at] + own * kSwizzledRow, full, step * kDepth, at.row() + own,
-                kBoth);
+  for (TileScheduler at(g); at.more(); at.advance(), parity ^= 1)
+    for (int step = 0, part = 0; step < g.steps; ++step, pipe.advance()) {
+      uint64_t* const full = &s.full[pipe.index];
+      mbarrier_wait(&s.empty[pipe.index], pipe.phase ^ 1);
+      mbarrier_arrive_expect_tx(full, kBytesDy + kGroups * kBytesW);
+      tma_load_2d(g.dy, s.dy[pipe.index] + own * kSwizzledRow, full, step * kDepth, at.row() + own,
+                  kBoth);
       for (int group = 0; group < kGroups; ++group)
-        load_tile(g.w, s.w[ring.at][group], full, at.column(group), step * kDepth);
+        tma_load_2d(g.w, s.w[pipe.index][group], full, at.column(group), step * kDepth);
       // The stages before this one were filled while the last tile was finished.
       if (step == kStages)
-        for (int group = 0; group < kGroups; ++group) wait_barrier(&s.gone[group], parity ^ 1);
+        for (int group = 0; group < kGroups; ++group) mbarrier_wait(&s.d_stored[group], parity ^ 1);
       for (; part * (g.steps - kStages) < (step + 1 - kStages) * kParts; ++part)
-        load_seen(g, s, at, part);
+        load_pre_activation(g, s, at, part);
     }
 }
 
-__device__ __forceinline__ void see_off(const Args& g, Shared& s, int group) {
+__device__ __forceinline__ void store_tiles(const Args& g, Shared& s, int group) {
   uint32_t parity = 0;
-  for (Walk at(g); at.more(); at.advance(), parity ^= 1) {
+  for (TileScheduler at(g); at.more(); at.advance(), parity ^= 1) {
     for (int row = 0; row < kTileRows; row += kRowsGo) {
-      wait_barrier(&s.done[group][row / kRowsGo], parity);
-      store_tile(g.d, s.tile[group] + row * kSwizzledRow, at.column(group), at.row() + row);
+      mbarrier_wait(&s.d_ready[group][row / kRowsGo], parity);
+      tma_store_2d(g.d, s.tile[group] + row * kSwizzledRow, at.column(group), at.row() + row);
     }
-    wait_for_boxes();
-    arrive(&s.gone[group]);
+    tma_store_wait();
+    mbarrier_arrive(&s.d_stored[group]);
   }
 }
 
 struct Consumer {
-  using Sums = float[kTileRows / 2];
+  using Accumulators = float[kTileRows / 2];
   const Args& g;
   Shared& s;
   int group, thread;
   int warp = thread / kWarp, lane = thread % kWarp;
   // The row of 8 x 8 matrices that the lane gives: of 16 rows of the tile, the warp's 16 columns.
   std::byte* own = swizzled(s.tile[group], lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
-  Ring<kStages> ring = {};
+  PipelineState<kStages> pipe = {};
 
-  __device__ __forceinline__ void multiply(Sums& d) {
-    multiply_steps(
-        d, ring, s.full, g.steps,
+  __device__ __forceinline__ void multiply(Accumulators& d) {
+    mainloop(
+        d, pipe, s.full, g.steps,
         [&](int stage, int i, bool add) {
-          multiply_turned(d, describe(s.w[stage][group] + 16 * i * kSwizzledRow),
-                          describe(s.dy[stage] + 32 * i), add);
+          wgmma_ss_at(d, make_descriptor(s.w[stage][group] + 16 * i * kSwizzledRow),
+                      make_descriptor(s.dy[stage] + 32 * i), add);
         },
         // Both blocks write into the stage of both.
         [&](int stage) {
-          if (thread < kCluster) arrive_at(&s.empty[stage], thread);
+          if (thread < kCluster) mbarrier_arrive_cluster(&s.empty[stage], thread);
         });
   }
 
   // Leaves d in the tile, and adds up the thread's columns, lane / 4 and 8 further of the warp's.
-  __device__ __forceinline__ void slope_tile(const Sums& d, float (&columns)[2]) {
+  __device__ __forceinline__ void gelu_backward_tile(const Accumulators& d, float (&columns)[2]) {
     uint32_t next[4];
-    load_four_transposed(next, own);
+    ldmatrix_x4_trans(next, own);
 #pragma unroll
     for (int row = 0; row < kTileRows; row += 16) {
       uint32_t pair[4];  // neighbouring rows, of one column or of the other
 #pragma unroll
       for (int i = 0; i < 4; ++i) pair[i] = next[i];
-      if (row + 16 < kTileRows) load_four_transposed(next, own + (row + 16) * kSwizzledRow);
+      if (row + 16 < kTileRows) ldmatrix_x4_trans(next, own + (row + 16) * kSwizzledRow);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float x[2] = {__uint_as_float(pair[i] << 16), __uint_as_float(pair[i] & 0xffff0000u)};
         float v[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-          v[k] = d[row / 2 + 2 * i + k] * activation_slope<Act::kGelu, bf16>(x[k]);
+          v[k] = d[row / 2 + 2 * i + k] * activation_derivative<Act::kGelu, bf16>(x[k]);
           columns[i % 2] += v[k];
         }
         pair[i] = pack2(v[0], v[1]);
       }
-      store_four_transposed(own + row * kSwizzledRow, pair);
+      stmatrix_x4_trans(own + row * kSwizzledRow, pair);
       if ((row + 16) % kRowsGo == 0) {
-        publish_shared();
+        fence_async_proxy();
         __syncwarp();
-        if (lane == 0) arrive(&s.done[group][row / kRowsGo]);
+        if (lane == 0) mbarrier_arrive(&s.d_ready[group][row / kRowsGo]);
       }
     }
   }
 
-  __device__ __forceinline__ void leave_columns(float (&columns)[2], const Walk& at) {
+  __device__ __forceinline__ void leave_columns(float (&columns)[2], const TileScheduler& at) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       columns[i] += __shfl_xor_sync(0xffffffffu, columns[i], 1);
@@ -172,16 +172,16 @@ struct Consumer {
   }
 
   __device__ void run() {
-    Sums d;
+    Accumulators d;
     uint32_t parity = 0;
-    for (Walk at(g); at.more(); at.advance(), parity ^= 1) {
+    for (TileScheduler at(g); at.more(); at.advance(), parity ^= 1) {
       multiply(d);
-      wait_barrier(&s.seen[group], parity);
+      mbarrier_wait(&s.pre_full[group], parity);
       float columns[2] = {};
-      slope_tile(d, columns);
+      gelu_backward_tile(d, columns);
       if (g.partials) leave_columns(columns, at);
     }
-    let_next_begin();
+    trigger_dependents();
   }
 };
 
@@ -189,23 +189,23 @@ struct Consumer {
 __device__ __forceinline__ void work(const Args& g, Shared& s) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i)
-      init_barrier(&s.full[i], 1), init_barrier(&s.empty[i], kGroups * kCluster);
+      mbarrier_init(&s.full[i], 1), mbarrier_init(&s.empty[i], kGroups * kCluster);
     for (int i = 0; i < kGroups; ++i) {
-      init_barrier(&s.seen[i], kParts), init_barrier(&s.gone[i], 1);
-      for (uint64_t& done : s.done[i]) init_barrier(&done, kGroup / kWarp);
+      mbarrier_init(&s.pre_full[i], kParts), mbarrier_init(&s.d_stored[i], 1);
+      for (uint64_t& ready : s.d_ready[i]) mbarrier_init(&ready, kGroup / kWarp);
     }
-    publish_barriers();
+    fence_barrier_init();
   }
   __syncwarp();
   sync_cluster();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   const int thread = static_cast<int>(threadIdx.x) % kGroup;
   if (group < kGroups) {
-    take_registers<232>();
+    reg_alloc<232>();
     Consumer{g, s, group, thread}.run();
   } else {
-    give_registers<40>();
-    if (thread % kWarp == 0 && thread / kWarp < kGroups) see_off(g, s, thread / kWarp);
+    reg_dealloc<40>();
+    if (thread % kWarp == 0 && thread / kWarp < kGroups) store_tiles(g, s, thread / kWarp);
     if (thread == kGroups * kWarp) produce(g, s);
   }
   // The other block may still write here.
@@ -213,4 +213,4 @@ __device__ __forceinline__ void work(const Args& g, Shared& s) {
   sync_cluster();
 }
 
-}  // namespace vitrum::cuda::deep
+}  // namespace vitrum::cuda::gelu_bwd

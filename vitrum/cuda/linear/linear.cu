@@ -176,21 +176,20 @@ class LinearBwdKernel final : public Kernel {
 
 bool is_plain_bf16(const CudaBackend& cuda, const Linear& op, const Operands& io) {
   const TensorView &x = io.in[0], &w = io.in[1], bias = operand(io.in, 2);
-  return has_copy_engine(cuda) && op.drop == 0 && x.shape[-1] % 8 == 0 && is_bf16(x) &&
-         is_bf16(w) && is_bf16(io.out[0]) && (absent(bias) || is_bf16(bias)) &&
-         absent(operand(io.out, 1));
+  return has_tma_wgmma(cuda) && op.drop == 0 && x.shape[-1] % 8 == 0 && is_bf16(x) && is_bf16(w) &&
+         is_bf16(io.out[0]) && (absent(bias) || is_bf16(bias)) && absent(operand(io.out, 1));
 }
 
 bool fills(const CudaBackend& cuda, int64_t tiles, int cluster) {
-  constexpr int64_t kFewestRounds = 4;
+  constexpr int64_t kMinWaves = 4;
   const int64_t clusters = cuda.processors() / cluster, rounds = divide_up(tiles, clusters);
-  return rounds >= kFewestRounds && 10 * tiles >= 9 * rounds * clusters;
+  return rounds >= kMinWaves && 10 * tiles >= 9 * rounds * clusters;
 }
 
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io) {
-  if (has_linear_few(cuda, op, io)) return lower_linear_few(cuda, op, io);
-  if (has_linear_shallow(cuda, op, io)) return lower_linear_shallow(cuda, op, io);
-  if (has_linear_act(cuda, op, io)) return lower_linear_act(cuda, io);
+  if (has_small_m(cuda, op, io)) return lower_small_m(cuda, op, io);
+  if (has_small_k(cuda, op, io)) return lower_small_k(cuda, op, io);
+  if (has_gelu_tile(cuda, op, io)) return lower_gelu_tile(cuda, io);
   return std::make_unique<LinearKernel>(cuda, op, io);
 }
 

@@ -1,5 +1,5 @@
-// A linear layer, and kernels of its own for some of them: what it does with the tensors beside it
-// costs more there than its product.
+// Linear layers: what their lowerings share, and what a fused kernel may take over of a backward
+// pass.
 #pragma once
 #include <functional>
 
@@ -8,7 +8,7 @@
 namespace vitrum::cuda {
 
 // Whether it is of bf16 and without dropout, and nothing but its result is wanted, on a card with
-// the copy engine. By type and shape: memory is not needed yet.
+// TMA and WGMMA. By type and shape: memory is not needed yet.
 bool is_plain_bf16(const CudaBackend& cuda, const Linear& op, const Operands& io);
 inline bool is_bf16(const TensorView& view) { return view.dtype == DType::kBF16; }
 inline bool absent(const TensorView& view) { return view.shape.rank() == 0; }

@@ -1,10 +1,10 @@
-// A linear layer with narrow rows, the residual branch it ends and the LayerNorm behind that in one
-// pass (sm_90): the layer's result is never stored, and the sum is normalised before it leaves.
+// Linear layer, residual add and LayerNorm in one kernel for 192 or 256 columns (sm_90a): the
+// layer's result is never stored, and the sum is normalised in registers.
 //
-// A block works on 128 whole rows at a time. One thread starts the copies of x and of the weights,
-// 64 columns deep each; two warpgroups multiply 64 rows each. The weights' rows arrive in an order
-// that gives a thread eight neighbouring columns of every 32: four threads, a quad, have a whole
-// row, and read and write it in pieces of 16 bytes.
+// Persistent TMA/WGMMA GEMM on tiles of 128 whole rows: a producer thread issues the loads of x and
+// w, 64 of K a stage; two consumer warpgroups have 64 rows each. The rows of w arrive permuted, so
+// that a thread has eight neighbouring columns of every 32 and the four threads of a quad a whole
+// row.
 #include <algorithm>
 
 #include "vitrum/cuda/host/tensor_map.h"
@@ -20,7 +20,7 @@
 namespace vitrum::cuda {
 namespace {
 
-constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup;  // one group copies
+constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup;  // and a producer
 constexpr int kTileRows = 64 * kGroups, kDepth = 64;
 
 template <int N>
@@ -52,14 +52,14 @@ __device__ __forceinline__ int first_row(const Args& g, int turn) {
 
 template <int N>
 __device__ void produce(const Args& g, Shared<N>& s) {
-  Ring<Shared<N>::kStages> ring;
+  PipelineState<Shared<N>::kStages> pipe;
   for (int turn = 0, row; (row = first_row(g, turn)) >= 0; ++turn)
-    for (int step = 0; step < g.steps; ++step, ring.advance()) {
-      uint64_t* const full = &s.full[ring.at];
-      wait_barrier(&s.empty[ring.at], ring.parity ^ 1);
-      expect_bytes(full, Shared<N>::kBytesX + Shared<N>::kBytesW);
-      load_tile(g.x, s.x[ring.at], full, step * kDepth, row);
-      load_groups(g.w, s.w[ring.at], full, step * kDepth, 0);
+    for (int step = 0; step < g.steps; ++step, pipe.advance()) {
+      uint64_t* const full = &s.full[pipe.index];
+      mbarrier_wait(&s.empty[pipe.index], pipe.phase ^ 1);
+      mbarrier_arrive_expect_tx(full, Shared<N>::kBytesX + Shared<N>::kBytesW);
+      tma_load_2d(g.x, s.x[pipe.index], full, step * kDepth, row);
+      tma_load_5d(g.w, s.w[pipe.index], full, step * kDepth, 0);
     }
 }
 
@@ -67,13 +67,13 @@ __device__ void produce(const Args& g, Shared<N>& s) {
 template <int N, bool kBranch>
 struct Consumer {
   static constexpr int kParts = N / 32;
-  using Sums = float[N / 2];
+  using Accumulators = float[N / 2];
   using Skip = Raw8<bf16>[2][kParts];
   const Args& g;
   Shared<N>& s;
   int group, thread;
   int own = thread % 4 * 8;
-  Ring<Shared<N>::kStages> ring = {};
+  PipelineState<Shared<N>::kStages> pipe = {};
 
   // Asked for a tile ahead. Rows beyond the last one take its values, and are not stored.
   __device__ __forceinline__ void read_skip(Skip& skip, int row) const {
@@ -86,15 +86,15 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ void multiply(Sums& d) {
-    multiply_steps(
-        d, ring, s.full, g.steps,
+  __device__ __forceinline__ void multiply(Accumulators& d) {
+    mainloop(
+        d, pipe, s.full, g.steps,
         [&](int stage, int i, bool add) {
-          multiply_shared(d, describe(s.x[stage] + group * 64 * kSwizzledRow + 32 * i),
-                          describe(s.w[stage] + 32 * i), add);
+          wgmma_ss(d, make_descriptor(s.x[stage] + group * 64 * kSwizzledRow + 32 * i),
+                   make_descriptor(s.w[stage] + 32 * i), add);
         },
         [&](int stage) {
-          if (thread == 0) arrive(&s.empty[stage]);
+          if (thread == 0) mbarrier_arrive(&s.empty[stage]);
         });
   }
 
@@ -113,7 +113,8 @@ struct Consumer {
   }
 
   // The residual sum, left in d as it is rounded; `sum` gets this thread's share of both rows.
-  __device__ __forceinline__ void add_up(Sums& d, const Skip& skip, int row, float (&sum)[2]) {
+  __device__ __forceinline__ void add_up(Accumulators& d, const Skip& skip, int row,
+                                         float (&sum)[2]) {
     bool kept[2] = {true, true};
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -126,19 +127,20 @@ struct Consumer {
       for (int half = 0; half < 2; ++half) {
         Eight v;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) v.v[i] = d[shuffled_sum(part, half, i)] + bias.v[i];
+        for (int i = 0; i < 8; ++i) v.v[i] = d[permuted_accumulator(part, half, i)] + bias.v[i];
         const Raw8<bf16> raw =
             add(skip[half][part], through_branch(pack<bf16>(v), column, kept[half]));
         if (g.sum && row + 8 * half < g.rows)
           store_raw(g.sum + int64_t{row + 8 * half} * N + column, raw);
         v = unpack(raw);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) d[shuffled_sum(part, half, i)] = v.v[i], sum[half] += v.v[i];
+        for (int i = 0; i < 8; ++i)
+          d[permuted_accumulator(part, half, i)] = v.v[i], sum[half] += v.v[i];
       }
     }
   }
 
-  __device__ __forceinline__ void normalise(Sums& d, int row, const float (&sum)[2]) {
+  __device__ __forceinline__ void normalise(Accumulators& d, int row, const float (&sum)[2]) {
     float mean[2], squares[2] = {0, 0}, rstd[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) mean[half] = row_sum<4>(sum[half]) / N;
@@ -169,7 +171,8 @@ struct Consumer {
         Eight v;
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-          v.v[i] = fmaf(d[shuffled_sum(part, half, i)] * rstd[half], scale.v[i], shift.v[i]);
+          v.v[i] =
+              fmaf(d[permuted_accumulator(part, half, i)] * rstd[half], scale.v[i], shift.v[i]);
         if (row + 8 * half < g.rows) store8(y[half] + 32 * part, v);
       }
     }
@@ -177,7 +180,7 @@ struct Consumer {
 
   __device__ void run() {
     const int in_tile = group * 64 + thread / kWarp * 16 + thread % kWarp / 4;
-    Sums d;
+    Accumulators d;
     Skip skip;
     int row = first_row(g, 0);
     read_skip(skip, row + in_tile);
@@ -209,8 +212,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& s = *reinterpret_cast<Shared<N>*>(memory);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared<N>::kStages; ++i)
-      init_barrier(&s.full[i], 1), init_barrier(&s.empty[i], kGroups);
-    publish_barriers();
+      mbarrier_init(&s.full[i], 1), mbarrier_init(&s.empty[i], kGroups);
+    fence_barrier_init();
   }
   for (int i = threadIdx.x; i < N; i += kThreads) {
     s.bias[i] = g.bias ? to_float(g.bias[i]) : 0;
@@ -220,16 +223,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group < kGroups) {
-    take_registers<240>();
+    reg_alloc<240>();
     Consumer<N, kBranch>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else {
-    give_registers<24>();
+    reg_dealloc<24>();
     if (threadIdx.x == kGroups * kGroup) produce(g, s);
   }
 #endif
 }
 
-// ---- how the copy engine sees the operands ----
+// ---- lowering ----
 
 bool built() {
   bool answer = false;
@@ -248,26 +251,26 @@ KernelPtr launch(CudaBackend& cuda, const Args& args) {
 
 }  // namespace
 
-bool has_copy_engine(const CudaBackend& cuda) {
+bool has_tma_wgmma(const CudaBackend& cuda) {
   static const bool available = cuda.capability() == 90 && built() && encoder();
   return available;
 }
 
 bool has_linear_norm(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  constexpr int64_t kFewestRows = 8192;  // half of the processors would be idle with fewer
+  constexpr int64_t kMinRows = 8192;  // half of the processors would be idle with fewer
   const TensorView &x = io.in[0], &w = io.in[1];
   const bool narrow = w.shape[0] == 192 || w.shape[0] == 256;
-  return has_copy_engine(cuda) && narrow && op.act == Act::kNone && op.drop == 0 &&
+  return has_tma_wgmma(cuda) && narrow && op.act == Act::kNone && op.drop == 0 &&
          x.dtype == DType::kBF16 && w.dtype == DType::kBF16 && x.shape[-1] % 8 == 0 &&
-         x.shape.rows() >= kFewestRows && x.shape.rows() < INT32_MAX / 2;
+         x.shape.rows() >= kMinRows && x.shape.rows() < INT32_MAX / 2;
 }
 
 KernelPtr lower_linear_norm(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                             const Operands& norm, const Branch& branch) {
   const TensorView &x = linear.in[0], &w = linear.in[1];
   const int64_t rows = x.shape.rows();
-  const Args args{.x = tiles_of(x, kDepth, kTileRows),
-                  .w = shuffled_rows(w, kDepth, w.shape[0]),
+  const Args args{.x = tile_map(x, kDepth, kTileRows),
+                  .w = permuted_rows_map(w, kDepth, w.shape[0]),
                   .bias = static_cast<const bf16*>(operand(linear.in, 2).data),
                   .skip = static_cast<const bf16*>(norm.in[0].data),
                   .sum = static_cast<bf16*>(norm.out[0].data),

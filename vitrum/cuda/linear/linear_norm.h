@@ -1,5 +1,5 @@
-// A linear layer, the residual branch it ends and the LayerNorm behind it as one kernel; the same
-// backward, where the layer's input comes from the norm. For Hopper and narrow rows.
+// Linear layers fused with the residual add and the LayerNorm behind them, forward, and with the
+// norm's gradient, backward (sm_90a).
 #pragma once
 #include "vitrum/cuda/linear/linear.h"
 #include "vitrum/cuda/norm/layer_norm.cuh"
@@ -21,10 +21,11 @@ KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddL
 // Two linear layers with the residual sum and its LayerNorm between them, many rows, 512 to 1024
 // wide, where no backward pass wants to know of the norm: `first` and `second` are the layers'
 // operands. By type and shape too.
-bool has_linear_through(const CudaBackend& cuda, const Linear& before, const Operands& first,
-                        const Operands& norm, const Linear& behind, const Operands& second);
-KernelPtr lower_linear_through(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
-                               const Operands& norm, const Linear& behind, const Operands& second);
+bool has_linear_norm_linear(const CudaBackend& cuda, const Linear& before, const Operands& first,
+                            const Operands& norm, const Linear& behind, const Operands& second);
+KernelPtr lower_linear_norm_linear(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
+                                   const Operands& norm, const Linear& behind,
+                                   const Operands& second);
 
 // The weights behind a norm with what the norm does in them (linear/linear_norm_linear.cuh); its
 // memory must outlive the kernels.
@@ -36,10 +37,10 @@ struct FoldedNorm {
 FoldedNorm fold_norm(CudaBackend& cuda, const Operands& norm, const Operands& second);
 
 // The same for few rows.
-bool has_few_through(const CudaBackend& cuda, const Linear& before, const Operands& first,
-                     const Operands& norm, const Linear& behind, const Operands& second);
-KernelPtr lower_few_through(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
-                            const Operands& norm, const Linear& behind, const Operands& second);
+bool has_small_m_norm(const CudaBackend& cuda, const Linear& before, const Operands& first,
+                      const Operands& norm, const Linear& behind, const Operands& second);
+KernelPtr lower_small_m_norm(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
+                             const Operands& norm, const Linear& behind, const Operands& second);
 
 bool has_linear_norm_bwd(const CudaBackend& cuda, const Operands& linear);
 // `branch` is what the norm's gradient goes through, `result` where it then goes; its `from` gives

@@ -1,10 +1,10 @@
-// The gradient of a linear layer's input where that goes to a LayerNorm alone, and the norm's
-// backward pass behind it, in one kernel (sm_90): the gradient between them is never stored.
+// Gradient of a linear layer's input fused with the backward pass of the LayerNorm that made it
+// (sm_90a): dx of the layer is never stored.
 //
-// A block works on 128 whole rows at a time. Two threads start the copies of d, the gradient of the
-// layer's result, and of the weights, 64 deep each; two warpgroups multiply 64 rows each and leave
-// dx, rounded, in shared memory. A fourth warpgroup has the norm: while the next rows are
-// multiplied, each of its warps takes rows of dx as the norm's own kernel takes them from memory.
+// Persistent, warp-specialised, on 128 whole rows at a time: two producer threads issue the TMA
+// loads of d (the gradient of the layer's result) and of the weights, 64 of K a stage; two consumer
+// warpgroups run WGMMA and leave dx, rounded, in shared memory; a norm warpgroup (two where rows
+// are narrow) takes its rows from there while the next ones are multiplied.
 #include <algorithm>
 
 #include "vitrum/cuda/host/tensor_map.h"
@@ -66,26 +66,27 @@ __device__ __forceinline__ int tile_of(int turn) {
 
 template <int N>
 __device__ void copy_d(const Args& g, Shared<N>& s) {
-  Ring<Shared<N>::kStagesD> ring;
+  PipelineState<Shared<N>::kStagesD> pipe;
   for (int turn = 0; tile_of(turn) < g.tiles; ++turn)
-    for (int step = 0; step < g.steps; ++step, ring.advance()) {
-      wait_barrier(&s.d_empty[ring.at], ring.parity ^ 1);
-      expect_bytes(&s.d_full[ring.at], Shared<N>::kBytesD);
-      load_tile(g.d, s.d[ring.at], &s.d_full[ring.at], step * kDepth, tile_of(turn) * kTileRows);
+    for (int step = 0; step < g.steps; ++step, pipe.advance()) {
+      mbarrier_wait(&s.d_empty[pipe.index], pipe.phase ^ 1);
+      mbarrier_arrive_expect_tx(&s.d_full[pipe.index], Shared<N>::kBytesD);
+      tma_load_2d(g.d, s.d[pipe.index], &s.d_full[pipe.index], step * kDepth,
+                  tile_of(turn) * kTileRows);
     }
 }
 
 template <int N>
 __device__ void copy_w(const Args& g, Shared<N>& s) {
-  Ring<Shared<N>::kStagesW> ring;
+  PipelineState<Shared<N>::kStagesW> pipe;
   for (int turn = 0; tile_of(turn) < g.tiles; ++turn)
-    for (int step = 0; step < g.steps; ++step, ring.advance()) {
-      uint64_t* const full = &s.w_full[ring.at];
-      wait_barrier(&s.w_empty[ring.at], ring.parity ^ 1);
-      expect_bytes(full, Shared<N>::kBytesW);
+    for (int step = 0; step < g.steps; ++step, pipe.advance()) {
+      uint64_t* const full = &s.w_full[pipe.index];
+      mbarrier_wait(&s.w_empty[pipe.index], pipe.phase ^ 1);
+      mbarrier_arrive_expect_tx(full, Shared<N>::kBytesW);
 #pragma unroll
       for (int i = 0; i < Shared<N>::kPanels; ++i)
-        load_tile(g.w, s.w[ring.at] + i * Shared<N>::kPanel, full, 64 * i, step * kDepth);
+        tma_load_2d(g.w, s.w[pipe.index] + i * Shared<N>::kPanel, full, 64 * i, step * kDepth);
     }
 }
 
@@ -94,62 +95,62 @@ struct Products {
   // The compiler wants all registers of one instruction to fit before the kernel asks for more.
   static constexpr int kParts = N > 192 ? 2 : 1, kColumns = N / kParts;
   static constexpr int kPanel = Shared<N>::kPanel;
-  using Sums = float[kParts][kColumns / 2];
+  using Accumulators = float[kParts][kColumns / 2];
   const Args& g;
   Shared<N>& s;
   int group, thread;
-  Ring<Shared<N>::kStagesD> d_ring = {};
-  Ring<Shared<N>::kStagesW> w_ring = {};
+  PipelineState<Shared<N>::kStagesD> d_pipe = {};
+  PipelineState<Shared<N>::kStagesW> w_pipe = {};
 
-  __device__ __forceinline__ void multiply(Sums& sums) {
+  __device__ __forceinline__ void multiply(Accumulators& sums) {
     int d_before = 0, w_before = 0;
     const auto release = [&] {
-      if (thread == 0) arrive(&s.d_empty[d_before]), arrive(&s.w_empty[w_before]);
+      if (thread == 0) mbarrier_arrive(&s.d_empty[d_before]), mbarrier_arrive(&s.w_empty[w_before]);
     };
     for (int step = 0; step < g.steps; ++step) {
-      wait_barrier(&s.w_full[w_ring.at], w_ring.parity);
-      wait_barrier(&s.d_full[d_ring.at], d_ring.parity);
-      begin_products();
+      mbarrier_wait(&s.w_full[w_pipe.index], w_pipe.phase);
+      mbarrier_wait(&s.d_full[d_pipe.index], d_pipe.phase);
+      wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kDepth / 16; ++i) {
-        const uint64_t d = describe(s.d[d_ring.at] + group * 64 * kSwizzledRow + 32 * i);
-        const std::byte* const w = s.w[w_ring.at] + 16 * i * kSwizzledRow;
+        const uint64_t d = make_descriptor(s.d[d_pipe.index] + group * 64 * kSwizzledRow + 32 * i);
+        const std::byte* const w = s.w[w_pipe.index] + 16 * i * kSwizzledRow;
 #pragma unroll
         for (int part = 0; part < kParts; ++part)
-          multiply_by_rows(sums[part], d,
-                           describe_panels(w + part * (kColumns / 64) * kPanel, kPanel),
-                           step > 0 || i > 0);
+          wgmma_ss_bt(sums[part], d,
+                      make_panel_descriptor(w + part * (kColumns / 64) * kPanel, kPanel),
+                      step > 0 || i > 0);
       }
-      commit_products();
-      wait_for_products<1>();
+      wgmma_commit();
+      wgmma_wait<1>();
       if (step > 0) release();
-      d_before = d_ring.at, w_before = w_ring.at;
-      d_ring.advance(), w_ring.advance();
+      d_before = d_pipe.index, w_before = w_pipe.index;
+      d_pipe.advance(), w_pipe.advance();
     }
-    wait_for_products<0>();
+    wgmma_wait<0>();
 #pragma unroll
-    for (auto& part : sums) settle(part);
+    for (auto& part : sums) fence_accumulators(part);
     release();
   }
 
   // Sixteen rows of this warp, rounded.
-  __device__ __forceinline__ void hand_over(const Sums& sums, int turn) {
+  __device__ __forceinline__ void hand_over(const Accumulators& sums, int turn) {
     const int block = group * 4 + thread / kWarp, lane = thread % kWarp;
-    wait_barrier(&s.taken[block], (turn & 1) ^ 1);
+    mbarrier_wait(&s.taken[block], (turn & 1) ^ 1);
     std::byte* const to = s.dx[block] + lane % 16 * Shared<N>::kRow + lane / 16 * 16;
 #pragma unroll
     for (int i = 0; i < N / 16; ++i) {
       const float* const d = &sums[16 * i / kColumns][16 * i % kColumns / 2];
       const uint32_t four[4] = {pack2(d[0], d[1]), pack2(d[2], d[3]), pack2(d[4], d[5]),
                                 pack2(d[6], d[7])};
-      store_four(to + 32 * i, four);
+      stmatrix_x4(to + 32 * i, four);
     }
     __syncwarp();
-    if (lane == 0) arrive(&s.ready[block]);
+    if (lane == 0) mbarrier_arrive(&s.ready[block]);
   }
 
   __device__ void run() {
-    Sums sums;
+    Accumulators sums;
     for (int turn = 0; tile_of(turn) < g.tiles; ++turn) multiply(sums), hand_over(sums, turn);
   }
 };
@@ -243,24 +244,25 @@ struct Norm {
     for (int k = 0; k < 8; ++k) sums[2].v[k] = __fadd_rn(sums[2].v[k], inside ? d.v[k] : 0.0f);
   }
 
-  __device__ __forceinline__ void take(const Batch& held, const Rows& rows, int count, int batch,
-                                       const std::byte* block) {
+  __device__ __forceinline__ void take(const Batch& prefetched, const Rows& rows, int count,
+                                       int batch, const std::byte* block) {
     Raw8<bf16> dy[kBatch];
     RowGradient row[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int r = row_in_block(batch, i);
-      row[i] = {__shfl_sync(kAll, held.statistic, 2 * i, kLanes),
-                __shfl_sync(kAll, held.statistic, 2 * i + 1, kLanes)};
+      row[i] = {__shfl_sync(kAll, prefetched.statistic, 2 * i, kLanes),
+                __shfl_sync(kAll, prefetched.statistic, 2 * i + 1, kLanes)};
       dy[i] = load_raw(reinterpret_cast<const bf16*>(block + r * Shared<N>::kRow) + column);
-      add_up(row[i], dy[i], held.x[i]);
+      add_up(row[i], dy[i], prefetched.x[i]);
       if (!works) row[i].sum = row[i].sum_hat = 0;
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) row[i].template finish<kLanes>(N, 1.0f / N);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i)
-      finish(row[i], dy[i], held.x[i], held.skip[i], rows, row_in_block(batch, i), count);
+      finish(row[i], dy[i], prefetched.x[i], prefetched.skip[i], rows, row_in_block(batch, i),
+             count);
   }
 
   // Whose sums they are in turn, then this block's partials.
@@ -281,50 +283,50 @@ struct Norm {
 
   __device__ void run() {
     Rows rows = locate(0);
-    Batch held[kAhead];
+    Batch prefetched[kAhead];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) read(held[i], rows.row, i);
+    for (int i = 0; i < kAhead; ++i) read(prefetched[i], rows.row, i);
     for (int turn = 0; tile_of(turn / kTurns) < g.tiles; ++turn) {
       const int block = turn % kTurns * kWarps + warp;
       const int count = g.rows - (tile_of(turn / kTurns) * kBlocks + block) * kBlockRows;
       const Rows after = locate(turn + 1);
-      wait_barrier(&s.ready[block], turn / kTurns & 1);
+      mbarrier_wait(&s.ready[block], turn / kTurns & 1);
 #pragma unroll 1
       for (int batch = 0; batch < kBatches; batch += kAhead) {
         const bool last = batch + kAhead >= kBatches;
         const int next_row = last ? after.row : rows.row, next = last ? 0 : batch + kAhead;
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
-          take(held[i], rows, count, batch + i, s.dx[block]);
-          read(held[i], next_row, next + i);
+          take(prefetched[i], rows, count, batch + i, s.dx[block]);
+          read(prefetched[i], next_row, next + i);
           __syncwarp();  // keeps the compiler from mixing batches, for which registers are too few
         }
       }
       __syncwarp();
-      if (thread % kWarp == 0) arrive(&s.taken[block]);
+      if (thread % kWarp == 0) mbarrier_arrive(&s.taken[block]);
       rows = after;
     }
-    let_next_begin();
+    trigger_dependents();
     leave_sums();
   }
 };
 
 template <int kBefore, int kCount>
-__device__ __forceinline__ void claim_registers() {
+__device__ __forceinline__ void reg_realloc() {
   if constexpr (kCount > kBefore)
-    take_registers<kCount>();
+    reg_alloc<kCount>();
   else if constexpr (kCount < kBefore)
-    give_registers<kCount>();
+    reg_dealloc<kCount>();
 }
 
 template <int N>
 __device__ void begin(Shared<N>& s) {
   for (int i = 0; i < Shared<N>::kStagesD; ++i)
-    init_barrier(&s.d_full[i], 1), init_barrier(&s.d_empty[i], kProducts);
+    mbarrier_init(&s.d_full[i], 1), mbarrier_init(&s.d_empty[i], kProducts);
   for (int i = 0; i < Shared<N>::kStagesW; ++i)
-    init_barrier(&s.w_full[i], 1), init_barrier(&s.w_empty[i], kProducts);
-  for (int i = 0; i < kBlocks; ++i) init_barrier(&s.ready[i], 1), init_barrier(&s.taken[i], 1);
-  publish_barriers();
+    mbarrier_init(&s.w_full[i], 1), mbarrier_init(&s.w_empty[i], kProducts);
+  for (int i = 0; i < kBlocks; ++i) mbarrier_init(&s.ready[i], 1), mbarrier_init(&s.taken[i], 1);
+  fence_barrier_init();
 }
 #endif
 
@@ -339,13 +341,13 @@ __global__ void __launch_bounds__(Roles<N>::kThreads, 1)
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group < kProducts) {
-    claim_registers<R::kAtFirst, R::kForProducts>();
+    reg_realloc<R::kAtFirst, R::kForProducts>();
     Products<N>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else if (group < kProducts + R::kNorms) {
-    claim_registers<R::kAtFirst, R::kForNorms>();
+    reg_realloc<R::kAtFirst, R::kForNorms>();
     Norm<N, kBranch>{g, s}.run();
   } else {
-    claim_registers<R::kAtFirst, 24>();
+    reg_realloc<R::kAtFirst, 24>();
     if (threadIdx.x % kGroup == 0) copy_d(g, s);
     if (threadIdx.x % kGroup == kWarp) copy_w(g, s);
   }
@@ -376,12 +378,12 @@ KernelPtr launch(CudaBackend& cuda, const Args& args, const AddToEach& sink) {
 }  // namespace
 
 bool has_linear_norm_bwd(const CudaBackend& cuda, const Operands& linear) {
-  constexpr int64_t kFewestRows = 8192;  // half of the processors would be idle with fewer
+  constexpr int64_t kMinRows = 8192;  // half of the processors would be idle with fewer
   const TensorView &dy = linear.in[0], &w = linear.in[2];
   const int64_t rows = dy.shape.rows(), width = w.shape[1];
-  return has_copy_engine(cuda) && (width == 96 || width == 192 || width == 256) &&
+  return has_tma_wgmma(cuda) && (width == 96 || width == 192 || width == 256) &&
          dy.dtype == DType::kBF16 && w.dtype == DType::kBF16 && w.shape[0] % 8 == 0 &&
-         rows >= kFewestRows && rows * width <= INT32_MAX;
+         rows >= kMinRows && rows * width <= INT32_MAX;
 }
 
 LinearParts linear_norm_bwd(CudaBackend& cuda, const Operands& linear, const Operands& norm,
@@ -403,7 +405,7 @@ LinearParts linear_norm_bwd(CudaBackend& cuda, const Operands& linear, const Ope
   const auto to_dx = [&cuda, args, sink, w](const TensorView& d, int64_t first,
                                             std::byte* scratch) mutable {
     const int64_t rows = d.shape.rows();
-    args.d = tiles_of(d, kDepth, kTileRows), args.w = tiles_of(w, 64, kDepth);
+    args.d = tile_map(d, kDepth, kTileRows), args.w = tile_map(w, 64, kDepth);
     args.partials = reinterpret_cast<float*>(scratch);
     args.first = static_cast<int>(first), args.rows = static_cast<int>(rows);
     args.tiles = static_cast<int>(divide_up(rows, kTileRows));

@@ -1,5 +1,6 @@
-// Two linear layers with a norm between them (linear/linear_norm_linear.cuh): where, and with what
-// weights. And the first of them with its residual sum alone, where the norm is wanted as it is.
+// Lowering of linear -> residual add -> LayerNorm -> linear (linear/linear_norm_linear.cuh) with
+// the folding of the norm into the second layer's weights; and of the first layer with its residual
+// add alone, where the norm is wanted as a tensor.
 #include "vitrum/cuda/linear/linear_norm.h"
 #include "vitrum/cuda/linear/tile_launch.cuh"
 #include "vitrum/cuda/primitives/activation.cuh"
@@ -12,7 +13,7 @@
 namespace vitrum::cuda {
 namespace {
 
-using namespace through;
+using namespace norm_linear;
 
 // ---- the weights behind the norm ----
 
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(kFoldWarps* kWarp) fold_rows(Fold g) {
 // ---- the layer before it ----
 
 // On its way into the sum the layer's result is scaled or dropped.
-struct Changed {
+struct ScaledOrDropped {
   Branch branch;
 
   __device__ __forceinline__ bool kept(int row) const {
@@ -75,23 +76,24 @@ bool is_large(const CudaBackend& cuda, const Linear& op, const Operands& io) {
 
 template <class Change>
 KernelPtr lower_sum(CudaBackend& cuda, const Operands& linear, const TensorView& skip,
-                    const TensorView& sum, const Change& change, Spread* spreads) {
+                    const TensorView& sum, const Change& change, RowMoments* row_moments) {
   const TensorView &x = linear.in[0], &w = linear.in[1];
-  return tile::launch(cuda, x, w,
-                      Summed<Change>{.bias = static_cast<const bf16*>(operand(linear.in, 2).data),
-                                     .skip = static_cast<const bf16*>(skip.data),
-                                     .sum = static_cast<bf16*>(sum.data),
-                                     .spreads = spreads,
-                                     .rows = static_cast<int>(x.shape.rows()),
-                                     .columns = static_cast<int>(w.shape[0]),
-                                     .change = change});
+  return tile::launch(
+      cuda, x, w,
+      ResidualEpilogue<Change>{.bias = static_cast<const bf16*>(operand(linear.in, 2).data),
+                               .skip = static_cast<const bf16*>(skip.data),
+                               .sum = static_cast<bf16*>(sum.data),
+                               .row_moments = row_moments,
+                               .rows = static_cast<int>(x.shape.rows()),
+                               .columns = static_cast<int>(w.shape[0]),
+                               .change = change});
 }
 
 }  // namespace
 
 bool has_linear_sum(const CudaBackend& cuda, const Linear& op, const Operands& linear) {
   const int64_t width = linear.in[1].shape[0];
-  return op.act == Act::kNone && width <= kMostTiles * kColumns && is_large(cuda, op, linear);
+  return op.act == Act::kNone && width <= kMaxTiles * kColumns && is_large(cuda, op, linear);
 }
 
 KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
@@ -101,7 +103,7 @@ KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddL
     return lower_sum(cuda, linear, norm.in[0], sum, change, nullptr);
   };
   std::shared_ptr<Kernel> add_up =
-      branch.gamma || branch.drop.rng ? added(Changed{branch}) : added(Unchanged{});
+      branch.gamma || branch.drop.rng ? added(ScaledOrDropped{branch}) : added(Identity{});
   const Operands of_sum{.in = {sum, norm.in[2], operand(norm.in, 3)},
                         .out = {operand(norm.out, 1), operand(norm.out, 2), operand(norm.out, 3)}};
   std::shared_ptr<Kernel> normalise =
@@ -109,12 +111,12 @@ KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddL
   return make_kernel([add_up, normalise] { add_up->launch(), normalise->launch(); });
 }
 
-bool has_linear_through(const CudaBackend& cuda, const Linear& before, const Operands& first,
-                        const Operands& norm, const Linear& behind, const Operands& second) {
+bool has_linear_norm_linear(const CudaBackend& cuda, const Linear& before, const Operands& first,
+                            const Operands& norm, const Linear& behind, const Operands& second) {
   const int64_t width = first.in[1].shape[0];
-  const bool weights_stay = second.packed;
-  return weights_stay && has_linear_sum(cuda, before, first) && width > kColumns &&
-         second.in[1].shape[0] <= kMostColumns &&
+  const bool frozen_weights = second.packed;
+  return frozen_weights && has_linear_sum(cuda, before, first) && width > kColumns &&
+         second.in[1].shape[0] <= kMaxColumns &&
          (behind.act == Act::kNone || behind.act == Act::kGelu) && is_large(cuda, behind, second) &&
          is_bf16(norm.in[0]) && !absent(norm.out[0]) && absent(operand(norm.out, 2)) &&
          absent(operand(norm.out, 3));
@@ -140,25 +142,27 @@ FoldedNorm fold_norm(CudaBackend& cuda, const Operands& norm, const Operands& se
   return folded;
 }
 
-KernelPtr lower_linear_through(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
-                               const Operands& norm, const Linear& behind, const Operands& second) {
+KernelPtr lower_linear_norm_linear(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
+                                   const Operands& norm, const Linear& behind,
+                                   const Operands& second) {
   const TensorView &next = second.in[1], &sum = norm.out[0];
   const int64_t rows = sum.shape.rows(), width = sum.shape[-1], columns = next.shape[0],
                 tiles = width / kColumns;
   const auto weights = std::make_shared<FoldedNorm>(fold_norm(cuda, norm, second));
-  auto* const spreads = cuda.scratch_of<Spread>(tiles * rows);
-  std::shared_ptr<Kernel> add_up = lower_sum(cuda, first, norm.in[0], sum, Unchanged{}, spreads);
+  auto* const row_moments = cuda.scratch_of<RowMoments>(tiles * rows);
+  std::shared_ptr<Kernel> add_up = lower_sum(cuda, first, norm.in[0], sum, Identity{}, row_moments);
   const auto product = [&](auto act) -> std::shared_ptr<Kernel> {
-    return tile::launch(cuda, sum, {weights->scaled, next.shape, DType::kBF16},
-                        Normed<decltype(act)::value>{.spreads = spreads,
-                                                     .sums = weights->sums,
-                                                     .shift = weights->shift,
-                                                     .y = static_cast<bf16*>(second.out[0].data),
-                                                     .rows = static_cast<int>(rows),
-                                                     .columns = static_cast<int>(columns),
-                                                     .tiles = static_cast<int>(tiles),
-                                                     .part = 1 / static_cast<float>(tiles),
-                                                     .eps = op.eps});
+    return tile::launch(
+        cuda, sum, {weights->scaled, next.shape, DType::kBF16},
+        FoldedNormEpilogue<decltype(act)::value>{.row_moments = row_moments,
+                                                 .sums = weights->sums,
+                                                 .shift = weights->shift,
+                                                 .y = static_cast<bf16*>(second.out[0].data),
+                                                 .rows = static_cast<int>(rows),
+                                                 .columns = static_cast<int>(columns),
+                                                 .tiles = static_cast<int>(tiles),
+                                                 .part = 1 / static_cast<float>(tiles),
+                                                 .eps = op.eps});
   };
   std::shared_ptr<Kernel> multiply = behind.act == Act::kGelu
                                          ? product(std::integral_constant<Act, Act::kGelu>{})

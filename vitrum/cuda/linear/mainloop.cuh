@@ -1,7 +1,7 @@
-// How a warpgroup goes through the depth of its product: stages of shared memory that copies fill.
+// The consumers' main loop over K: WGMMA on pipeline stages that TMA fills.
 //
-// What this is written in (primitives/tma.cuh, primitives/wgmma.cuh) is included before it: there
-// is a second set for tests without a card.
+// The primitives it is written in (tma.cuh, wgmma.cuh) are included before it: tests without a card
+// have a second set.
 #pragma once
 #include <cstdint>
 
@@ -11,24 +11,24 @@ namespace vitrum::cuda {
 // to d, or sets d. A stage is released when the products of the next one have begun and its own are
 // done.
 template <int kCount, int kStages, class Multiply, class Release>
-__device__ __forceinline__ void multiply_steps(float (&d)[kCount], Ring<kStages>& ring,
-                                               uint64_t* full, int steps, const Multiply& multiply,
-                                               const Release& release) {
+__device__ __forceinline__ void mainloop(float (&d)[kCount], PipelineState<kStages>& pipe,
+                                         uint64_t* full, int steps, const Multiply& multiply,
+                                         const Release& release) {
   int before = 0;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
-    wait_barrier(&full[ring.at], ring.parity);
-    begin_products();
+    mbarrier_wait(&full[pipe.index], pipe.phase);
+    wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) multiply(ring.at, i, step > 0 || i > 0);
-    commit_products();
-    wait_for_products<1>();
+    for (int i = 0; i < 4; ++i) multiply(pipe.index, i, step > 0 || i > 0);
+    wgmma_commit();
+    wgmma_wait<1>();
     if (step > 0) release(before);
-    before = ring.at;
-    ring.advance();
+    before = pipe.index;
+    pipe.advance();
   }
-  wait_for_products<0>();
-  settle(d);
+  wgmma_wait<0>();
+  fence_accumulators(d);
   release(before);
 }
 

@@ -1,4 +1,4 @@
-// Linear layers of little depth (linear/small_k.cuh): where they are used, and with what.
+// Lowering of linear layers with small K (linear/small_k.cuh), forward and backward.
 #include "vitrum/cuda/host/tensor_map.h"
 #include "vitrum/cuda/linear/gelu.h"
 #include "vitrum/cuda/primitives/activation.cuh"
@@ -11,14 +11,14 @@
 namespace vitrum::cuda {
 namespace {
 
-using namespace shallow;
+using namespace small_k;
 
-constexpr int64_t kFewestRows = 8192;   // half of the processors would be idle with fewer
-constexpr int64_t kMostColumns = 2048;  // with more, few blocks lie below each other
+constexpr int64_t kMinRows = 8192;     // half of the processors would be idle with fewer
+constexpr int64_t kMaxColumns = 2048;  // with more, few blocks lie below each other
 
 template <class F>
 __global__ void __launch_bounds__(F::kThreads, 1)
-    linear_shallow([[maybe_unused]] const __grid_constant__ Args g) {
+    small_k_kernel([[maybe_unused]] const __grid_constant__ Args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::byte memory[];
   work<F>(g, *reinterpret_cast<typename F::Shared*>(memory));
@@ -33,21 +33,20 @@ int blocks_high(const CudaBackend& cuda, const Args& args) {
 
 template <class F>
 KernelPtr launch(CudaBackend& cuda, const TensorView& w, Args args) {
-  args.w = shuffled_rows(w, kDepth, F::kColumns);
-  allow_shared_memory(linear_shallow<F>, sizeof(typename F::Shared));
+  args.w = permuted_rows_map(w, kDepth, F::kColumns);
+  allow_shared_memory(small_k_kernel<F>, sizeof(typename F::Shared));
   const int blocks = blocks_high<F>(cuda, args) * (args.columns / F::kColumns);
-  return launch_kernel(cuda, linear_shallow<F>, static_cast<unsigned>(blocks), F::kThreads,
+  return launch_kernel(cuda, small_k_kernel<F>, static_cast<unsigned>(blocks), F::kThreads,
                        sizeof(typename F::Shared), args);
 }
 
 bool suits(int64_t depth, int64_t rows) {
-  return depth >= kDepth && depth <= kMostSteps * kDepth && rows >= kFewestRows &&
-         rows < INT32_MAX / 2;
+  return depth >= kDepth && depth <= kMaxSteps * kDepth && rows >= kMinRows && rows < INT32_MAX / 2;
 }
 
 // ---- backward ----
 
-using Back = Form<128, Act::kGelu, /*kBack=*/true>;
+using Back = Traits<128, Act::kGelu, /*kBack=*/true>;
 
 // to (columns, rows) = from (rows, columns)^T
 constexpr int kPatch = 32;
@@ -69,21 +68,21 @@ KernelPtr lower_transpose(CudaBackend& cuda, const TensorView& from, const Tenso
                        static_cast<bf16*>(to.data), rows, columns);
 }
 
-size_t turned_bytes(const TensorView& w) { return (w.bytes() + 255) / 256 * 256; }
+size_t transposed_bytes(const TensorView& w) { return (w.bytes() + 255) / 256 * 256; }
 
 }  // namespace
 
-bool has_linear_shallow(const CudaBackend& cuda, const Linear& op, const Operands& io) {
+bool has_small_k(const CudaBackend& cuda, const Linear& op, const Operands& io) {
   const TensorView &x = io.in[0], &w = io.in[1], pre = operand(io.out, 1);
   if (op.act != Act::kGelu && (op.act != Act::kNone || pre)) return false;
   const bool wide = w.shape[0] % 256 == 0 || (op.act == Act::kGelu && w.shape[0] % 192 == 0);
-  return wide && w.shape[0] <= kMostColumns && suits(w.shape[1], x.shape.rows()) &&
+  return wide && w.shape[0] <= kMaxColumns && suits(w.shape[1], x.shape.rows()) &&
          for_own_product(cuda, op, io);
 }
 
-KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operands& io) {
+KernelPtr lower_small_k(CudaBackend& cuda, const Linear& op, const Operands& io) {
   const TensorView &x = io.in[0], &w = io.in[1];
-  const Args args{.x = tiles_of(x, kDepth, kTileRows),
+  const Args args{.x = tile_map(x, kDepth, kTileRows),
                   .bias = static_cast<const bf16*>(operand(io.in, 2).data),
                   .pre = static_cast<bf16*>(operand(io.out, 1).data),
                   .y = static_cast<bf16*>(io.out[0].data),
@@ -91,35 +90,36 @@ KernelPtr lower_linear_shallow(CudaBackend& cuda, const Linear& op, const Operan
                   .columns = static_cast<int>(w.shape[0]),
                   .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
                   .tiles = static_cast<int>(divide_up(x.shape.rows(), kTileRows))};
-  if (op.act == Act::kNone) return launch<Form<256, Act::kNone>>(cuda, w, args);
-  if (args.columns % 256 != 0) return launch<Form<192, Act::kGelu>>(cuda, w, args);
-  return launch<Form<256, Act::kGelu>>(cuda, w, args);
+  if (op.act == Act::kNone) return launch<Traits<256, Act::kNone>>(cuda, w, args);
+  if (args.columns % 256 != 0) return launch<Traits<192, Act::kGelu>>(cuda, w, args);
+  return launch<Traits<256, Act::kGelu>>(cuda, w, args);
 }
 
-bool has_shallow_gradient(const TensorView& dy, const TensorView& w) {
-  return w.shape[1] % Back::kColumns == 0 && w.shape[1] <= kMostColumns &&
+bool has_small_k_gelu_bwd(const TensorView& dy, const TensorView& w) {
+  return w.shape[1] % Back::kColumns == 0 && w.shape[1] <= kMaxColumns &&
          suits(w.shape[0], dy.shape.rows());
 }
 
-size_t shallow_gradient_scratch(const CudaBackend& cuda, const TensorView& w) {
-  return turned_bytes(w) + static_cast<size_t>(cuda.processors() * Back::kColumns) * sizeof(float);
+size_t small_k_gelu_bwd_scratch(const CudaBackend& cuda, const TensorView& w) {
+  return transposed_bytes(w) +
+         static_cast<size_t>(cuda.processors() * Back::kColumns) * sizeof(float);
 }
 
 // `scratch` has w transposed, then partial sums.
-KernelPtr lower_shallow_gradient(CudaBackend& cuda, const GeluGradient& of) {
+KernelPtr lower_small_k_gelu_bwd(CudaBackend& cuda, const GeluGradient& of) {
   const int64_t rows = of.dy.shape.rows(), depth = of.w.shape[0], columns = of.w.shape[1];
-  const TensorView turned{of.scratch, {columns, depth}, of.w.dtype};
-  auto* const partials = reinterpret_cast<float*>(of.scratch + turned_bytes(of.w));
-  const Args args{.x = tiles_of(of.dy, kDepth, kTileRows),
-                  .seen = static_cast<const bf16*>(of.pre.data),
+  const TensorView transposed{of.scratch, {columns, depth}, of.w.dtype};
+  auto* const partials = reinterpret_cast<float*>(of.scratch + transposed_bytes(of.w));
+  const Args args{.x = tile_map(of.dy, kDepth, kTileRows),
+                  .saved = static_cast<const bf16*>(of.pre.data),
                   .y = static_cast<bf16*>(of.d.data),
                   .partials = of.dbias ? partials : nullptr,
                   .rows = static_cast<int>(rows),
                   .columns = static_cast<int>(columns),
                   .steps = static_cast<int>(divide_up(depth, kDepth)),
                   .tiles = static_cast<int>(divide_up(rows, kTileRows))};
-  std::shared_ptr<Kernel> turn = lower_transpose(cuda, of.w, turned),
-                          multiply = launch<Back>(cuda, turned, args);
+  std::shared_ptr<Kernel> turn = lower_transpose(cuda, of.w, transposed),
+                          multiply = launch<Back>(cuda, transposed, args);
   const int high = blocks_high<Back>(cuda, args);
   return make_kernel([=, to = of.dbias, stream = cuda.stream()] {
     turn->launch(), multiply->launch();

@@ -1,37 +1,38 @@
-// A linear layer of little depth with bias and, where it has it, GELU, and the gradient behind GELU
-// with the bias' gradient, each in one pass (sm_90). Such products are bound by memory: the weights
-// stay where they are needed, and nothing is written that is read again.
+// Linear layers with small K, at most 256 (sm_90a): bias and optional GELU forward; backward the
+// pre-activation gradient with the gradient of the bias. Bound by memory, so weights stay resident
+// and nothing is written that is read again.
 //
-// A block has some columns of the result for good: their weights, at most 256 deep, are in shared
-// memory. One thread starts the copies of x, 64 rows at a time; two or three warpgroups take them
-// in turn, so that one multiplies while another activates. The weights' rows arrive in an order
-// that gives a thread eight neighbouring columns of every 32, to be written in pieces of 16 bytes.
+// Persistent and weight-stationary: a CTA keeps the weights of its columns, all of K, in shared
+// memory. A producer thread issues the TMA loads of x, 64 rows a stage; two or three consumer
+// warpgroups take stages in turn, so that one runs WGMMA while another runs its epilogue. The rows
+// of w arrive permuted, so that a thread's accumulators are eight neighbouring columns of every 32
+// and leave as 16-byte stores.
 //
-// What this is written in (primitives/tma.cuh, primitives/wgmma.cuh, primitives/activation.cuh) is
-// included before it: there is a second set for tests without a card.
+// The primitives it is written in (tma.cuh, wgmma.cuh, activation.cuh) are included before it:
+// tests without a card have a second set.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
-namespace vitrum::cuda::shallow {
+namespace vitrum::cuda::small_k {
 
-constexpr int kGroup = 128, kTileRows = 64, kDepth = 64, kMostSteps = 4;
+constexpr int kGroup = 128, kTileRows = 64, kDepth = 64, kMaxSteps = 4;
 
 // N columns a block, forward or backward: how many warpgroups work, with how many registers. One
 // more copies.
 template <int N, Act kActivation, bool kBack = false>
-struct Form {
+struct Traits {
   static constexpr int kColumns = N, kParts = N / 32;
   static constexpr Act kAct = kActivation;
   static constexpr bool kBackward = kBack;
   static constexpr int kGroups = kBack ? 3 : 2, kThreads = (kGroups + 1) * kGroup;
-  static constexpr int kRegisters = kBack ? 160 : 232, kOthers = kBack ? 24 : 40;
+  static constexpr int kConsumerRegisters = kBack ? 160 : 232, kProducerRegisters = kBack ? 24 : 40;
   // Each belongs to one warpgroup, which therefore sees all its phases: who missed one could take
   // the one before for the one awaited.
   static constexpr int kStages = N > 192 || kBack ? kGroups : 2 * kGroups;
   static constexpr int kBytesX = kTileRows * kSwizzledRow, kBytesW = N * kSwizzledRow;  // a step's
   struct Shared {
-    std::byte w[kMostSteps][kBytesW], x[kStages][kMostSteps][kBytesX];
+    std::byte w[kMaxSteps][kBytesW], x[kStages][kMaxSteps][kBytesX];
     float sums[kBack ? kGroups * kGroup / kWarp : 1][N];
     uint64_t weights, full[kStages], empty[kStages];
   };
@@ -39,8 +40,8 @@ struct Form {
 
 struct Args {
   CUtensorMap x, w;
-  const bf16 *bias, *seen;  // forward, may be null; backward, what GELU saw
-  bf16 *pre, *y;            // pre: forward, what GELU sees; may be null
+  const bf16 *bias, *saved;  // forward, may be null; backward, the pre-activations
+  bf16 *pre, *y;             // pre: forward, the pre-activations; may be null
   float* partials;  // backward: column sums of y, one row for each row of blocks; may be null
   int rows, columns;
   int steps, tiles;  // of depth; of rows
@@ -60,16 +61,16 @@ struct Place {
 template <class F>
 __device__ void produce(const Args& g, typename F::Shared& s) {
   const Place place(g, F::kColumns);
-  expect_bytes(&s.weights, g.steps * F::kBytesW);
+  mbarrier_arrive_expect_tx(&s.weights, g.steps * F::kBytesW);
   for (int step = 0; step < g.steps; ++step)
-    load_groups(g.w, s.w[step], &s.weights, step * kDepth, place.column / 32);
-  Ring<F::kStages> ring;
-  for (int turn = 0; place.tile(turn) < g.tiles; ++turn, ring.advance()) {
-    wait_barrier(&s.empty[ring.at], ring.parity ^ 1);
-    expect_bytes(&s.full[ring.at], g.steps * F::kBytesX);
+    tma_load_5d(g.w, s.w[step], &s.weights, step * kDepth, place.column / 32);
+  PipelineState<F::kStages> pipe;
+  for (int turn = 0; place.tile(turn) < g.tiles; ++turn, pipe.advance()) {
+    mbarrier_wait(&s.empty[pipe.index], pipe.phase ^ 1);
+    mbarrier_arrive_expect_tx(&s.full[pipe.index], g.steps * F::kBytesX);
     for (int step = 0; step < g.steps; ++step)
-      load_tile(g.x, s.x[ring.at][step], &s.full[ring.at], step * kDepth,
-                place.tile(turn) * kTileRows);
+      tma_load_2d(g.x, s.x[pipe.index][step], &s.full[pipe.index], step * kDepth,
+                  place.tile(turn) * kTileRows);
   }
 }
 
@@ -91,8 +92,8 @@ __device__ __forceinline__ float sum_rows(const Eight& x, int lane) {
 template <class F>
 struct Consumer {
   static constexpr int kParts = F::kParts;
-  using Sums = float[F::kColumns / 2];
-  using Seen = Raw8<bf16>[2][kParts];
+  using Accumulators = float[F::kColumns / 2];
+  using Saved = Raw8<bf16>[2][kParts];
   const Args& g;
   typename F::Shared& s;
   int group, thread;
@@ -106,29 +107,29 @@ struct Consumer {
   }
 
   // Asked for before the products. Rows beyond the last one take its values, and are not stored.
-  __device__ __forceinline__ void read_seen(Seen& seen, int row) const {
+  __device__ __forceinline__ void prefetch_saved(Saved& saved, int row) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
-        seen[half][part] = load_raw(g.seen + where(min(row + 8 * half, g.rows - 1), part));
+        saved[half][part] = load_raw(g.saved + where(min(row + 8 * half, g.rows - 1), part));
   }
 
-  __device__ __forceinline__ void multiply(Sums& d, int stage) {
+  __device__ __forceinline__ void multiply(Accumulators& d, int stage) {
     for (int step = 0; step < g.steps; ++step) {
-      begin_products();
+      wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kDepth / 16; ++i)
-        multiply_shared(d, describe(s.x[stage][step] + 32 * i), describe(s.w[step] + 32 * i),
-                        step > 0 || i > 0);
-      commit_products();
+        wgmma_ss(d, make_descriptor(s.x[stage][step] + 32 * i), make_descriptor(s.w[step] + 32 * i),
+                 step > 0 || i > 0);
+      wgmma_commit();
     }
-    wait_for_products<0>();
-    settle(d);
-    if (thread == 0) arrive(&s.empty[stage]);
+    wgmma_wait<0>();
+    fence_accumulators(d);
+    if (thread == 0) mbarrier_arrive(&s.empty[stage]);
   }
 
-  __device__ __forceinline__ void activate_tile(const Sums& d, int row) {
+  __device__ __forceinline__ void activate_tile(const Accumulators& d, int row) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const Eight b = unpack(bias[part]);
@@ -136,7 +137,7 @@ struct Consumer {
       for (int half = 0; half < 2; ++half) {
         Eight v;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) v.v[i] = d[shuffled_sum(part, half, i)] + b.v[i];
+        for (int i = 0; i < 8; ++i) v.v[i] = d[permuted_accumulator(part, half, i)] + b.v[i];
         Raw8<bf16> raw = pack<bf16>(v);
         const int64_t to = where(row + 8 * half, part);
         const bool inside = row + 8 * half < g.rows;
@@ -152,19 +153,20 @@ struct Consumer {
     }
   }
 
-  // As Gradient in primitives/column_sums.cu.
-  __device__ __forceinline__ void slope_tile(const Sums& d, const Seen& seen, int row) {
+  // As PreActivationGradient in primitives/column_sums.cu.
+  __device__ __forceinline__ void gelu_backward_tile(const Accumulators& d, const Saved& saved,
+                                                     int row) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       Eight both = {};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Eight x = unpack(seen[half][part]);
+        const Eight x = unpack(saved[half][part]);
         Eight v;
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-          v.v[i] = __fmul_rn(rounded<bf16>(d[shuffled_sum(part, half, i)]),
-                             activation_slope<F::kAct, bf16>(x.v[i]));
+          v.v[i] = __fmul_rn(rounded<bf16>(d[permuted_accumulator(part, half, i)]),
+                             activation_derivative<F::kAct, bf16>(x.v[i]));
         const Raw8<bf16> raw = pack<bf16>(v);
         const bool inside = row + 8 * half < g.rows;
         store_if(inside, g.y + where(row + 8 * half, part), raw);
@@ -198,26 +200,26 @@ struct Consumer {
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
         bias[part] = load_raw(g.bias + place.column + own + 32 * part);
-    wait_barrier(&s.weights, 0);
-    Ring<F::kStages> ring;
-    for (int turn = 0; place.tile(turn) < g.tiles; ++turn, ring.advance()) {
+    mbarrier_wait(&s.weights, 0);
+    PipelineState<F::kStages> pipe;
+    for (int turn = 0; place.tile(turn) < g.tiles; ++turn, pipe.advance()) {
       if (turn % F::kGroups != group) continue;
       const int row = place.tile(turn) * kTileRows + in_tile;
-      Sums d;
+      Accumulators d;
       if constexpr (F::kBackward) {
-        Seen seen;
-        read_seen(seen, row);
-        wait_barrier(&s.full[ring.at], ring.parity);
-        multiply(d, ring.at);
-        slope_tile(d, seen, row);
+        Saved saved;
+        prefetch_saved(saved, row);
+        mbarrier_wait(&s.full[pipe.index], pipe.phase);
+        multiply(d, pipe.index);
+        gelu_backward_tile(d, saved, row);
       } else {
-        wait_barrier(&s.full[ring.at], ring.parity);
-        multiply(d, ring.at);
+        mbarrier_wait(&s.full[pipe.index], pipe.phase);
+        multiply(d, pipe.index);
         activate_tile(d, row);
       }
     }
     if constexpr (F::kBackward) {
-      let_next_begin();
+      trigger_dependents();
       if (g.partials) leave_columns();
     }
   }
@@ -227,19 +229,20 @@ struct Consumer {
 template <class F>
 __device__ __forceinline__ void work(const Args& g, typename F::Shared& s) {
   if (threadIdx.x == 0) {
-    init_barrier(&s.weights, 1);
-    for (int i = 0; i < F::kStages; ++i) init_barrier(&s.full[i], 1), init_barrier(&s.empty[i], 1);
-    publish_barriers();
+    mbarrier_init(&s.weights, 1);
+    for (int i = 0; i < F::kStages; ++i)
+      mbarrier_init(&s.full[i], 1), mbarrier_init(&s.empty[i], 1);
+    fence_barrier_init();
   }
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group < F::kGroups) {
-    take_registers<F::kRegisters>();
+    reg_alloc<F::kConsumerRegisters>();
     Consumer<F>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else {
-    give_registers<F::kOthers>();
+    reg_dealloc<F::kProducerRegisters>();
     if (threadIdx.x == F::kGroups * kGroup) produce<F>(g, s);
   }
 }
 
-}  // namespace vitrum::cuda::shallow
+}  // namespace vitrum::cuda::small_k

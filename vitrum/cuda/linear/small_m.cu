@@ -1,4 +1,5 @@
-// Linear layers of few rows (linear/small_m.cuh): where, and with what weights.
+// Lowering of linear layers with few rows (linear/small_m.cuh): tile width, split-K, and folded
+// norms.
 #include <algorithm>
 
 #include "vitrum/cuda/host/tensor_map.h"
@@ -13,20 +14,20 @@
 namespace vitrum::cuda {
 namespace {
 
-using namespace few;
+using namespace small_m;
 
-template <class Ending>
+template <class Epilogue>
 __global__ void __launch_bounds__(kThreads, 1)
-    product([[maybe_unused]] const __grid_constant__ Args<Ending> g) {
+    product([[maybe_unused]] const __grid_constant__ Args<Epilogue> g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::byte memory[];
-  work(g, *reinterpret_cast<Shared<Ending>*>(memory));
+  work(g, *reinterpret_cast<Shared<Epilogue>*>(memory));
 #endif
 }
 
-// Of a tile how many columns (0: none suits) and slices.
+// Of a tile how many columns (0: none suits) and splits of K.
 struct Plan {
-  int wide, slices;
+  int wide, splits;
 };
 Plan plan_of(const CudaBackend& cuda, const Operands& io) {
   const int64_t columns = io.in[1].shape[0], high = divide_up(io.in[0].shape.rows(), kRows),
@@ -36,16 +37,16 @@ Plan plan_of(const CudaBackend& cuda, const Operands& io) {
   const bool many = 2 * tiles(96) > cuda.processors();
   const int wide = columns % 96 != 0 || (many && columns % 128 == 0) ? 128 : 96;
   if (columns % wide != 0) return {0, 0};
-  // Clusters of more than two do not come to lie on all processors, and a slice of a few steps wins
+  // Clusters of more than two do not come to lie on all processors, and a split of a few steps wins
   // nothing.
-  constexpr int64_t kLeastSteps = 6;
-  const auto fits = [&](int slices) {
-    const int64_t room = slices > 2 ? cuda.processors() * 3 / 4 : cuda.processors();
-    return slices * tiles(wide) <= room && slices * kLeastSteps <= steps;
+  constexpr int64_t kMinSteps = 6;
+  const auto fits = [&](int splits) {
+    const int64_t room = splits > 2 ? cuda.processors() * 3 / 4 : cuda.processors();
+    return splits * tiles(wide) <= room && splits * kMinSteps <= steps;
   };
-  int slices = 1;
-  while (slices < kMostSlices && fits(slices + 1)) ++slices;
-  return {wide, slices};
+  int splits = 1;
+  while (splits < kMaxSplits && fits(splits + 1)) ++splits;
+  return {wide, splits};
 }
 template <class Body>
 auto with_columns(const Plan& plan, const Body& body) {
@@ -53,30 +54,31 @@ auto with_columns(const Plan& plan, const Body& body) {
   return body(std::integral_constant<int, 128>{});
 }
 
-template <class Ending>
+template <class Epilogue>
 KernelPtr launch(CudaBackend& cuda, const TensorView& x, const TensorView& w, const Plan& plan,
-                 const Ending& ending) {
-  const Args<Ending> args{.x = tiles_of(x, kDepth, kRows),
-                          .w = shuffled_rows(w, kDepth, Ending::kColumns),
-                          .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
-                          .slices = plan.slices,
-                          .high = static_cast<int>(divide_up(x.shape.rows(), kRows)),
-                          .ending = ending};
-  const int blocks = args.high * static_cast<int>(w.shape[0] / Ending::kColumns) * plan.slices;
-  allow_shared_memory(product<Ending>, sizeof(Shared<Ending>));
+                 const Epilogue& epilogue) {
+  const Args<Epilogue> args{.x = tile_map(x, kDepth, kRows),
+                            .w = permuted_rows_map(w, kDepth, Epilogue::kColumns),
+                            .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
+                            .splits = plan.splits,
+                            .high = static_cast<int>(divide_up(x.shape.rows(), kRows)),
+                            .epilogue = epilogue};
+  const int blocks = args.high * static_cast<int>(w.shape[0] / Epilogue::kColumns) * plan.splits;
+  allow_shared_memory(product<Epilogue>, sizeof(Shared<Epilogue>));
   return make_kernel([=, stream = cuda.stream()] {
-    launch_together(product<Ending>, blocks, plan.slices, kThreads, sizeof(Shared<Ending>), stream,
-                    /*early=*/true, args);
+    launch_cluster(product<Epilogue>, blocks, plan.splits, kThreads, sizeof(Shared<Epilogue>),
+                   stream,
+                   /*early=*/true, args);
   });
 }
 
 // Beyond these rows it has not been held against other products.
 bool suits(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  constexpr int64_t kMostRows = 512;
+  constexpr int64_t kMaxRows = 512;
   const int64_t rows = io.in[0].shape.rows();
-  const bool weights_stay = io.packed;
-  return weights_stay && (op.act == Act::kNone || op.act == Act::kGelu) && rows > 0 &&
-         rows <= kMostRows && is_plain_bf16(cuda, op, io) && plan_of(cuda, io).wide > 0;
+  const bool frozen_weights = io.packed;
+  return frozen_weights && (op.act == Act::kNone || op.act == Act::kGelu) && rows > 0 &&
+         rows <= kMaxRows && is_plain_bf16(cuda, op, io) && plan_of(cuda, io).wide > 0;
 }
 
 template <class Body>
@@ -87,16 +89,16 @@ auto with_gelu(Act act, const Body& body) {
 
 }  // namespace
 
-bool has_linear_few(const CudaBackend& cuda, const Linear& op, const Operands& io) {
+bool has_small_m(const CudaBackend& cuda, const Linear& op, const Operands& io) {
   return suits(cuda, op, io) && for_own_product(cuda, op, io);
 }
 
-KernelPtr lower_linear_few(CudaBackend& cuda, const Linear& op, const Operands& io) {
+KernelPtr lower_small_m(CudaBackend& cuda, const Linear& op, const Operands& io) {
   const Plan plan = plan_of(cuda, io);
   return with_columns(plan, [&](auto tile) {
     return with_gelu(op.act, [&](auto act) {
       return launch(cuda, io.in[0], io.in[1], plan,
-                    Plain<tile(), decltype(act)::value>{
+                    BiasActEpilogue<tile(), decltype(act)::value>{
                         .bias = static_cast<const bf16*>(operand(io.in, 2).data),
                         .y = static_cast<bf16*>(io.out[0].data),
                         .rows = static_cast<int>(io.in[0].shape.rows()),
@@ -105,15 +107,15 @@ KernelPtr lower_linear_few(CudaBackend& cuda, const Linear& op, const Operands& 
   });
 }
 
-bool has_few_through(const CudaBackend& cuda, const Linear& before, const Operands& first,
-                     const Operands& norm, const Linear& behind, const Operands& second) {
+bool has_small_m_norm(const CudaBackend& cuda, const Linear& before, const Operands& first,
+                      const Operands& norm, const Linear& behind, const Operands& second) {
   return suits(cuda, before, first) && suits(cuda, behind, second) && before.act == Act::kNone &&
-         first.in[1].shape[0] <= kMostTiles * plan_of(cuda, first).wide && is_bf16(norm.in[0]) &&
+         first.in[1].shape[0] <= kMaxTiles * plan_of(cuda, first).wide && is_bf16(norm.in[0]) &&
          !absent(norm.out[0]) && absent(operand(norm.out, 2)) && absent(operand(norm.out, 3));
 }
 
-KernelPtr lower_few_through(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
-                            const Operands& norm, const Linear& behind, const Operands& second) {
+KernelPtr lower_small_m_norm(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
+                             const Operands& norm, const Linear& behind, const Operands& second) {
   const TensorView &x = first.in[0], &w = first.in[1], &next = second.in[1], &sum = norm.out[0];
   const int64_t rows = x.shape.rows(), width = w.shape[0], columns = next.shape[0];
   const Plan to_sum = plan_of(cuda, first), to_y = plan_of(cuda, second);
@@ -121,28 +123,30 @@ KernelPtr lower_few_through(CudaBackend& cuda, const Operands& first, const AddL
   const auto weights = std::make_shared<FoldedNorm>(fold_norm(cuda, norm, second));
   // The kernel behind looks at them before it waits for anything.
   check(cudaStreamSynchronize(cuda.stream()), "folding a norm");
-  auto* const spreads = cuda.scratch_of<Spread>(width / wide * rows);
+  auto* const row_moments = cuda.scratch_of<RowMoments>(width / wide * rows);
   const std::shared_ptr<Kernel> add_up = with_columns(to_sum, [&](auto tile) {
-    return launch(cuda, x, w, to_sum,
-                  Summed<tile()>{.bias = static_cast<const bf16*>(operand(first.in, 2).data),
+    return launch(
+        cuda, x, w, to_sum,
+        ResidualEpilogue<tile()>{.bias = static_cast<const bf16*>(operand(first.in, 2).data),
                                  .skip = static_cast<const bf16*>(norm.in[0].data),
                                  .sum = static_cast<bf16*>(sum.data),
-                                 .spreads = spreads,
+                                 .row_moments = row_moments,
                                  .rows = static_cast<int>(rows),
                                  .columns = static_cast<int>(width)});
   });
   const std::shared_ptr<Kernel> multiply = with_columns(to_y, [&](auto tile) {
     return with_gelu(behind.act, [&](auto act) {
-      const Normed<tile(), decltype(act)::value> ending{.spreads = spreads,
-                                                        .sums = weights->sums,
-                                                        .shift = weights->shift,
-                                                        .y = static_cast<bf16*>(second.out[0].data),
-                                                        .rows = static_cast<int>(rows),
-                                                        .columns = static_cast<int>(columns),
-                                                        .tiles = static_cast<int>(width / wide),
-                                                        .wide = static_cast<float>(wide),
-                                                        .eps = op.eps};
-      return launch(cuda, sum, {weights->scaled, next.shape, DType::kBF16}, to_y, ending);
+      const FoldedNormEpilogue<tile(), decltype(act)::value> epilogue{
+          .row_moments = row_moments,
+          .sums = weights->sums,
+          .shift = weights->shift,
+          .y = static_cast<bf16*>(second.out[0].data),
+          .rows = static_cast<int>(rows),
+          .columns = static_cast<int>(columns),
+          .tiles = static_cast<int>(width / wide),
+          .wide = static_cast<float>(wide),
+          .eps = op.eps};
+      return launch(cuda, sum, {weights->scaled, next.shape, DType::kBF16}, to_y, epilogue);
     });
   });
   return make_kernel([weights, add_up, multiply] { add_up->launch(), multiply->launch(); });

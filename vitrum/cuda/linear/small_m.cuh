@@ -1,118 +1,120 @@
-// Linear layers of few rows (sm_90), an image's or two: what they cost is waiting, for the kernel
-// before, for the weights and for the blocks that have come last.
+// Linear layers with small M (sm_90a), the rows of an image or two. They are bound by latency: that
+// of the kernel before, of loading the weights, and of the last CTA.
 //
-// A block has one tile of 64 rows and 96 or 128 columns. One thread starts the copies of x and of
-// the weights, 64 columns deep each, and asks for the weights before the kernel that makes x has
-// ended; one warpgroup multiplies. Where there are fewer tiles than processors, the depth of one is
-// cut into slices, each a block's of one cluster: every block sends its sums to the blocks that
-// finish their rows, which add them up in the order of the slices.
+// A CTA has one tile of 64 rows x 96 or 128 columns, as many pipeline stages as shared memory
+// holds, a producer warp for TMA and one consumer warpgroup. Programmatic dependent launch: it
+// loads its weights before the kernel that makes x has ended. Split-K where tiles are fewer than
+// SMs: the CTAs of a cluster divide K, and each sends its partial accumulators through distributed
+// shared memory to the CTA that finishes their rows, which adds them in the order of the splits.
 //
-// What becomes of the sums is an Ending's. A LayerNorm between two layers is folded into them as in
-// linear/linear_norm_linear.cuh: Summed leaves what its columns know of a row's mean and variance,
-// and Normed multiplies the sum itself by weights that the norm's scale is in.
+// An Epilogue finishes rows. A LayerNorm between two layers is folded into them as in
+// linear/linear_norm_linear.cuh: ResidualEpilogue writes the row moments of its columns,
+// FoldedNormEpilogue normalises after the product with weights that hold the norm's scale.
 //
-// What this is written in (primitives/activation.cuh, norm/layer_norm.cuh, primitives/tma.cuh,
-// primitives/wgmma.cuh) is included before it: there is a second set for tests without a card.
+// The primitives it is written in (activation.cuh, layer_norm.cuh, tma.cuh, wgmma.cuh) are included
+// before it: tests without a card have a second set.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 #include "vitrum/cuda/linear/mainloop.cuh"
 
-namespace vitrum::cuda::few {
+namespace vitrum::cuda::small_m {
 
-constexpr int kGroup = 128, kThreads = kGroup + kWarp;  // one warp copies
+constexpr int kGroup = 128, kThreads = kGroup + kWarp;  // and a producer warp
 constexpr int kRows = 64, kDepth = 64;
-constexpr int kMostTiles = 16;  // of a row that a norm is of
-constexpr int kSlots = 8;       // of a tile, eight rows each: a row for every four lanes of a warp
-constexpr int kMostSlices = 4;
+constexpr int kMaxTiles = 16;  // of a row that a norm is of
+constexpr int kSlots = 8;      // of a tile, eight rows each: a row for every four lanes of a warp
+constexpr int kMaxSplits = 4;
 constexpr int kBytes = 220'000;  // of shared memory, about
 
 // What so many columns know of a row: their mean and the sum of squared deviations from it.
-struct alignas(8) Spread {
+struct alignas(8) RowMoments {
   float mean, squares;
 };
 
-// What an Ending has:
+// An Epilogue has:
 //   kTables: how many values of a column it keeps in shared memory; fill(tables, i, column)
-//   Held: what it asks for before the products; hold(row, column)
-//   finish(sums, held, tables, row, column, own): a lane has eight columns of every 32 of a tile,
+//   Prefetched: what it loads before the main loop; prefetch(row, column)
+//   finish(accumulators, prefetched, tables, row, column, own): a lane has eight columns of every
+//   32 of a tile,
 //     from `column` + `own` on, and a quad's lanes a whole row of it
-template <class Ending>
+template <class Epilogue>
 struct Args {
   CUtensorMap x, w;
-  int steps, slices;  // of depth; of a tile
+  int steps, splits;  // of depth; of a tile
   int high;           // tiles of rows
-  Ending ending;
+  Epilogue epilogue;
 };
 
-template <class Ending>
+template <class Epilogue>
 struct Shared {
-  static constexpr int kColumns = Ending::kColumns;
+  static constexpr int kColumns = Epilogue::kColumns;
   static constexpr int kBytesX = kRows * kSwizzledRow, kBytesW = kColumns * kSwizzledRow;
-  static constexpr int kExchange = (kSlots + 1) * (kRows / kSlots) * kColumns;  // in three slices
+  static constexpr int kExchange = (kSlots + 1) * (kRows / kSlots) * kColumns;  // in three splits
   // As many as there is room for: copies under way are all that hides how far memory is.
   static constexpr int kStages = (kBytes - kExchange * 4) / (kBytesX + kBytesW);
 
   std::byte x[kStages][kBytesX], w[kStages][kBytesW];
-  // Of slices, slots, parts and halves of eight columns: four columns of each lane.
+  // Of splits, slots, parts and halves of eight columns: four columns of each lane.
   float exchange[kExchange];
-  float tables[Ending::kTables][kColumns];
+  float tables[Epilogue::kTables][kColumns];
   uint64_t full[kStages], empty[kStages];
 };
 
-template <class Ending>
+template <class Epilogue>
 struct Block {
-  static constexpr int kColumns = Ending::kColumns, kParts = kColumns / 32,
-                       kStages = Shared<Ending>::kStages;
-  using Sums = float[kColumns / 2];
+  static constexpr int kColumns = Epilogue::kColumns, kParts = kColumns / 32,
+                       kStages = Shared<Epilogue>::kStages;
+  using Accumulators = float[kColumns / 2];
   using Eights = Eight[kParts];
 
-  const Args<Ending>& g;
-  Shared<Ending>& s;
-  int slice;
+  const Args<Epilogue>& g;
+  Shared<Epilogue>& s;
+  int split;
   int row, column;  // the tile's first
   int first, last;  // steps
-  int slots;        // that a slice's block finishes
+  int slots;        // that a split's CTA finishes
 
-  __device__ __forceinline__ Block(const Args<Ending>& args, Shared<Ending>& shared)
+  __device__ __forceinline__ Block(const Args<Epilogue>& args, Shared<Epilogue>& shared)
       : g(args), s(shared) {
-    const int tile = static_cast<int>(blockIdx.x) / g.slices;
-    slice = static_cast<int>(blockIdx.x) % g.slices;
+    const int tile = static_cast<int>(blockIdx.x) / g.splits;
+    split = static_cast<int>(blockIdx.x) % g.splits;
     // Blocks with the same weights begin together.
     row = tile % g.high * kRows, column = tile / g.high * kColumns;
-    first = g.steps * slice / g.slices, last = g.steps * (slice + 1) / g.slices;
-    slots = (kSlots + g.slices - 1) / g.slices;
+    first = g.steps * split / g.splits, last = g.steps * (split + 1) / g.splits;
+    slots = (kSlots + g.splits - 1) / g.splits;
   }
 
   __device__ __forceinline__ void load_weights(int stage, int step) const {
-    expect_bytes(&s.full[stage], s.kBytesX + s.kBytesW);
-    load_groups(g.w, s.w[stage], &s.full[stage], step * kDepth, column / 32);
+    mbarrier_arrive_expect_tx(&s.full[stage], s.kBytesX + s.kBytesW);
+    tma_load_5d(g.w, s.w[stage], &s.full[stage], step * kDepth, column / 32);
   }
   __device__ __forceinline__ void load_rows(int stage, int step) const {
-    load_tile(g.x, s.x[stage], &s.full[stage], step * kDepth, row);
+    tma_load_2d(g.x, s.x[stage], &s.full[stage], step * kDepth, row);
   }
   __device__ void produce() const {
     const int at_once = min(last - first, kStages);
     for (int i = 0; i < at_once; ++i) load_weights(i, first + i);
-    wait_for_previous();
+    wait_on_previous_grid();
     for (int i = 0; i < at_once; ++i) load_rows(i, first + i);
-    Ring<kStages> ring;
-    for (int step = first + at_once; step < last; ++step, ring.advance()) {
-      wait_barrier(&s.empty[ring.at], ring.parity);
-      load_weights(ring.at, step), load_rows(ring.at, step);
+    PipelineState<kStages> pipe;
+    for (int step = first + at_once; step < last; ++step, pipe.advance()) {
+      mbarrier_wait(&s.empty[pipe.index], pipe.phase);
+      load_weights(pipe.index, step), load_rows(pipe.index, step);
     }
   }
 
-  __device__ __forceinline__ void multiply(Sums& d) const {
-    Ring<kStages> ring;
-    multiply_steps(
-        d, ring, s.full, last - first,
+  __device__ __forceinline__ void multiply(Accumulators& d) const {
+    PipelineState<kStages> pipe;
+    mainloop(
+        d, pipe, s.full, last - first,
         [&](int stage, int i, bool add) {
-          multiply_shared(d, describe(s.x[stage] + 32 * i), describe(s.w[stage] + 32 * i), add);
+          wgmma_ss(d, make_descriptor(s.x[stage] + 32 * i), make_descriptor(s.w[stage] + 32 * i),
+                   add);
         },
         [&](int stage) {
-          if (threadIdx.x == 0) arrive(&s.empty[stage]);
+          if (threadIdx.x == 0) mbarrier_arrive(&s.empty[stage]);
         });
   }
 
@@ -126,12 +128,12 @@ struct Block {
     const int slot = static_cast<int>(threadIdx.x) / kWarp * 2 + half, to = slot / slots;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      float* const at = exchanged(slice, slot % slots, part);
-      store4_at(at, to, v[part].v), store4_at(at + 4 * kWarp, to, v[part].v + 4);
+      float* const at = exchanged(split, slot % slots, part);
+      store4_cluster(at, to, v[part].v), store4_cluster(at + 4 * kWarp, to, v[part].v + 4);
     }
   }
   __device__ __forceinline__ void receive(Eights& v, int slot) const {
-    for (int from = 0; from < g.slices; ++from)
+    for (int from = 0; from < g.splits; ++from)
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
 #pragma unroll
@@ -140,11 +142,11 @@ struct Block {
           v[part].v[i] = from > 0 ? v[part].v[i] + more : more;
         }
   }
-  __device__ __forceinline__ static void pick(Eights& v, const Sums& d, int half) {
+  __device__ __forceinline__ static void pick(Eights& v, const Accumulators& d, int half) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
 #pragma unroll
-      for (int i = 0; i < 8; ++i) v[part].v[i] = d[shuffled_sum(part, half, i)];
+      for (int i = 0; i < 8; ++i) v[part].v[i] = d[permuted_accumulator(part, half, i)];
   }
 
   __device__ void consume() const {
@@ -152,24 +154,24 @@ struct Block {
               lane_row = static_cast<int>(threadIdx.x) % kWarp / 4,
               own = static_cast<int>(threadIdx.x) % 4 * 8;
     for (int i = static_cast<int>(threadIdx.x); i < kColumns; i += kGroup)
-      g.ending.fill(s.tables, i, column + i);
+      g.epilogue.fill(s.tables, i, column + i);
     sync_threads<kGroup>();
-    const bool whole = g.slices == 1;
-    // In slices a warp finishes one of the slots that are this block's, or none.
-    const int slot = whole ? 2 * warp : slice * slots + warp, to = row + 8 * slot + lane_row;
+    const bool whole = g.splits == 1;
+    // With split-K a warp finishes one of the slots that are this block's, or none.
+    const int slot = whole ? 2 * warp : split * slots + warp, to = row + 8 * slot + lane_row;
     const bool finishes = whole || (warp < slots && slot < kSlots);
-    wait_for_previous();
-    typename Ending::Held held[2] = {};
-    if (finishes) held[0] = g.ending.hold(to, column + own);
-    if (whole) held[1] = g.ending.hold(to + 8, column + own);
-    Sums d;
+    wait_on_previous_grid();
+    typename Epilogue::Prefetched prefetched[2] = {};
+    if (finishes) prefetched[0] = g.epilogue.prefetch(to, column + own);
+    if (whole) prefetched[1] = g.epilogue.prefetch(to + 8, column + own);
+    Accumulators d;
     multiply(d);
     Eights v;
     if (whole) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         pick(v, d, half);
-        g.ending.finish(v, held[half], s.tables, to + 8 * half, column, own);
+        g.epilogue.finish(v, prefetched[half], s.tables, to + 8 * half, column, own);
       }
       return;
     }
@@ -178,23 +180,23 @@ struct Block {
     sync_cluster();
     if (!finishes) return;
     receive(v, warp);
-    g.ending.finish(v, held[0], s.tables, to, column, own);
+    g.epilogue.finish(v, prefetched[0], s.tables, to, column, own);
   }
 };
 
 // A block of the kernel. Nothing that another kernel of the program writes is touched before
-// wait_for_previous(): weights, biases and what is made of them stay.
-template <class Ending>
-__device__ __forceinline__ void work(const Args<Ending>& g, Shared<Ending>& s) {
-  const Block<Ending> block(g, s);
-  let_next_begin();
+// wait_on_previous_grid(): weights, biases and what is made of them stay.
+template <class Epilogue>
+__device__ __forceinline__ void work(const Args<Epilogue>& g, Shared<Epilogue>& s) {
+  const Block<Epilogue> block(g, s);
+  trigger_dependents();
   if (threadIdx.x == kGroup) {
-    for (int i = 0; i < s.kStages; ++i) init_barrier(&s.full[i], 1), init_barrier(&s.empty[i], 1);
-    publish_barriers();
+    for (int i = 0; i < s.kStages; ++i) mbarrier_init(&s.full[i], 1), mbarrier_init(&s.empty[i], 1);
+    fence_barrier_init();
   }
   __syncwarp();
   // The others of the cluster are there, to be sent to.
-  if (g.slices > 1)
+  if (g.splits > 1)
     sync_cluster();
   else
     __syncthreads();
@@ -203,17 +205,17 @@ __device__ __forceinline__ void work(const Args<Ending>& g, Shared<Ending>& s) {
   } else {
     if (threadIdx.x == kGroup) block.produce();
     __syncwarp();
-    if (g.slices > 1) sync_cluster();
+    if (g.splits > 1) sync_cluster();
   }
 }
 
-// ---- endings ----
+// ---- epilogues ----
 
 template <int kWide, Act kAct>
-struct Plain {
+struct BiasActEpilogue {
   static constexpr int kColumns = kWide, kTables = 1;
   using Tables = float[kTables][kColumns];
-  struct Held {};
+  struct Prefetched {};
 
   const bf16* bias;  // may be null
   bf16* y;
@@ -222,8 +224,8 @@ struct Plain {
   __device__ __forceinline__ void fill(Tables& tables, int i, int column) const {
     tables[0][i] = bias ? to_float(bias[column]) : 0;
   }
-  __device__ __forceinline__ Held hold(int, int) const { return {}; }
-  __device__ __forceinline__ void finish(const Eight (&sums)[kColumns / 32], const Held&,
+  __device__ __forceinline__ Prefetched prefetch(int, int) const { return {}; }
+  __device__ __forceinline__ void finish(const Eight (&sums)[kColumns / 32], const Prefetched&,
                                          const Tables& tables, int row, int column, int own) const {
     bf16* const to = y + int64_t{row} * columns + column + own;
 #pragma unroll
@@ -240,30 +242,31 @@ struct Plain {
 
 // The residual sum, and of each row what these columns of it know.
 template <int kWide>
-struct Summed {
+struct ResidualEpilogue {
   static constexpr int kColumns = kWide, kTables = 1;
   using Tables = float[kTables][kColumns];
-  struct Held {
+  struct Prefetched {
     Raw8<bf16> skip[kColumns / 32];
   };
 
   const bf16 *bias, *skip;  // bias may be null
   bf16* sum;
-  Spread* spreads;  // (tiles of a row, rows)
+  RowMoments* row_moments;  // (tiles of a row, rows)
   int rows, columns;
 
   __device__ __forceinline__ void fill(Tables& tables, int i, int column) const {
     tables[0][i] = bias ? to_float(bias[column]) : 0;
   }
   // Rows beyond the last one take its values, and are not stored.
-  __device__ __forceinline__ Held hold(int row, int column) const {
-    Held held;
+  __device__ __forceinline__ Prefetched prefetch(int row, int column) const {
+    Prefetched prefetched;
     const bf16* const from = skip + int64_t{min(row, rows - 1)} * columns + column;
 #pragma unroll
-    for (int part = 0; part < kColumns / 32; ++part) held.skip[part] = load_raw(from + 32 * part);
-    return held;
+    for (int part = 0; part < kColumns / 32; ++part)
+      prefetched.skip[part] = load_raw(from + 32 * part);
+    return prefetched;
   }
-  __device__ __forceinline__ void finish(Eight (&v)[kColumns / 32], const Held& held,
+  __device__ __forceinline__ void finish(Eight (&v)[kColumns / 32], const Prefetched& prefetched,
                                          const Tables& tables, int row, int column, int own) const {
     bf16* const to = sum + int64_t{row} * columns + column + own;
     float total = 0, squares = 0;
@@ -272,7 +275,7 @@ struct Summed {
       const Eight b = load8(tables[0] + own + 32 * part);
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[part].v[i] += b.v[i];
-      const Raw8<bf16> raw = add(held.skip[part], pack<bf16>(v[part]));
+      const Raw8<bf16> raw = add(prefetched.skip[part], pack<bf16>(v[part]));
       store_if(row < rows, to + 32 * part, raw);
       v[part] = unpack(raw);
 #pragma unroll
@@ -287,20 +290,21 @@ struct Summed {
         squares = fmaf(off, off, squares);
       }
     squares = row_sum<4>(squares);
-    if (own == 0 && row < rows) spreads[int64_t{column / kColumns} * rows + row] = {mean, squares};
+    if (own == 0 && row < rows)
+      row_moments[int64_t{column / kColumns} * rows + row] = {mean, squares};
   }
 };
 
 // As if the rows had been normed: rstd (sums - mean s) + shift, s being sums of the weights' rows.
 template <int kWide, Act kAct>
-struct Normed {
+struct FoldedNormEpilogue {
   static constexpr int kColumns = kWide, kTables = 2;
   using Tables = float[kTables][kColumns];
-  struct Held {
+  struct Prefetched {
     float rstd, less;
   };
 
-  const Spread* spreads;
+  const RowMoments* row_moments;
   const float *sums, *shift;  // of the weights' rows; what the bias has become
   bf16* y;
   int rows, columns, tiles;  // tiles: of a row of x
@@ -310,16 +314,16 @@ struct Normed {
     tables[0][i] = sums[column], tables[1][i] = shift[column];
   }
   // A quad's lanes have a quarter of the row's tiles each.
-  __device__ __forceinline__ Held hold(int row, int) const {
-    constexpr int kEach = kMostTiles / 4;
+  __device__ __forceinline__ Prefetched prefetch(int row, int) const {
+    constexpr int kEach = kMaxTiles / 4;
     const int lane = static_cast<int>(threadIdx.x) % 4;
     const float part = 1 / static_cast<float>(tiles);
-    Spread own[kEach];
+    RowMoments own[kEach];
     float mean = 0, squares = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int tile = lane + 4 * i;
-      if (tile < tiles) own[i] = spreads[int64_t{tile} * rows + min(row, rows - 1)];
+      if (tile < tiles) own[i] = row_moments[int64_t{tile} * rows + min(row, rows - 1)];
     }
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
@@ -335,8 +339,9 @@ struct Normed {
     const float rstd = rsqrtf(fmaf(squares, part / wide, eps));
     return {rstd, -mean * rstd};
   }
-  __device__ __forceinline__ void finish(const Eight (&d)[kColumns / 32], const Held& held,
-                                         const Tables& tables, int row, int column, int own) const {
+  __device__ __forceinline__ void finish(const Eight (&d)[kColumns / 32],
+                                         const Prefetched& prefetched, const Tables& tables,
+                                         int row, int column, int own) const {
     bf16* const to = y + int64_t{row} * columns + column + own;
 #pragma unroll
     for (int part = 0; part < kColumns / 32; ++part) {
@@ -344,11 +349,11 @@ struct Normed {
       Eight v;
 #pragma unroll
       for (int i = 0; i < 8; ++i)
-        v.v[i] =
-            activate<kAct, bf16>(fmaf(d[part].v[i], held.rstd, fmaf(held.less, s.v[i], b.v[i])));
+        v.v[i] = activate<kAct, bf16>(
+            fmaf(d[part].v[i], prefetched.rstd, fmaf(prefetched.less, s.v[i], b.v[i])));
       store_if(row < rows, to + 32 * part, pack<bf16>(v));
     }
   }
 };
 
-}  // namespace vitrum::cuda::few
+}  // namespace vitrum::cuda::small_m

@@ -1,14 +1,15 @@
-// Products of large linear layers (sm_90), and what becomes of the sums before they leave the
-// registers: that is an Ending's.
+// Persistent TMA/WGMMA GEMM for large linear layers (sm_90a), y = x w^T, with an Epilogue that
+// works on the accumulators before they leave the registers.
 //
-// A block works on tiles of 128 rows and 256 columns. One thread starts the copies of x and of the
-// weights, 64 columns deep each; two warpgroups multiply 64 rows each. Two blocks, a cluster, work
-// on neighbouring rows with the same weights: each asks for one half of them and both get both,
-// since the card's cache cannot deliver everything twice. The weights' rows arrive in an order that
-// gives a thread eight neighbouring columns of every 32, to be written in pieces of 16 bytes.
+// A CTA computes tiles of 128 x 256. Warp specialisation: one producer thread issues TMA loads of x
+// and w, 64 of K a pipeline stage; two consumer warpgroups run WGMMA on 64 rows each. Two CTAs form
+// a cluster, work on neighbouring rows with the same weights and multicast one half of w each,
+// since L2 cannot deliver everything twice. The rows of w arrive permuted (permuted_rows_map), so
+// that a thread's accumulators are eight neighbouring columns of every 32 and leave as 16-byte
+// stores.
 //
-// What this is written in (primitives/device.cuh, primitives/tma.cuh, primitives/wgmma.cuh) is
-// included before it: there is a second set for tests without a card.
+// The primitives it is written in (device.cuh, tma.cuh, wgmma.cuh) are included before it: tests
+// without a card have a second set.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,42 +18,42 @@
 
 namespace vitrum::cuda::tile {
 
-constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup;  // one group copies
+constexpr int kGroup = 128, kGroups = 2, kThreads = (kGroups + 1) * kGroup;  // and a producer
 constexpr int kRows = 64 * kGroups, kColumns = 256, kDepth = 64, kStages = 4;
 constexpr int kCluster = 2, kShare = kColumns / kCluster;  // of the weights, a block's
 constexpr int kBytesX = kRows * kSwizzledRow, kBytesW = kColumns * kSwizzledRow;
 
 // A thread has columns `column` to `column` + 7 of every 32 of a tile, in rows `row` and `row` + 8.
 constexpr int kParts = kColumns / 32;
-using Sums = float[kColumns / 2];
+using Accumulators = float[kColumns / 2];
 
-// What an Ending has:
-//   kRegisters, kOthers: for each thread that multiplies, and for the others
+// An Epilogue has:
+//   kConsumerRegisters, kProducerRegisters: of a thread, by setmaxnreg
 //   Table: what it keeps in shared memory; fill(table, thread, threads)
-//   Held: what it asks for before the products, since a load behind the stores of the last tile
-//         would wait for them; hold(held, row, column)
-//   finish(sums, held, table, row, column)
-template <class Ending>
+//   Prefetched: what it loads before the main loop, since a load behind the stores of the last
+//         tile would wait for them; prefetch(prefetched, row, column)
+//   finish(accumulators, prefetched, table, row, column)
+template <class Epilogue>
 struct Args {
   CUtensorMap x, w;
   int columns;
   int steps, tiles;  // of depth; of a cluster
-  Ending ending;
+  Epilogue epilogue;
 };
 
-template <class Ending>
+template <class Epilogue>
 struct Shared {
   std::byte x[kStages][kBytesX], w[kStages][kBytesW];
   uint64_t full[kStages], empty[kStages];
-  typename Ending::Table table;
+  typename Epilogue::Table table;
 };
 
 struct Tile {
   int row, column;
 };
 // A cluster's tile of this turn. Neighbouring clusters share rows: the weights stay in the cache.
-template <class Ending>
-__device__ __forceinline__ bool take_tile(const Args<Ending>& g, int turn, Tile& tile) {
+template <class Epilogue>
+__device__ __forceinline__ bool take_tile(const Args<Epilogue>& g, int turn, Tile& tile) {
   const int clusters = static_cast<int>(gridDim.x) / kCluster, wide = g.columns / kColumns;
   const int i = static_cast<int>(blockIdx.x) / kCluster + turn * clusters;
   tile.row = (i / wide * kCluster + cluster_rank()) * kRows;
@@ -60,74 +61,74 @@ __device__ __forceinline__ bool take_tile(const Args<Ending>& g, int turn, Tile&
   return i < g.tiles;
 }
 
-template <class Ending>
-__device__ void produce(const Args<Ending>& g, Shared<Ending>& s) {
+template <class Epilogue>
+__device__ void produce(const Args<Epilogue>& g, Shared<Epilogue>& s) {
   constexpr uint16_t kBoth = (1 << kCluster) - 1;
-  Ring<kStages> ring;
+  PipelineState<kStages> pipe;
   const int own = cluster_rank() * kShare;
   Tile tile;
   for (int turn = 0; take_tile(g, turn, tile); ++turn)
-    for (int step = 0; step < g.steps; ++step, ring.advance()) {
-      uint64_t* const full = &s.full[ring.at];
-      wait_barrier(&s.empty[ring.at], ring.parity ^ 1);
-      expect_bytes(full, kBytesX + kBytesW);
-      load_tile(g.x, s.x[ring.at], full, step * kDepth, tile.row);
-      load_groups(g.w, s.w[ring.at] + own * kSwizzledRow, full, step * kDepth,
+    for (int step = 0; step < g.steps; ++step, pipe.advance()) {
+      uint64_t* const full = &s.full[pipe.index];
+      mbarrier_wait(&s.empty[pipe.index], pipe.phase ^ 1);
+      mbarrier_arrive_expect_tx(full, kBytesX + kBytesW);
+      tma_load_2d(g.x, s.x[pipe.index], full, step * kDepth, tile.row);
+      tma_load_5d(g.w, s.w[pipe.index] + own * kSwizzledRow, full, step * kDepth,
                   (tile.column + own) / 32, kBoth);
     }
 }
 
-template <class Ending>
+template <class Epilogue>
 struct Consumer {
-  const Args<Ending>& g;
-  Shared<Ending>& s;
+  const Args<Epilogue>& g;
+  Shared<Epilogue>& s;
   int group, thread;
-  Ring<kStages> ring = {};
+  PipelineState<kStages> pipe = {};
 
-  __device__ __forceinline__ void multiply(Sums& d) {
-    multiply_steps(
-        d, ring, s.full, g.steps,
+  __device__ __forceinline__ void multiply(Accumulators& d) {
+    mainloop(
+        d, pipe, s.full, g.steps,
         [&](int stage, int i, bool add) {
-          multiply_shared(d, describe(s.x[stage] + group * 64 * kSwizzledRow + 32 * i),
-                          describe(s.w[stage] + 32 * i), add);
+          wgmma_ss(d, make_descriptor(s.x[stage] + group * 64 * kSwizzledRow + 32 * i),
+                   make_descriptor(s.w[stage] + 32 * i), add);
         },
         // Both blocks write into the stage of both.
         [&](int stage) {
-          if (thread < kCluster) arrive_at(&s.empty[stage], thread);
+          if (thread < kCluster) mbarrier_arrive_cluster(&s.empty[stage], thread);
         });
   }
 
   __device__ void run() {
     const int in_tile = group * 64 + thread / kWarp * 16 + thread % kWarp / 4, own = thread % 4 * 8;
-    g.ending.fill(s.table, group * kGroup + thread, kGroups * kGroup);
+    g.epilogue.fill(s.table, group * kGroup + thread, kGroups * kGroup);
     sync_threads<kGroups * kGroup>();
-    Sums d;
-    typename Ending::Held held;
+    Accumulators d;
+    typename Epilogue::Prefetched prefetched;
     Tile tile;
     for (int turn = 0; take_tile(g, turn, tile); ++turn) {
-      g.ending.hold(held, tile.row + in_tile, tile.column + own);
+      g.epilogue.prefetch(prefetched, tile.row + in_tile, tile.column + own);
       multiply(d);
-      g.ending.finish(d, held, s.table, tile.row + in_tile, tile.column + own);
+      g.epilogue.finish(d, prefetched, s.table, tile.row + in_tile, tile.column + own);
     }
   }
 };
 
 // A block of the kernel.
-template <class Ending>
-__device__ __forceinline__ void work(const Args<Ending>& g, Shared<Ending>& s) {
+template <class Epilogue>
+__device__ __forceinline__ void work(const Args<Epilogue>& g, Shared<Epilogue>& s) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i)
-      init_barrier(&s.full[i], 1), init_barrier(&s.empty[i], kGroups * kCluster);
-    publish_barriers();
+      mbarrier_init(&s.full[i], 1), mbarrier_init(&s.empty[i], kGroups * kCluster);
+    fence_barrier_init();
   }
   __syncwarp();
   sync_cluster();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group < kGroups) {
-    take_registers<Ending::kRegisters>();
-    Consumer<Ending>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
+    reg_alloc<Epilogue::kConsumerRegisters>();
+    Consumer<Epilogue>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else {
-    give_registers<Ending::kOthers>();
+    reg_dealloc<Epilogue::kProducerRegisters>();
     if (threadIdx.x == kGroups * kGroup) produce(g, s);
   }
   // The other block may still write here.

@@ -1,4 +1,4 @@
-// How a product of linear/tile.cuh is launched, and for how many rows it is worth it.
+// Launch of the GEMM of linear/tile.cuh.
 #pragma once
 #include "vitrum/cuda/host/tensor_map.h"
 #include "vitrum/cuda/linear/linear.h"
@@ -10,12 +10,12 @@
 
 namespace vitrum::cuda::tile {
 
-template <class Ending>
+template <class Epilogue>
 __global__ void __launch_bounds__(kThreads, 1)
-    product([[maybe_unused]] const __grid_constant__ Args<Ending> g) {
+    product([[maybe_unused]] const __grid_constant__ Args<Epilogue> g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::byte memory[];
-  work(g, *reinterpret_cast<Shared<Ending>*>(memory));
+  work(g, *reinterpret_cast<Shared<Epilogue>*>(memory));
 #endif
 }
 
@@ -28,17 +28,17 @@ inline bool enough(const CudaBackend& cuda, int64_t rows, int64_t columns) {
 }
 
 // x (rows, depth) times w (columns, depth), transposed.
-template <class Ending>
+template <class Epilogue>
 KernelPtr launch(CudaBackend& cuda, const TensorView& x, const TensorView& w,
-                 const Ending& ending) {
-  const Args<Ending> args{.x = tiles_of(x, kDepth, kRows),
-                          .w = shuffled_rows(w, kDepth, kShare),
-                          .columns = static_cast<int>(w.shape[0]),
-                          .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
-                          .tiles = static_cast<int>(tiles_in(x.shape.rows(), w.shape[0])),
-                          .ending = ending};
-  return launch_clusters(cuda, product<Ending>, args.tiles, kCluster, kThreads,
-                         sizeof(Shared<Ending>), args);
+                 const Epilogue& epilogue) {
+  const Args<Epilogue> args{.x = tile_map(x, kDepth, kRows),
+                            .w = permuted_rows_map(w, kDepth, kShare),
+                            .columns = static_cast<int>(w.shape[0]),
+                            .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
+                            .tiles = static_cast<int>(tiles_in(x.shape.rows(), w.shape[0])),
+                            .epilogue = epilogue};
+  return launch_clusters(cuda, product<Epilogue>, args.tiles, kCluster, kThreads,
+                         sizeof(Shared<Epilogue>), args);
 }
 
 }  // namespace vitrum::cuda::tile

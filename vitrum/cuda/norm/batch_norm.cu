@@ -44,7 +44,7 @@ struct Moments {
   const float* mean;
   Counted counted;
 
-  struct Held {
+  struct Loaded {
     Raw8<T> x;
   };
   __device__ __forceinline__ float term(float v, int64_t column) const {
@@ -52,8 +52,8 @@ struct Moments {
     const float d = __fsub_rn(v, mean[column]);
     return __fmul_rn(d, d);
   }
-  __device__ __forceinline__ Held load(int64_t at) const { return {load_raw(x + at)}; }
-  __device__ __forceinline__ Eight use(const Held& held, int64_t at, int64_t column,
+  __device__ __forceinline__ Loaded load(int64_t at) const { return {load_raw(x + at)}; }
+  __device__ __forceinline__ Eight use(const Loaded& held, int64_t at, int64_t column,
                                        bool inside) const {
     Eight v = unpack(held.x);
     const bool counts = inside && counted(at);
@@ -156,7 +156,7 @@ struct GradientMoments {
   const T *dy, *x, *y;  // y: null without ReLU
   const float* mean;
 
-  struct Held {
+  struct Loaded {
     Raw8<T> dy, x, y;
   };
   __device__ __forceinline__ float term(float d, float y_value, float x_value,
@@ -164,14 +164,14 @@ struct GradientMoments {
     const float g = y && !(y_value > 0) ? 0.0f : d;
     return kProduct ? __fmul_rn(g, __fsub_rn(x_value, mean[column])) : g;
   }
-  __device__ __forceinline__ Held load(int64_t at) const {
-    Held held = {};
+  __device__ __forceinline__ Loaded load(int64_t at) const {
+    Loaded held = {};
     held.dy = load_raw(dy + at);
     if (y) held.y = load_raw(y + at);
     if constexpr (kProduct) held.x = load_raw(x + at);
     return held;
   }
-  __device__ __forceinline__ Eight use(const Held& held, int64_t, int64_t column,
+  __device__ __forceinline__ Eight use(const Loaded& held, int64_t, int64_t column,
                                        bool inside) const {
     Eight d = unpack(held.dy);
     const Eight v = unpack(held.x), out = unpack(held.y);
@@ -190,12 +190,13 @@ struct Keep {
 };
 
 // dx = d * scale - (offset + (x - mean) * slope), the bracket for what counts only.
-struct Slopes {
+struct BackwardCoefficients {
   const float *w, *var, *sum, *product, *rows;
   float eps;
   float *scale, *offset, *slope, *dw, *dbias;
 };
-__global__ void __launch_bounds__(kThreads) make_slopes(Slopes s, int64_t channels) {
+__global__ void __launch_bounds__(kThreads)
+    make_backward_coefficients(BackwardCoefficients s, int64_t channels) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (k >= channels) return;
   const double rstd = 1 / sqrt(static_cast<double>(s.var[k]) + static_cast<double>(s.eps));
@@ -345,17 +346,17 @@ KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io) {
       cuda.scratch(column_scratch_bytes(rows, width) + (5 * each + 8) * sizeof(float)));
   float *sum = scratch, *product = sum + each, *n = product + each, *scale = n + 8,
         *offset = scale + each, *slope = offset + each, *partials = slope + each;
-  const Slopes slopes{.w = io.in[2].f32(),
-                      .var = io.in[4].f32(),
-                      .sum = sum,
-                      .product = product,
-                      .rows = n,
-                      .eps = op.eps,
-                      .scale = scale,
-                      .offset = offset,
-                      .slope = slope,
-                      .dw = operand(io.out, 1).f32(),
-                      .dbias = operand(io.out, 2).f32()};
+  const BackwardCoefficients coefficients{.w = io.in[2].f32(),
+                                          .var = io.in[4].f32(),
+                                          .sum = sum,
+                                          .product = product,
+                                          .rows = n,
+                                          .eps = op.eps,
+                                          .scale = scale,
+                                          .offset = offset,
+                                          .slope = slope,
+                                          .dw = operand(io.out, 1).f32(),
+                                          .dbias = operand(io.out, 2).f32()};
   const ColumnPlan plan = plan_columns(rows, width, wide_fits(width, {dy, x, y}));
   const bool wide = wide_fits(width, {dy, x, y, dx, dskip, io.in[3]});
   return with_type(x.dtype, [&](auto type) {
@@ -370,7 +371,8 @@ KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io) {
                      Keep{sum}, stream);
       launch_columns(GradientMoments<T, true>{arrays.dy, arrays.x, arrays.y, mean}, plan, partials,
                      Keep{product}, stream);
-      make_slopes<<<blocks_for(width, kThreads), kThreads, 0, stream>>>(slopes, width);
+      make_backward_coefficients<<<blocks_for(width, kThreads), kThreads, 0, stream>>>(coefficients,
+                                                                                       width);
       if (!arrays.dx && !arrays.dskip) return;
       const unsigned blocks = blocks_for(arrays.count, kThreads * (wide ? 8 : 1));
       const auto kernel = wide ? apply_back<T, true> : apply_back<T, false>;

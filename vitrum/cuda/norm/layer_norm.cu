@@ -62,7 +62,7 @@ template <class T, class RowShape, Added kAdded>
 __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) {
   constexpr int kVectors = RowShape::kVectors, kLanes = RowShape::kLanes;
   const int lane = threadIdx.x % kLanes;
-  const int64_t block = from_the_end(blockIdx.x, gridDim.x);
+  const int64_t block = reversed_index(blockIdx.x, gridDim.x);
   const int64_t r = (block * kRowWarps * kWarp + threadIdx.x) / kLanes;
   if (r >= g.rows) return;
   const int64_t at = r * g.width;
@@ -161,7 +161,7 @@ KernelPtr forward(CudaBackend& cuda, const Forward& g) {
   with_row(dtype, g.width, [&](auto type, auto shape) {
     using T = decltype(type);
     using Shape = decltype(shape);
-    if constexpr (kAdded != Added::kBranch || Shape::kVectors <= kMostWithBranch) {
+    if constexpr (kAdded != Added::kBranch || Shape::kVectors <= kMaxVectorsWithBranch) {
       const ForwardRows<T> args{static_cast<const T*>(g.a.data),
                                 static_cast<const T*>(g.b.data),
                                 static_cast<T*>(g.sum.data),

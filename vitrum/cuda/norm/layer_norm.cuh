@@ -86,7 +86,7 @@ __device__ __forceinline__ Raw8<bf16> add(const Raw8<bf16>& x, const Raw8<bf16>&
 
 // Vectors a row may have for sums of columns beside those of a norm's parameters, and for a branch:
 // more would not fit into the registers.
-constexpr int kMostWithBranch = 4;
+constexpr int kMaxVectorsWithBranch = 4;
 
 // Tokens of each image in another order; without a table as they are.
 struct RowOrder {

@@ -81,8 +81,8 @@ struct Ahead {
       if (has(j))
 #pragma unroll
         for (size_t k = 0; k < sizeof(T) / 2; ++k)
-          copy16_async(&to[j * Shape::kThreads].part[k],
-                       reinterpret_cast<const uint4*>(from + j * kSpan) + k);
+          cp_async_16(&to[j * Shape::kThreads].part[k],
+                      reinterpret_cast<const uint4*>(from + j * kSpan) + k);
   }
 };
 
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kT
       if (g.dskip) rows.ask(stage, kSkip, g.dskip + at);
       if (kSums > 3) rows.ask(stage, kInput, g.input + at);
     }
-    commit_copies();
+    cp_async_commit();
   };
   uint32_t r = blockIdx.x * Shape::kRows + team;
   float next_mean = 0, next_rstd = 0;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kT
     ask(rows.stage == 0 ? kLast : rows.stage - 1, r + kLast * stride);
     RowGradient row{next_mean, next_rstd};
     ask_scalars(r + stride);
-    wait_for_all_but<kLast>();
+    cp_async_wait<kLast>();
     // Elements that a lane lacks are zeros: they add nothing, and nothing branches around them.
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kT
     rows.stage = rows.stage == kLast ? 0 : rows.stage + 1;
   }
   if constexpr (kSums == 0) return;
-  let_next_begin();
+  trigger_dependents();
   // What the teams have, where the rows were: (team, kSums, width). Then this block's partials.
   __syncthreads();
   auto* const of_teams = reinterpret_cast<float*>(shared);
@@ -234,7 +234,7 @@ KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {
 
 template <class T, class RowShape>
 KernelPtr backward_rows(CudaBackend& cuda, const Backward& g) {
-  if constexpr (RowShape::kVectors <= kMostWithBranch) {
+  if constexpr (RowShape::kVectors <= kMaxVectorsWithBranch) {
     if (g.branch && g.gradient.input) return backward_rows<T, RowShape, 4, true>(cuda, g);
     if (g.branch && g.sums) return backward_rows<T, RowShape, 3, true>(cuda, g);
     if (g.branch) return backward_rows<T, RowShape, 2, true>(cuda, g);
@@ -346,7 +346,7 @@ KernelPtr lower_backward(CudaBackend& cuda, const Operands& io, const Branch& br
 bool adds_columns(const LayerNormBwd&, const Operands& io) {
   const TensorView& dy = io.in[0];
   return dy.dtype == io.in[1].dtype && row_fits(dy.shape[-1], dy.dtype) &&
-         dy.shape[-1] <= kMostWithBranch * kSpan;
+         dy.shape[-1] <= kMaxVectorsWithBranch * kSpan;
 }
 
 }  // namespace vitrum::cuda

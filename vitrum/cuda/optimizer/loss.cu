@@ -5,7 +5,7 @@
 namespace vitrum::cuda {
 namespace {
 
-constexpr int kMostThreads = 512;
+constexpr int kMaxThreads = 512;
 
 struct Loss {
   Mixed logits, target;  // target: class probabilities or their logarithms, unless there are labels
@@ -50,7 +50,7 @@ Loss loss_of(const TensorView& logits, const TensorView& target, const TensorVie
 // Whole warps: 32 threads for ten classes, 256 for a thousand.
 unsigned threads_for(int64_t classes) {
   unsigned threads = kWarp;
-  while (threads < kMostThreads && int64_t{threads} * 4 < classes) threads *= 2;
+  while (threads < kMaxThreads && int64_t{threads} * 4 < classes) threads *= 2;
   return threads;
 }
 
@@ -58,7 +58,7 @@ unsigned threads_for(int64_t classes) {
 // the call before finish reading.
 template <class T, class Combine>
 __device__ __forceinline__ T over_warps(T x, const Combine& combine) {
-  __shared__ T each[kMostThreads / kWarp];
+  __shared__ T each[kMaxThreads / kWarp];
   __syncthreads();
   if (threadIdx.x % kWarp == 0) each[threadIdx.x / kWarp] = x;
   __syncthreads();
@@ -89,7 +89,7 @@ __device__ __forceinline__ Peak peak_of(int64_t count, const Load& load) {
 
 // ---- forward ----
 
-__global__ void __launch_bounds__(kMostThreads) loss_rows(Loss g, double* losses, float* lse) {
+__global__ void __launch_bounds__(kMaxThreads) loss_rows(Loss g, double* losses, float* lse) {
   const int64_t b = blockIdx.x, at = b * g.classes;
   const Peak peak = peak_of(g.classes, [&](int64_t k) { return g.logit(at + k); });
   float mass = 0, dot = 0;  // of the target, of the target times the logits
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kMostThreads) loss_rows(Loss g, double* losses
                   : weight * (static_cast<double>(mass) * peak.log_sum - static_cast<double>(dot));
 }
 
-__global__ void __launch_bounds__(kMostThreads) binary_rows(Loss g, double* losses) {
+__global__ void __launch_bounds__(kMaxThreads) binary_rows(Loss g, double* losses) {
   const int64_t b = blockIdx.x, at = b * g.classes;
   float sum = 0;
   for (int64_t k = threadIdx.x; k < g.classes; k += blockDim.x) {
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kTotalThreads)
 
 // ---- backward ----
 
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMaxThreads)
     loss_rows_back(Loss g, const float* lse, Mixed dlogits) {
   const int64_t b = blockIdx.x, at = b * g.classes;
   float mass = 1;  // unless soft targets do not add up to it
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-__global__ void __launch_bounds__(kMostThreads) binary_rows_back(Loss g, Mixed dlogits) {
+__global__ void __launch_bounds__(kMaxThreads) binary_rows_back(Loss g, Mixed dlogits) {
   const int64_t b = blockIdx.x, at = b * g.classes;
   const float factor = g.weight[b] * g.slope;
   for (int64_t k = threadIdx.x; k < g.classes; k += blockDim.x) {
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kMostThreads) binary_rows_back(Loss g, Mixed d
 
 // ---- rows of a teacher's logits ----
 
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMaxThreads)
     log_softmax_rows(Mixed x, float per_tau, int64_t classes, Mixed y) {
   const int64_t at = blockIdx.x * classes;
   const auto load = [&](int64_t k) { return x.load(at + k) * per_tau; };
@@ -203,13 +203,13 @@ __device__ __forceinline__ int32_t argmax(const Mixed& x, int64_t at, int64_t co
   return over_warps(best, better).index;
 }
 
-__global__ void __launch_bounds__(kMostThreads) argmax_rows(Mixed x, int64_t classes, int32_t* y) {
+__global__ void __launch_bounds__(kMaxThreads) argmax_rows(Mixed x, int64_t classes, int32_t* y) {
   const int32_t best = argmax(x, blockIdx.x * classes, classes);
   if (threadIdx.x == 0) y[blockIdx.x] = best;
 }
 
 // seen[b]: whether image b counts; right[b]: whether it was recognised too.
-__global__ void __launch_bounds__(kMostThreads) judge_rows(Loss g, uint8_t* seen, uint8_t* right) {
+__global__ void __launch_bounds__(kMaxThreads) judge_rows(Loss g, uint8_t* seen, uint8_t* right) {
   const int64_t b = blockIdx.x, at = b * g.classes;
   const int32_t given = argmax(g.logits, at, g.classes);
   const int32_t wanted = g.labels ? g.labels[b] : argmax(g.target, at, g.classes);

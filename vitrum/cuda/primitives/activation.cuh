@@ -52,8 +52,8 @@ __device__ __forceinline__ float gelu_range(float x) {
 __device__ __forceinline__ float gelu16(float x) {
   return gelu_of(x, gelu_range(x), [](float e) { return exp2_approx(e); });
 }
-__device__ __forceinline__ float gelu16_slope(float x) {
-  return gelu_slope_of(x, gelu_range(x), [](float e) { return exp2_approx(e); });
+__device__ __forceinline__ float gelu16_derivative(float x) {
+  return gelu_derivative_of(x, gelu_range(x), [](float e) { return exp2_approx(e); });
 }
 
 // 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), with 2u = x (kTwoU1 + kTwoU3 x^2).
@@ -75,8 +75,8 @@ __device__ __forceinline__ float activate(float x) {
 
 // The derivative at x. ReLU's also at its own output, which is positive where x is.
 template <Act kAct, class T>
-__device__ __forceinline__ float activation_slope(float x) {
-  if constexpr (kAct == Act::kGelu && std::is_same_v<T, bf16>) return gelu16_slope(x);
+__device__ __forceinline__ float activation_derivative(float x) {
+  if constexpr (kAct == Act::kGelu && std::is_same_v<T, bf16>) return gelu16_derivative(x);
   if constexpr (kAct == Act::kGelu) {
     const Normal n = normal(x);
     return fmaf(x, __fmul_rn(n.bell, 0.398942280f), n.cdf);

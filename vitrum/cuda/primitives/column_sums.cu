@@ -8,22 +8,22 @@ namespace {
 enum class Draw { kNone, kShared, kAlone };
 
 template <class T, Act kAct, Draw kDraw>
-struct Gradient {
+struct PreActivationGradient {
   const T* dy;
   const T* saved;
   T* d;
   DropSite drop;
 
-  struct Held {
+  struct Loaded {
     Raw8<T> dy, saved;
   };
-  __device__ __forceinline__ Held load(int64_t at) const {
-    Held held;
+  __device__ __forceinline__ Loaded load(int64_t at) const {
+    Loaded held;
     held.dy = load_raw(dy + at);
     if constexpr (kAct != Act::kNone) held.saved = load_raw(saved + at);
     return held;
   }
-  __device__ __forceinline__ Eight use(const Held& held, int64_t at, int64_t, bool inside) const {
+  __device__ __forceinline__ Eight use(const Loaded& held, int64_t at, int64_t, bool inside) const {
     Eight g = unpack(held.dy);
     // The output of ReLU is positive exactly where it was active and kept: no draw is needed.
     if constexpr (kAct == Act::kRelu)
@@ -36,7 +36,7 @@ struct Gradient {
       const Eight x = unpack(held.saved);
 #pragma unroll
       for (int k = 0; k < 8; ++k)
-        g.v[k] = __fmul_rn(rounded<T>(g.v[k]), activation_slope<kAct, T>(x.v[k]));
+        g.v[k] = __fmul_rn(rounded<T>(g.v[k]), activation_derivative<kAct, T>(x.v[k]));
     }
     const Raw8<T> raw = pack<T>(g);
     if (d && inside) store_raw(d + at, raw);
@@ -46,7 +46,7 @@ struct Gradient {
     const float factor = kAct == Act::kRelu ? drop.scale : drop_factor(drop, at);
     float g = factor > 0 ? rounded<T>(__fmul_rn(to_float(dy[at]), factor)) : 0.0f;
     if constexpr (kAct != Act::kNone)
-      g = rounded<T>(__fmul_rn(g, activation_slope<kAct, T>(to_float(saved[at]))));
+      g = rounded<T>(__fmul_rn(g, activation_derivative<kAct, T>(to_float(saved[at]))));
     if (d) d[at] = from_float<T>(g);
     return g;
   }
@@ -55,9 +55,9 @@ struct Gradient {
 template <class T, Act kAct, Draw kDraw>
 void launch_as(const PreActivation& work, const ColumnPlan& plan, float* partials,
                cudaStream_t stream) {
-  const Gradient<T, kAct, kDraw> source{static_cast<const T*>(work.dy),
-                                        static_cast<const T*>(work.saved), static_cast<T*>(work.d),
-                                        work.drop};
+  const PreActivationGradient<T, kAct, kDraw> source{static_cast<const T*>(work.dy),
+                                                     static_cast<const T*>(work.saved),
+                                                     static_cast<T*>(work.d), work.drop};
   launch_columns(source, plan, work.dbias ? partials : nullptr, AddToColumns{work.dbias}, stream);
 }
 

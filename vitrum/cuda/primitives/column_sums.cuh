@@ -51,25 +51,25 @@ inline bool draws_line_up(const ColumnPlan& plan) {
 }
 
 // A source has
-//   struct Held;                              what a thread reads before it uses any of it
-//   Held load(int64_t at)                     eight elements from `at`
-//   Eight use(Held, int64_t at, int64_t column, bool inside)   what is summed; all lanes call it
+//   struct Loaded;                            what a thread reads before it uses any of it
+//   Loaded load(int64_t at)                   eight elements from `at`
+//   Eight use(Loaded, int64_t at, int64_t column, bool inside)   what is summed; all lanes call it
 //   float one(int64_t at, int64_t column)     the same for one element
 template <class Source>
 __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
     sum_columns_wide(Source source, ColumnPlan plan, float* partials) {
   // Rows a thread reads ahead: 128 bytes, as much as the registers hold beside the arithmetic.
-  constexpr int kInFlight = sizeof(typename Source::Held) > 32 ? 2 : 4;
+  constexpr int kInFlight = sizeof(typename Source::Loaded) > 32 ? 2 : 4;
   __shared__ alignas(16) float sums[kColumnThreads * 8];
   const int lanes = plan.lanes, deep = kColumnThreads / lanes;
   const int lane = threadIdx.x % lanes, depth = threadIdx.x / lanes;
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * lanes + lane) * 8;
-  const int64_t chunk = from_the_end(blockIdx.y, gridDim.y), begin = chunk * plan.chunk_rows;
+  const int64_t chunk = reversed_index(blockIdx.y, gridDim.y), begin = chunk * plan.chunk_rows;
   const int64_t end = min(plan.rows, begin + plan.chunk_rows);
   Eight sum = {};
   // The same number of rounds for every thread: a source may exchange draws with its neighbours.
   for (int64_t top = begin; top < end; top += kInFlight * deep) {
-    typename Source::Held held[kInFlight] = {};
+    typename Source::Loaded held[kInFlight] = {};
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       const int64_t row = top + u * deep + depth;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
     }
   }
   if (!partials) return;
-  let_next_begin();
+  trigger_dependents();
   store8(sums + threadIdx.x * 8, sum);
   __syncthreads();
   const int64_t across = static_cast<int64_t>(blockIdx.x) * lanes * 8 + threadIdx.x;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kColumnThreads)
     if (column < plan.columns)
       sum = __fadd_rn(sum, source.one(row * plan.columns + column, column));
   if (!partials) return;
-  let_next_begin();
+  trigger_dependents();
   sums[threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.x >= kWarp || column >= plan.columns) return;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kWarp* kDeep)
   __shared__ float sums[kDeep][kWarp];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   float sum = 0;
-  wait_for_previous();
+  wait_on_previous_grid();
   for (int64_t top = threadIdx.y; top < parts && column < columns; top += kInFlight * kDeep) {
     float held[kInFlight];
 #pragma unroll
@@ -153,8 +153,8 @@ void launch_finish(const float* partials, int64_t parts, int64_t columns, const 
                    cudaStream_t stream) {
   const auto launch = [&](auto deep) {
     constexpr int kDeep = decltype(deep)::value;
-    launch_early(finish_columns<kDeep, Sink>, blocks_for(columns, kWarp), dim3(kWarp, kDeep), 0,
-                 stream, partials, parts, columns, sink);
+    launch_pdl(finish_columns<kDeep, Sink>, blocks_for(columns, kWarp), dim3(kWarp, kDeep), 0,
+               stream, partials, parts, columns, sink);
   };
   if (parts > 128) return launch(std::integral_constant<int, 32>{});
   if (parts > 16) return launch(std::integral_constant<int, 8>{});

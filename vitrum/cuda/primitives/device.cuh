@@ -166,7 +166,9 @@ inline size_t common_alignment(std::initializer_list<TensorView> views) {
 
 // Blocks begin in the order of their index. The product before a pass has left its last rows in the
 // card's cache: a pass begins with those, and leaves the first ones for the product behind it.
-__device__ __forceinline__ int64_t from_the_end(int64_t i, int64_t count) { return count - 1 - i; }
+__device__ __forceinline__ int64_t reversed_index(int64_t i, int64_t count) {
+  return count - 1 - i;
+}
 
 // ---- sums, in an order that shape alone decides ----
 __device__ __forceinline__ float warp_sum(float x) {
@@ -281,25 +283,26 @@ void allow_shared_memory(Kernel* kernel, size_t bytes) {
         "asking for shared memory");
 }
 
-// ---- a kernel that begins while the one before it in the stream ends (sm_90) ----
+// ---- programmatic dependent launch (sm_90): a kernel that begins while the one before it ends
+// ----
 
 // In the later one: until everything the earlier one wrote is there. Before it touches any memory.
-__device__ __forceinline__ void wait_for_previous() {
+__device__ __forceinline__ void wait_on_previous_grid() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;\n" ::: "memory");
 #endif
 }
 // In the earlier one: once every block has come to this point, the later one may take its places.
-__device__ __forceinline__ void let_next_begin() {
+__device__ __forceinline__ void trigger_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
 #endif
 }
-bool begins_early();  // whether the card can
+bool supports_pdl();  // whether the card has it
 
 template <class... Params, class... Args>
-void launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
-                  cudaStream_t stream, const Args&... args) {
+void launch_pdl(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+                cudaStream_t stream, const Args&... args) {
   cudaLaunchAttribute early{.id = cudaLaunchAttributeProgrammaticStreamSerialization};
   early.val.programmaticStreamSerializationAllowed = 1;
   const cudaLaunchConfig_t config{.gridDim = grid,
@@ -307,7 +310,7 @@ void launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, size_t share
                                   .dynamicSmemBytes = shared,
                                   .stream = stream,
                                   .attrs = &early,
-                                  .numAttrs = begins_early() ? 1u : 0u};
+                                  .numAttrs = supports_pdl() ? 1u : 0u};
   check(cudaLaunchKernelEx(&config, kernel, Params(args)...), "launching a kernel");
 }
 
@@ -318,10 +321,10 @@ KernelPtr launch_kernel(CudaBackend& cuda, void (*kernel)(Params...), dim3 grid,
   return make_kernel(
       [=, stream = cuda.stream()] { kernel<<<grid, block, shared, stream>>>(args...); });
 }
-// `cluster` blocks at a time together; early: see wait_for_previous().
+// `cluster` blocks at a time together; pdl: see wait_on_previous_grid().
 template <class Args>
-void launch_together(void (*kernel)(Args), int blocks, int cluster, int threads, size_t shared,
-                     cudaStream_t stream, bool early, const Args& args) {
+void launch_cluster(void (*kernel)(Args), int blocks, int cluster, int threads, size_t shared,
+                    cudaStream_t stream, bool early, const Args& args) {
   cudaLaunchAttribute how[2] = {{.id = cudaLaunchAttributeClusterDimension},
                                 {.id = cudaLaunchAttributeProgrammaticStreamSerialization}};
   how[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
@@ -341,7 +344,7 @@ KernelPtr launch_clusters(CudaBackend& cuda, void (*kernel)(Args), int clusters,
   allow_shared_memory(kernel, shared);
   const int blocks = std::min(clusters, cuda.processors() / cluster) * cluster;
   return make_kernel([=, stream = cuda.stream()] {
-    launch_together(kernel, blocks, cluster, threads, shared, stream, /*early=*/false, args);
+    launch_cluster(kernel, blocks, cluster, threads, shared, stream, /*early=*/false, args);
   });
 }
 

@@ -16,7 +16,8 @@ constexpr int kThreads = 256, kInFlight = 4;
 template <class T, class F>
 __global__ void __launch_bounds__(kThreads)
     map_eights(const T* a, const T* b, T* y, int64_t eights, F f) {
-  const int64_t start = from_the_end(blockIdx.x, gridDim.x) * (kThreads * kInFlight) + threadIdx.x;
+  const int64_t start =
+      reversed_index(blockIdx.x, gridDim.x) * (kThreads * kInFlight) + threadIdx.x;
   Raw8<T> first[kInFlight] = {}, second[kInFlight] = {};
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) {
@@ -100,11 +101,12 @@ struct ActivateBack {
   template <class T>
   __device__ __forceinline__ void eight(Eight& dy, const Eight& x, int64_t) const {
 #pragma unroll
-    for (int k = 0; k < 8; ++k) dy.v[k] = __fmul_rn(dy.v[k], activation_slope<kAct, T>(x.v[k]));
+    for (int k = 0; k < 8; ++k)
+      dy.v[k] = __fmul_rn(dy.v[k], activation_derivative<kAct, T>(x.v[k]));
   }
   __device__ __forceinline__ float one(float dy, float x, int64_t, const Mixed& dx) const {
-    return __fmul_rn(dy, dx.dtype == DType::kBF16 ? activation_slope<kAct, bf16>(x)
-                                                  : activation_slope<kAct, float>(x));
+    return __fmul_rn(dy, dx.dtype == DType::kBF16 ? activation_derivative<kAct, bf16>(x)
+                                                  : activation_derivative<kAct, float>(x));
   }
 };
 
@@ -164,13 +166,13 @@ struct ScaleBack {
   const float* gamma;
   T* dx;
 
-  struct Held {
+  struct Loaded {
     Raw8<T> dy, x;
   };
-  __device__ __forceinline__ Held load(int64_t at) const {
+  __device__ __forceinline__ Loaded load(int64_t at) const {
     return {load_raw(dy + at), load_raw(x + at)};
   }
-  __device__ __forceinline__ Eight use(const Held& held, int64_t at, int64_t column,
+  __device__ __forceinline__ Eight use(const Loaded& held, int64_t at, int64_t column,
                                        bool inside) const {
     const Eight d = unpack(held.dy), v = unpack(held.x);
     if (dx && inside) {

@@ -1,6 +1,6 @@
-// GELU (by erf) and its slope for results in bf16, cheap enough for the end of a matrix product:
-// one operation of the special function unit and about ten others. Plain C++, so that tests can
-// hold every bf16 number against erf without a card.
+// GELU (by erf) and its derivative for results in bf16, cheap enough for the end of a matrix
+// product: one operation of the special function unit and about ten others. Plain C++, so that
+// tests can hold every bf16 number against erf without a card.
 #pragma once
 #include <cmath>
 
@@ -30,10 +30,10 @@ VITRUM_EVERYWHERE float gelu_of(float x, float t, const Exp2& exp2) {
   return fmaf(-t, exp2(p), fmaxf(x, 0.0f));
 }
 
-// The slope, Phi(x) + x phi(x). That at -t is exp(-t^2 / 2) times a polynomial, within 2^-11 of its
-// value or 2^-15; the slopes at x and -x sum to one.
+// The derivative, Phi(x) + x phi(x). That at -t is exp(-t^2 / 2) times a polynomial, within 2^-11
+// of its value or 2^-15; the derivatives at x and -x sum to one.
 template <class Exp2>
-VITRUM_EVERYWHERE float gelu_slope_of(float x, float t, const Exp2& exp2) {
+VITRUM_EVERYWHERE float gelu_derivative_of(float x, float t, const Exp2& exp2) {
   constexpr float kRoot = 0.849321800f;  // of log2(e) / 2
   float p = 2.12259e-03f;
   p = fmaf(p, t, -2.142537e-02f);

@@ -1,5 +1,5 @@
-// Tensor-core building blocks: one warp's 16 x 8 x 16 product of bf16 with f32 sums, and the loads
-// that feed it. Layouts are those of the PTX instructions: lane = 4 g + t holds rows g and g + 8.
+// mma.sync m16n8k16 of bf16 with f32 accumulators, ldmatrix, stmatrix and cp.async. Fragment
+// layouts are those of PTX: lane = 4 g + t holds rows g and g + 8.
 #pragma once
 #include "vitrum/cuda/primitives/device.cuh"
 
@@ -15,7 +15,8 @@ struct Tile {  // 16 x 8 sums: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1
   float v[4] = {0, 0, 0, 0};
 };
 
-__device__ __forceinline__ void multiply(Tile& c, const FragmentA& a, uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void mma_m16n8k16(Tile& c, const FragmentA& a, uint32_t b0,
+                                             uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};\n"
@@ -34,24 +35,24 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 }
 
 // Four 8 x 8 matrices from shared memory; each lane gives the address of one of their 32 rows.
-__device__ __forceinline__ void load_four(uint32_t (&r)[4], const bf16* p) {
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const bf16* p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(p)));
 }
-__device__ __forceinline__ void load_four_transposed(uint32_t (&r)[4], const void* p) {
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(p)));
 }
 // The way back (sm_90).
-__device__ __forceinline__ void store_four(void* p, const uint32_t (&r)[4]) {
+__device__ __forceinline__ void stmatrix_x4(void* p, const uint32_t (&r)[4]) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(shared_address(p)),
       "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
       : "memory");
 }
-__device__ __forceinline__ void store_four_transposed(void* p, const uint32_t (&r)[4]) {
+__device__ __forceinline__ void stmatrix_x4_trans(void* p, const uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
                    shared_address(p)),
                "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
@@ -73,27 +74,27 @@ __device__ __forceinline__ const bf16* across_first(const bf16* m, int stride, i
 // a(m, k) = m[row + m][column + k].
 __device__ __forceinline__ FragmentA load_left(const bf16* m, int stride, int row, int column) {
   FragmentA a;
-  load_four(a.r, down_first(m, stride, row, column));
+  ldmatrix_x4(a.r, down_first(m, stride, row, column));
   return a;
 }
 // The same transposed: a(m, k) = m[row + k][column + m].
 __device__ __forceinline__ FragmentA load_left_transposed(const bf16* m, int stride, int row,
                                                           int column) {
   FragmentA a;
-  load_four_transposed(a.r, across_first(m, stride, row, column));
+  ldmatrix_x4_trans(a.r, across_first(m, stride, row, column));
   return a;
 }
 // As B of (rows)^T: b(k, n) = m[row + n][column + k].
 __device__ __forceinline__ FragmentB load_rows_as_columns(const bf16* m, int stride, int row,
                                                           int column) {
   FragmentB b;
-  load_four(b.r, across_first(m, stride, row, column));
+  ldmatrix_x4(b.r, across_first(m, stride, row, column));
   return b;
 }
 // The same rows as B itself: b(k, n) = m[row + k][column + n].
 __device__ __forceinline__ FragmentB load_rows(const bf16* m, int stride, int row, int column) {
   FragmentB b;
-  load_four_transposed(b.r, down_first(m, stride, row, column));
+  ldmatrix_x4_trans(b.r, down_first(m, stride, row, column));
   return b;
 }
 
@@ -104,24 +105,24 @@ __device__ __forceinline__ void add_product(Tile (&c)[kTiles], const FragmentA& 
 #pragma unroll
   for (int s = 0; s < kTiles / 2; ++s) {
     const FragmentB b = load_rows(m, stride, row, 16 * s);
-    multiply(c[2 * s], a, b.r[0], b.r[1]);
-    multiply(c[2 * s + 1], a, b.r[2], b.r[3]);
+    mma_m16n8k16(c[2 * s], a, b.r[0], b.r[1]);
+    mma_m16n8k16(c[2 * s + 1], a, b.r[2], b.r[3]);
   }
 }
 
-__device__ __forceinline__ void copy16_async(void* to, const void* from) {
+__device__ __forceinline__ void cp_async_16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
 }
-__device__ __forceinline__ void commit_copies() {
+__device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 template <int kGroups>  // committed last
-__device__ __forceinline__ void wait_for_all_but() {
+__device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kGroups) : "memory");
 }
-__device__ __forceinline__ void wait_for_copies() {
-  commit_copies();
-  wait_for_all_but<0>();
+__device__ __forceinline__ void cp_async_wait_all() {
+  cp_async_commit();
+  cp_async_wait<0>();
 }
 
 }  // namespace vitrum::cuda

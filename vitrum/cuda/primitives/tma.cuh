@@ -1,5 +1,5 @@
-// Copies of whole tiles from global into shared memory by the card's copy engine (sm_90), and the
-// barriers that say when they have arrived.
+// TMA (cp.async.bulk.tensor): copies of tiles between global and shared memory, the mbarriers that
+// count what has arrived, and thread block clusters (sm_90).
 #pragma once
 #include <cuda.h>
 
@@ -7,27 +7,27 @@
 
 namespace vitrum::cuda {
 
-__device__ __forceinline__ void init_barrier(uint64_t* barrier, int arrivals) {
+__device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(barrier)),
                "r"(arrivals));
 }
-// Makes barriers known to the copy engine; the block must meet afterwards.
-__device__ __forceinline__ void publish_barriers() {
+// Makes initialised mbarriers visible to TMA; __syncthreads() must follow.
+__device__ __forceinline__ void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
-__device__ __forceinline__ void arrive(uint64_t* barrier) {
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(barrier))
                : "memory");
 }
 // One arrival, which also says how many bytes are to come.
-__device__ __forceinline__ void expect_bytes(uint64_t* barrier, int bytes) {
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(barrier)),
       "r"(bytes)
       : "memory");
 }
 // Waits until the barrier has completed its phase of this parity.
-__device__ __forceinline__ void wait_barrier(uint64_t* barrier, uint32_t parity) {
+__device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\nagain:\n"
       "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%0], %1;\n"
@@ -36,7 +36,7 @@ __device__ __forceinline__ void wait_barrier(uint64_t* barrier, uint32_t parity)
       : "memory");
 }
 // Whether a wait for it would be none.
-__device__ __forceinline__ bool has_passed(uint64_t* barrier, uint32_t parity) {
+__device__ __forceinline__ bool mbarrier_test(uint64_t* barrier, uint32_t parity) {
   uint32_t passed;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -48,7 +48,7 @@ __device__ __forceinline__ bool has_passed(uint64_t* barrier, uint32_t parity) {
   return passed;
 }
 // Counts in shared memory. What was done before is seen by who has a later number.
-__device__ __forceinline__ int count_up(int* counter) {
+__device__ __forceinline__ int fetch_add_shared(int* counter) {
   int before;
   asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;\n"
                : "=r"(before)
@@ -56,19 +56,19 @@ __device__ __forceinline__ int count_up(int* counter) {
                : "memory");
   return before;
 }
-// How often a ring of kSize stages has gone round gives the parity to wait for.
+// A stage of a circular buffer of kSize, and the mbarrier phase to wait for there.
 template <int kSize>
-struct Ring {
-  int at = 0;
-  uint32_t parity = 0;
+struct PipelineState {
+  int index = 0;
+  uint32_t phase = 0;
   __device__ __forceinline__ void advance() {
-    if (++at == kSize) at = 0, parity ^= 1;
+    if (++index == kSize) index = 0, phase ^= 1;
   }
 };
 
 // A tile from (column, row) of the matrix that `map` describes; zeros for what lies outside of it.
-__device__ __forceinline__ void load_tile(const CUtensorMap& map, void* to, uint64_t* barrier,
-                                          int column, int row) {
+__device__ __forceinline__ void tma_load_2d(const CUtensorMap& map, void* to, uint64_t* barrier,
+                                            int column, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%3, %4}], [%2];\n" ::"r"(shared_address(to)),
@@ -76,7 +76,7 @@ __device__ __forceinline__ void load_tile(const CUtensorMap& map, void* to, uint
       : "memory");
 }
 // Rows described by four numbers, from (column, 0, 0, 0, group) on.
-__device__ __forceinline__ void load_groups(const CUtensorMap& map, void* to, uint64_t* barrier,
+__device__ __forceinline__ void tma_load_5d(const CUtensorMap& map, void* to, uint64_t* barrier,
                                             int column, int group) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -86,8 +86,8 @@ __device__ __forceinline__ void load_groups(const CUtensorMap& map, void* to, ui
 }
 // A box from (column, row, image) on of the tensor that `map` describes; zeros for what lies
 // outside.
-__device__ __forceinline__ void load_box(const CUtensorMap& map, void* to, uint64_t* barrier,
-                                         int column, int row, int image) {
+__device__ __forceinline__ void tma_load_3d(const CUtensorMap& map, void* to, uint64_t* barrier,
+                                            int column, int row, int image) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%3, %4, %5}], [%2];\n" ::"r"(shared_address(to)),
@@ -95,16 +95,16 @@ __device__ __forceinline__ void load_box(const CUtensorMap& map, void* to, uint6
       : "memory");
 }
 // The way back; what lies outside is left out.
-__device__ __forceinline__ void store_tile(const CUtensorMap& map, const void* from, int column,
-                                           int row) {
+__device__ __forceinline__ void tma_store_2d(const CUtensorMap& map, const void* from, int column,
+                                             int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\n"
       "cp.async.bulk.commit_group;\n" ::"l"(&map),
       "r"(shared_address(from)), "r"(column), "r"(row)
       : "memory");
 }
-__device__ __forceinline__ void store_box(const CUtensorMap& map, const void* from, int column,
-                                          int row, int image) {
+__device__ __forceinline__ void tma_store_3d(const CUtensorMap& map, const void* from, int column,
+                                             int row, int image) {
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\n"
       "cp.async.bulk.commit_group;\n" ::"l"(&map),
@@ -112,7 +112,7 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const void* fr
       : "memory");
 }
 // Until shared memory is no longer needed for what this thread stored in boxes.
-__device__ __forceinline__ void wait_for_boxes() {
+__device__ __forceinline__ void tma_store_wait() {
   asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
 }
 
@@ -128,7 +128,7 @@ __device__ __forceinline__ void sync_cluster() {
                    : "memory");
 }
 // Arrives at the barrier that block `rank` has where this one has `barrier`.
-__device__ __forceinline__ void arrive_at(uint64_t* barrier, int rank) {
+__device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, int rank) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_address(barrier)),
@@ -136,7 +136,7 @@ __device__ __forceinline__ void arrive_at(uint64_t* barrier, int rank) {
       : "memory");
 }
 // Four numbers to where block `rank` has what is `to` here.
-__device__ __forceinline__ void store4_at(float* to, int rank, const float* v) {
+__device__ __forceinline__ void store4_cluster(float* to, int rank, const float* v) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
       "st.shared::cluster.v4.f32 [there], {%2, %3, %4, %5};\n}\n" ::"r"(shared_address(to)),
@@ -144,15 +144,15 @@ __device__ __forceinline__ void store4_at(float* to, int rank, const float* v) {
       : "memory");
 }
 // A tile as above, to the same place and the same barrier of every block in `blocks`.
-__device__ __forceinline__ void load_tile(const CUtensorMap& map, void* to, uint64_t* barrier,
-                                          int column, int row, uint16_t blocks) {
+__device__ __forceinline__ void tma_load_2d(const CUtensorMap& map, void* to, uint64_t* barrier,
+                                            int column, int row, uint16_t blocks) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;\n" ::"r"(shared_address(to)),
       "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(blocks)
       : "memory");
 }
-__device__ __forceinline__ void load_groups(const CUtensorMap& map, void* to, uint64_t* barrier,
+__device__ __forceinline__ void tma_load_5d(const CUtensorMap& map, void* to, uint64_t* barrier,
                                             int column, int group, uint16_t blocks) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"

@@ -1,5 +1,6 @@
-// Warpgroup products: 128 threads multiply 64 rows by N columns, 16 deep, straight from shared
-// memory (sm_90). Sums lie as in primitives/mma.cuh, warp w having rows 16 w to 16 w + 15.
+// WGMMA (sm_90a): a warpgroup of 128 threads multiplies 64 x 16 by 16 x N, operands in shared
+// memory (ss) or A in registers (rs); `at` and `bt` mark an operand that is stored transposed (MN-
+// major). Accumulators lie as in mma.cuh, warp w having rows 16 w to 16 w + 15.
 #pragma once
 #include "vitrum/cuda/primitives/mma.cuh"
 
@@ -13,37 +14,38 @@ __device__ __forceinline__ std::byte* swizzled(std::byte* matrix, int row, int p
   return matrix + row * kSwizzledRow + ((piece ^ (row & 7)) << 4);
 }
 
-// How the instruction finds a matrix: its address, groups of eight rows 1024 bytes apart, 128-byte
-// swizzle. The same words serve rows as columns (depth along a row) and rows as they are.
-__device__ __forceinline__ uint64_t describe(const std::byte* matrix) {
+// The shared memory descriptor of a matrix: its address, groups of eight rows 1024 bytes apart,
+// 128-byte swizzle. The same words serve rows as columns (depth along a row) and rows as they are.
+__device__ __forceinline__ uint64_t make_descriptor(const std::byte* matrix) {
   const uint64_t address = shared_address(matrix) & 0x3ffff;
   return address >> 4 | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
 // Rows wider than 64: panels of 64 columns, so many bytes apart.
-__device__ __forceinline__ uint64_t describe_panels(const std::byte* matrix, int apart) {
-  return describe(matrix) - (uint64_t{1} << 16) + (static_cast<uint64_t>(apart >> 4) << 16);
+__device__ __forceinline__ uint64_t make_panel_descriptor(const std::byte* matrix, int apart) {
+  return make_descriptor(matrix) - (uint64_t{1} << 16) + (static_cast<uint64_t>(apart >> 4) << 16);
 }
 
-__device__ __forceinline__ void begin_products() {
+__device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
-__device__ __forceinline__ void commit_products() {
+__device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
 // Until at most kPending groups are under way.
 template <int kPending>
-__device__ __forceinline__ void wait_for_products() {
+__device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from reading sums before the wait above.
+// Keeps the compiler from reading accumulators before wgmma_wait.
 template <int kCount>
-__device__ __forceinline__ void settle(float (&d)[kCount]) {
+__device__ __forceinline__ void fence_accumulators(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
-// What threads wrote to shared memory becomes visible to the products after the next barrier.
-__device__ __forceinline__ void publish_shared() {
+// What threads wrote to shared memory becomes visible to the async proxy (WGMMA, TMA) after the
+// next barrier.
+__device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 __device__ __forceinline__ void sync_warpgroup(int which) {
@@ -54,7 +56,7 @@ __device__ __forceinline__ void sync_warpgroup(int which) {
 }
 
 // As sync_warpgroup, beside its barriers.
-__device__ __forceinline__ void sync_further(int group) {
+__device__ __forceinline__ void sync_warpgroup_2(int group) {
   asm volatile("bar.sync %0, 128;\n" ::"r"(4 + group) : "memory");
 }
 
@@ -64,20 +66,20 @@ __device__ __forceinline__ void sync_threads() {
   asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
 }
 
-// A warpgroup has so many registers from here on: fewer than before, or more, once others have
-// given them. Of 65,536 for the processor's threads.
+// setmaxnreg: a warpgroup has so many registers from here on, fewer than before, or more once
+// others have released them. Of 65,536 for an SM's threads.
 template <int kCount>
-__device__ __forceinline__ void give_registers() {
+__device__ __forceinline__ void reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCount));
 }
 template <int kCount>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kCount));
 }
 
 // Which of its sums a thread has for row 8 half of its warp's rows and column 32 part + 8 t + i, t
 // being its place in a quad, where the second operand's rows are shuffled (tensor_map.h).
-__device__ constexpr int shuffled_sum(int part, int half, int i) {
+__device__ constexpr int permuted_accumulator(int part, int half, int i) {
   return 16 * part + 4 * (i / 2) + 2 * half + i % 2;
 }
 
@@ -158,47 +160,46 @@ __device__ constexpr int shuffled_sum(int part, int half, int i) {
                  : "l"(left), "l"(right), "r"(static_cast<int>(adds)));                     \
   }
 
-// d (64, N) = or += a (64 rows) b (N rows)^T, 16 deep; both described.
-VITRUM_MULTIPLY(multiply_shared, 16, 8, "%8", "%9", "%10", 0)
-VITRUM_MULTIPLY(multiply_shared, 32, 16, "%16", "%17", "%18", 0)
-VITRUM_MULTIPLY(multiply_shared, 48, 24, "%24", "%25", "%26", 0)
-VITRUM_MULTIPLY(multiply_shared, 64, 32, "%32", "%33", "%34", 0)
-VITRUM_MULTIPLY(multiply_shared, 72, 36, "%36", "%37", "%38", 0)
-VITRUM_MULTIPLY(multiply_shared, 80, 40, "%40", "%41", "%42", 0)
-VITRUM_MULTIPLY(multiply_shared, 96, 48, "%48", "%49", "%50", 0)
-VITRUM_MULTIPLY(multiply_shared, 112, 56, "%56", "%57", "%58", 0)
-VITRUM_MULTIPLY(multiply_shared, 128, 64, "%64", "%65", "%66", 0)
-VITRUM_MULTIPLY(multiply_shared, 144, 72, "%72", "%73", "%74", 0)
-VITRUM_MULTIPLY(multiply_shared, 192, 96, "%96", "%97", "%98", 0)
-VITRUM_MULTIPLY(multiply_shared, 200, 100, "%100", "%101", "%102", 0)
-VITRUM_MULTIPLY(multiply_shared, 208, 104, "%104", "%105", "%106", 0)
-VITRUM_MULTIPLY(multiply_shared, 256, 128, "%128", "%129", "%130", 0)
-// d (64, N) = or += a (64 rows) b (16 rows of N); both described.
-VITRUM_MULTIPLY(multiply_by_rows, 96, 48, "%48", "%49", "%50", 1)
-VITRUM_MULTIPLY(multiply_by_rows, 128, 64, "%64", "%65", "%66", 1)
-VITRUM_MULTIPLY(multiply_by_rows, 192, 96, "%96", "%97", "%98", 1)
-// d (64, 64) = or += a (64, 16 of registers) b (16 rows of 64), described.
-__device__ __forceinline__ void multiply_rows(float (&d)[32], const FragmentA& a, uint64_t b,
-                                              bool add = true) {
+// d (64, N) = or += a (64 rows) b (N rows)^T, 16 deep, both by descriptors.
+VITRUM_MULTIPLY(wgmma_ss, 16, 8, "%8", "%9", "%10", 0)
+VITRUM_MULTIPLY(wgmma_ss, 32, 16, "%16", "%17", "%18", 0)
+VITRUM_MULTIPLY(wgmma_ss, 48, 24, "%24", "%25", "%26", 0)
+VITRUM_MULTIPLY(wgmma_ss, 64, 32, "%32", "%33", "%34", 0)
+VITRUM_MULTIPLY(wgmma_ss, 72, 36, "%36", "%37", "%38", 0)
+VITRUM_MULTIPLY(wgmma_ss, 80, 40, "%40", "%41", "%42", 0)
+VITRUM_MULTIPLY(wgmma_ss, 96, 48, "%48", "%49", "%50", 0)
+VITRUM_MULTIPLY(wgmma_ss, 112, 56, "%56", "%57", "%58", 0)
+VITRUM_MULTIPLY(wgmma_ss, 128, 64, "%64", "%65", "%66", 0)
+VITRUM_MULTIPLY(wgmma_ss, 144, 72, "%72", "%73", "%74", 0)
+VITRUM_MULTIPLY(wgmma_ss, 192, 96, "%96", "%97", "%98", 0)
+VITRUM_MULTIPLY(wgmma_ss, 200, 100, "%100", "%101", "%102", 0)
+VITRUM_MULTIPLY(wgmma_ss, 208, 104, "%104", "%105", "%106", 0)
+VITRUM_MULTIPLY(wgmma_ss, 256, 128, "%128", "%129", "%130", 0)
+// d (64, N) = or += a (64 rows) b (16 rows of N), both by descriptors.
+VITRUM_MULTIPLY(wgmma_ss_bt, 96, 48, "%48", "%49", "%50", 1)
+VITRUM_MULTIPLY(wgmma_ss_bt, 128, 64, "%64", "%65", "%66", 1)
+VITRUM_MULTIPLY(wgmma_ss_bt, 192, 96, "%96", "%97", "%98", 1)
+// d (64, 64) = or += a (64, 16 of registers) b (16 rows of 64), by a descriptor.
+__device__ __forceinline__ void wgmma_rs_bt(float (&d)[32], const FragmentA& a, uint64_t b,
+                                            bool add = true) {
   asm volatile(VITRUM_PRODUCT(64, 32, "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, 1")
                : VITRUM_SUMS_32
                : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b),
                  "r"(static_cast<int>(add)));
 }
-// d (64, 64) = or += a (16 rows of 64)^T b (16 rows of 64), both described.
-__device__ __forceinline__ void multiply_transposed(float (&d)[32], uint64_t a, uint64_t b,
-                                                    bool add) {
+// d (64, 64) = or += a (16 rows of 64)^T b (16 rows of 64), both by descriptors.
+__device__ __forceinline__ void wgmma_ss_at_bt(float (&d)[32], uint64_t a, uint64_t b, bool add) {
   asm volatile(VITRUM_PRODUCT(64, 32, "%34", "%32, %33, p, 1, 1, 1, 1")
                : VITRUM_SUMS_32
                : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
-// d (64, N) = or += a (16 rows of 64)^T b (N rows)^T, both described.
-__device__ __forceinline__ void multiply_turned(float (&d)[8], uint64_t a, uint64_t b, bool add) {
+// d (64, N) = or += a (16 rows of 64)^T b (N rows)^T, both by descriptors.
+__device__ __forceinline__ void wgmma_ss_at(float (&d)[8], uint64_t a, uint64_t b, bool add) {
   asm volatile(VITRUM_PRODUCT(16, 8, "%10", "%8, %9, p, 1, 1, 1, 0")
                : VITRUM_SUMS_8
                : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
-__device__ __forceinline__ void multiply_turned(float (&d)[128], uint64_t a, uint64_t b, bool add) {
+__device__ __forceinline__ void wgmma_ss_at(float (&d)[128], uint64_t a, uint64_t b, bool add) {
   asm volatile(VITRUM_PRODUCT(256, 128, "%130", "%128, %129, p, 1, 1, 1, 0")
                : VITRUM_SUMS_128
                : "l"(a), "l"(b), "r"(static_cast<int>(add)));
