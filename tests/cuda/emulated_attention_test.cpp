@@ -229,7 +229,7 @@ TEST(EmulatedKernels, AttentionBackwardOfLongHeads) {
 void expect_forward(const Size& size, uint32_t most_late) {
   SCOPED_TRACE(size.tokens);
   Heads heads(size);
-  if (chunked::keys_of_chunk(size.tokens) == 200)
+  if (keys_of_chunk(size.tokens) == 200)
     heads.check_forward<200>(most_late);
   else
     heads.check_forward<144>(most_late);

@@ -14,7 +14,6 @@ namespace vitrum::cuda {
 class Kernel;
 using KernelPtr = std::unique_ptr<Kernel>;
 struct CudaBackend {
-  static int capability() { return 90; }
   static int processors() { return 132; }
   template <class T>
   static T* scratch_of(int64_t) {
@@ -29,7 +28,6 @@ struct AddToColumns {
 };
 static inline void launch_finish(const float*, int64_t, int64_t, const AddToColumns&,
                                  cudaStream_t) {}
-static inline bool has_tma_wgmma(const CudaBackend&) { return true; }
 static inline int64_t reversed_index(int64_t i, int64_t count) { return count - 1 - i; }
 static inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(offset_of(p)); }
 static inline bf16 __float2bfloat16_rn(float x) { return {to_bf16(x)}; }

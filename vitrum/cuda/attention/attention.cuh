@@ -1,6 +1,7 @@
 // What the attention kernels share: where a head's rows lie, softmax reductions, and their entry
 // points.
 #pragma once
+#include "vitrum/cuda/attention/choose.h"
 #include "vitrum/cuda/primitives/device.cuh"
 
 namespace vitrum::cuda {
@@ -98,42 +99,22 @@ __device__ __forceinline__ float quad_max(float x) {
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-inline bool short_enough(const AttentionShape& shape) {
-  return shape.tokens <= 80 && shape.size <= 64;
-}
-// On sm_90, heads of 64 and 17 to 65 tokens without dropout and bias; null otherwise.
+// One a kernel of attention/choose.h, which must take the task.
 KernelPtr one_tile_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 KernelPtr one_tile_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
-// Where short enough and without dropout, with or without a bias; null otherwise.
 KernelPtr short_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
                           bool backward);
-
-// On sm_90, heads of 64, enough of them to give every processor one.
-inline bool many_heads(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
-  return cuda.capability() == 90 && shape.size == 64 && images * shape.heads >= cuda.processors() &&
-         2 * shape.heads <= cuda.processors();
-}
-// Such that two lie in shared memory: 81 to 208 tokens.
-inline bool smem_enough(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
-  return shape.tokens > 80 && shape.tokens <= 208 && many_heads(cuda, shape, images);
-}
-// Such that two of their four operands do: 209 to 600.
-inline bool chunked_enough(const CudaBackend& cuda, const AttentionShape& shape, int64_t images) {
-  return shape.tokens > 208 && shape.tokens <= 600 && many_heads(cuda, shape, images);
-}
-// Where whole enough, without dropout and bias; null otherwise.
-KernelPtr smem_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+// keys: of a product, as chosen.
+KernelPtr smem_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images, int keys);
 KernelPtr smem_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
-// Where long enough, likewise.
-KernelPtr chunked_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
+KernelPtr chunked_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images, int keys);
 KernelPtr chunked_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
-
-// On sm_90, longer ones and few heads, as long as keys and values fit into shared memory; without
-// dropout; null otherwise.
-KernelPtr wgmma_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
-KernelPtr wgmma_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
-
-// Heads that fill 16-byte loads and registers go to the tensor cores; anything else, and f32, here.
+KernelPtr wgmma_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
+                          const WgmmaPlan& plan);
+KernelPtr wgmma_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
+                              const WgmmaPlan& plan);
+KernelPtr mma_sync_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
+                             bool backward, const MmaSyncPlan& plan);
 void launch_plain_attention(const AttentionArgs& args, int64_t images, DType dtype,
                             cudaStream_t stream);
 // partials: bias_partials() floats where dbias is wanted.

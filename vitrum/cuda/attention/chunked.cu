@@ -32,10 +32,9 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
 
 }  // namespace
 
-KernelPtr chunked_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  if (!chunked_enough(cuda, args.shape, images) || !whole_heads(cuda, args, images)) return nullptr;
-  return keys_of_chunk(args.shape.tokens) == 200 ? launch<200>(cuda, args, images)
-                                                 : launch<144>(cuda, args, images);
+KernelPtr chunked_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
+                            int keys) {
+  return keys == 200 ? launch<200>(cuda, args, images) : launch<144>(cuda, args, images);
 }
 
 }  // namespace vitrum::cuda

@@ -7,11 +7,6 @@
 namespace vitrum::cuda::chunked {
 
 constexpr int kSlots = 3;
-// Keys of a chunk: as few as possible beyond the last token, a head's chunks in the slots.
-inline int keys_of_chunk(int tokens) {
-  const auto padded = [&](int n) { return (tokens + n - 1) / n * n; };
-  return tokens > kSlots * 144 || padded(200) <= padded(144) ? 200 : 144;
-}
 
 struct ChunkedArgs {
   PersistentArgs tile;

@@ -16,7 +16,6 @@ __global__ void __launch_bounds__(kHeadThreads, 1)
 
 KernelPtr chunked_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   const AttentionShape& shape = args.shape;
-  if (!chunked_enough(cuda, shape, images) || !whole_heads(cuda, args, images)) return nullptr;
   const int rows = static_cast<int>(divide_up(shape.tokens, 16) * 16);
   const size_t bytes = Memory::bytes(rows);
   allow_shared_memory(chunked_backward, bytes);

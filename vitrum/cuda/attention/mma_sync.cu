@@ -92,13 +92,6 @@ struct DropBits {
   }
 };
 
-// Where things lie in a block's shared memory.
-struct Layout {
-  int rows;  // of each of the two matrices: all, or as many as fit
-  int tokens16;
-  size_t bytes;
-};
-
 // ---- forward ----
 
 constexpr int kChunk = 64;  // keys between two corrections of the running maximum
@@ -172,7 +165,7 @@ __device__ void forward_chunk(ForwardState<kSteps>& st, const AttentionShape& sh
 
 template <int kSteps>
 __global__ void __launch_bounds__(kWarp* kMaxWarps, kSteps <= 5 ? 2 : 1)
-    forward_kernel(AttentionArgs args, Layout layout) {
+    forward_kernel(AttentionArgs args, MmaSyncPlan layout) {
   using H = Head<kSteps>;
   extern __shared__ __align__(16) std::byte memory[];
   const AttentionShape shape = args.shape;
@@ -297,7 +290,7 @@ struct KeyTile {
 
 template <int kSteps>
 __global__ void __launch_bounds__(kWarp* kMaxWarps, kSteps <= 4 ? 2 : 1)
-    backward_kernel(AttentionArgs args, Layout layout) {
+    backward_kernel(AttentionArgs args, MmaSyncPlan layout) {
   using H = Head<kSteps>;
   extern __shared__ __align__(16) std::byte memory[];
   const AttentionShape shape = args.shape;
@@ -376,37 +369,14 @@ __global__ void __launch_bounds__(kWarp* kMaxWarps, kSteps <= 4 ? 2 : 1)
 
 // ---- lowering ----
 
-bool for_tensor_cores(const AttentionShape& shape, DType dtype, const TensorView& qkv,
-                      const TensorView& y) {
-  return dtype == DType::kBF16 && shape.size % 8 == 0 && shape.size <= 128 && aligned16(qkv) &&
-         aligned16(y);
-}
-
 template <int kSteps>
-Layout plan(const CudaBackend& cuda, const AttentionShape& shape, bool backward, bool drops) {
-  Layout layout;
-  layout.tokens16 = static_cast<int>(divide_up(shape.tokens, 16) * 16);
-  const size_t bits = drops ? static_cast<size_t>(shape.tokens * draws_per_row(shape.tokens)) : 0;
-  const size_t row = 2 * Head<kSteps>::kStride * sizeof(bf16);
-  const size_t rest =
-      bits + (backward ? 2 * sizeof(float) * static_cast<size_t>(layout.tokens16) : 0);
-  const size_t room = cuda.shared_memory() > rest ? (cuda.shared_memory() - rest) / row : 0;
-  layout.rows = std::min(layout.tokens16, static_cast<int>(room / kChunk * kChunk));
-  layout.bytes = static_cast<size_t>(layout.rows) * row + rest;
-  return layout;
-}
-
-template <int kSteps>
-KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images, bool backward) {
-  const AttentionShape& shape = args.shape;
-  const Layout layout = plan<kSteps>(cuda, shape, backward, args.drop.rng != nullptr);
-  if (layout.rows == 0) return nullptr;  // dropout bits of a very long sequence
+KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images, bool backward,
+                 const MmaSyncPlan& layout) {
   const auto kernel = backward ? backward_kernel<kSteps> : forward_kernel<kSteps>;
   allow_shared_memory(kernel, layout.bytes);
-  const int64_t blocks = images * shape.heads;
+  const int64_t blocks = images * args.shape.heads;
   const int tiles = layout.tokens16 / kRows;
-  // With few heads the queries of one are spread over blocks; with many, two rounds keep warps
-  // busy.
+  // With few heads the queries of one are divided over CTAs; with many, two rounds keep warps busy.
   const bool few = blocks < 2 * cuda.processors();
   const int rounds = few ? 1 : static_cast<int>(divide_up(tiles, kMaxWarps));
   const int warps = few ? std::min(2, tiles) : static_cast<int>(divide_up(tiles, rounds));
@@ -415,98 +385,19 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images, b
                        dim3(static_cast<unsigned>(warps * kWarp)), layout.bytes, args, layout);
 }
 
-KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images, bool backward) {
-  switch (divide_up(args.shape.size, 16)) {
-    case 1: return launch<1>(cuda, args, images, backward);
-    case 2: return launch<2>(cuda, args, images, backward);
-    case 3: return launch<3>(cuda, args, images, backward);
-    case 4: return launch<4>(cuda, args, images, backward);
-    case 5: return launch<5>(cuda, args, images, backward);
-    case 6: return launch<6>(cuda, args, images, backward);
-    default: return launch<8>(cuda, args, images, backward);
-  }
-}
-
-AttentionShape shape_of(const TensorView& qkv, int64_t heads) {
-  return {static_cast<int>(qkv.shape[1]), static_cast<int>(heads),
-          static_cast<int>(qkv.shape[2] / 3 / heads)};
-}
-
-void add_bias(AttentionArgs& args, const TensorView& bias, const TensorView& mask) {
-  args.bias = bias.f32(), args.mask = mask.f32();
-  if (mask) args.masks = static_cast<int>(mask.shape[0]);
-}
-
 }  // namespace
 
-KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
-  const TensorView qkv = io.in[0], y = io.out[0], lse = operand(io.out, 1);
-  AttentionArgs args{shape_of(qkv, op.heads),
-                     qkv.data,
-                     nullptr,
-                     nullptr,
-                     y.data,
-                     lse.f32(),
-                     drop_site(operand(io.in, 1), op.drop, op.site)};
-  add_bias(args, operand(io.in, 2), operand(io.in, 3));
-  if (for_tensor_cores(args.shape, qkv.dtype, qkv, y)) {
-    const int64_t images = qkv.shape[0];
-    if (KernelPtr kernel = one_tile_attention(cuda, args, images)) return kernel;
-    if (KernelPtr kernel = short_attention(cuda, args, images, false)) return kernel;
-    if (KernelPtr kernel = smem_attention(cuda, args, images)) return kernel;
-    if (KernelPtr kernel = chunked_attention(cuda, args, images)) return kernel;
-    if (!args.bias) {
-      if (KernelPtr kernel = wgmma_attention(cuda, args, images)) return kernel;
-      if (KernelPtr kernel = launch(cuda, args, images, false)) return kernel;
-    }
+KernelPtr mma_sync_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
+                             bool backward, const MmaSyncPlan& plan) {
+  switch (divide_up(args.shape.size, 16)) {
+    case 1: return launch<1>(cuda, args, images, backward, plan);
+    case 2: return launch<2>(cuda, args, images, backward, plan);
+    case 3: return launch<3>(cuda, args, images, backward, plan);
+    case 4: return launch<4>(cuda, args, images, backward, plan);
+    case 5: return launch<5>(cuda, args, images, backward, plan);
+    case 6: return launch<6>(cuda, args, images, backward, plan);
+    default: return launch<8>(cuda, args, images, backward, plan);
   }
-  return make_kernel([=, images = qkv.shape[0], stream = cuda.stream()] {
-    launch_plain_attention(args, images, qkv.dtype, stream);
-  });
-}
-
-// Where a block has all rows of a head.
-bool adds_columns(const CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
-  const TensorView& qkv = io.in[1];
-  const AttentionShape shape = shape_of(qkv, op.heads);
-  const int64_t images = qkv.shape[0];
-  const bool whole = smem_enough(cuda, shape, images) || chunked_enough(cuda, shape, images);
-  return qkv.dtype == DType::kBF16 && shape.size % 8 == 0 && op.drop == 0 &&
-         (short_enough(shape) || (whole && !operand(io.in, 5)));
-}
-
-KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
-  const TensorView dy = io.in[0], qkv = io.in[1], y = io.in[2], lse = io.in[3];
-  AttentionArgs args{shape_of(qkv, op.heads),
-                     qkv.data,
-                     y.data,
-                     dy.data,
-                     io.out[0].data,
-                     lse.f32(),
-                     drop_site(operand(io.in, 4), op.drop, op.site)};
-  add_bias(args, operand(io.in, 5), operand(io.in, 6));
-  args.dbias = operand(io.out, 1).f32();
-  if (adds_columns(cuda, op, io)) args.column_sums = io.column_sums.f32();
-  const auto summed = [&](KernelPtr& kernel) {
-    return with_column_sums(cuda, std::move(kernel), io.out[0], io.column_sums);
-  };
-  if (for_tensor_cores(args.shape, qkv.dtype, qkv, y) && aligned16(dy) && aligned16(io.out[0])) {
-    const int64_t images = qkv.shape[0];
-    if (KernelPtr kernel = one_tile_attention_bwd(cuda, args, images)) return kernel;
-    if (KernelPtr kernel = short_attention(cuda, args, images, true)) return kernel;
-    if (KernelPtr kernel = smem_attention_bwd(cuda, args, images)) return kernel;
-    if (KernelPtr kernel = chunked_attention_bwd(cuda, args, images)) return kernel;
-    if (!args.bias) {
-      if (KernelPtr kernel = wgmma_attention_bwd(cuda, args, images)) return summed(kernel);
-      if (KernelPtr kernel = launch(cuda, args, images, true)) return summed(kernel);
-    }
-  }
-  float* partials =
-      args.dbias ? cuda.scratch_of<float>(bias_partials(args.shape, qkv.shape[0])) : nullptr;
-  KernelPtr kernel = make_kernel([=, images = qkv.shape[0], stream = cuda.stream()] {
-    launch_plain_attention_bwd(args, images, qkv.dtype, partials, stream);
-  });
-  return summed(kernel);
 }
 
 }  // namespace vitrum::cuda

@@ -167,7 +167,6 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
 }  // namespace
 
 KernelPtr one_tile_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  if (!fits_one_tile(cuda, args)) return nullptr;
   return args.shape.tokens > kLast ? launch<true>(cuda, args, images)
                                    : launch<false>(cuda, args, images);
 }

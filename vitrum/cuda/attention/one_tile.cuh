@@ -157,10 +157,5 @@ constexpr int kTileBlocks = kExtraToken ? 3 : 4;  // a processor has room for
 inline int64_t persistent_parts(const CudaBackend& cuda, int blocks, int heads, int64_t images) {
   return std::clamp<int64_t>(int64_t{cuda.processors()} * blocks / heads, 1, images);
 }
-inline bool fits_one_tile(const CudaBackend& cuda, const AttentionArgs& args) {
-  const int tokens = args.shape.tokens;
-  return has_tma_wgmma(cuda) && args.shape.size == kHead && tokens > 16 && tokens <= kLast + 1 &&
-         !args.drop.rng && !args.bias && !args.mask;
-}
 
 }  // namespace vitrum::cuda

@@ -4,6 +4,7 @@
 // each is computed once, in either direction. Persistent: CTAs stay with one head and go through
 // images, load a bias once and accumulate its gradient in registers.
 #include <algorithm>
+#include <cassert>
 
 #include "vitrum/cuda/attention/attention.cuh"
 #include "vitrum/cuda/primitives/column_sums.cuh"
@@ -433,7 +434,7 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& attention, int64_t imag
     kernel = sums ? short_backward<S, kTiles, kSteps, kBackward, true>
                   : short_backward<S, kTiles, kSteps, kBackward, false>;
   const size_t bytes = (biased ? S::kBias : 0) + S::kGroups * S::bytes(backward, buffers);
-  if (bytes > cuda.shared_memory()) return nullptr;
+  assert(bytes <= kShortBytes);
   allow_shared_memory(kernel, bytes);
   // Blocks go through images where there is something to keep or to read ahead.
   const int64_t most = divide_up(images, S::kGroups);
@@ -474,7 +475,6 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images, b
 
 KernelPtr short_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
                           bool backward) {
-  if (!short_enough(args.shape) || args.drop.rng) return nullptr;
   return args.shape.size <= 32 ? launch<2>(cuda, args, images, backward)
                                : launch<4>(cuda, args, images, backward);
 }

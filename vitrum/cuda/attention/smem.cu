@@ -146,11 +146,9 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
 
 }  // namespace
 
-KernelPtr smem_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  if (!fits_smem(cuda, args, images)) return nullptr;
-  if (args.shape.tokens > 200) return launch<208>(cuda, args, images);
-  return args.shape.tokens > 144 ? launch<200>(cuda, args, images)
-                                 : launch<144>(cuda, args, images);
+KernelPtr smem_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images, int keys) {
+  if (keys == 208) return launch<208>(cuda, args, images);
+  return keys == 200 ? launch<200>(cuda, args, images) : launch<144>(cuda, args, images);
 }
 
 }  // namespace vitrum::cuda

@@ -159,13 +159,4 @@ inline CUtensorMap rows_of_heads(const void* data, int64_t columns, int64_t toke
                          {static_cast<cuuint32_t>(kHead), static_cast<cuuint32_t>(box), 1u});
 }
 
-// Whether these kernels know what is asked for, of as many tokens as they have room for.
-inline bool whole_heads(const CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  return many_heads(cuda, args.shape, images) && !args.drop.rng && !args.bias && !args.mask &&
-         args.out && images < INT32_MAX && has_tma_wgmma(cuda);
-}
-inline bool fits_smem(const CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  return smem_enough(cuda, args.shape, images) && whole_heads(cuda, args, images);
-}
-
 }  // namespace vitrum::cuda

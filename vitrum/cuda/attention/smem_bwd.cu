@@ -15,7 +15,6 @@ __global__ void __launch_bounds__(kHeadThreads, 1)
 }  // namespace
 
 KernelPtr smem_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  if (!fits_smem(cuda, args, images)) return nullptr;
   const AttentionShape& shape = args.shape;
   const int rows = static_cast<int>(divide_up(shape.tokens, 16) * 16);
   const size_t bytes = Memory::bytes(rows);

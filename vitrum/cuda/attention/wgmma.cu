@@ -158,7 +158,7 @@ __device__ void forward(const AttentionArgs& args) {
 
 // The same where heads are few: two warpgroups have the same 64 queries with N keys each, and the
 // first adds up what they know: a thread's part of the output, two highest scores and two sums.
-constexpr int kHalf = 112, kKnown = 36;
+constexpr int kHalf = wgmma_limits::kHalf, kKnown = 36;
 template <int N>
 __device__ void forward_halves(const AttentionArgs& args) {
   const AttentionShape shape = args.shape;
@@ -419,48 +419,9 @@ __global__ void __launch_bounds__(2 * kGroup) backward_kernel([[maybe_unused]] A
 #endif
 }
 
-// How many warpgroups a block has, and over how many blocks a head is spread: as many warpgroups on
-// a processor as registers allow (`most`), one a block where shared memory lets as many blocks in.
-struct LaunchPlan {
-  int groups;
-  unsigned blocks_a_head;
-  size_t bytes;
-};
-
-bool plan_launch(const CudaBackend& cuda, int most, int64_t heads, int tiles, size_t shared,
-                 size_t per_group, LaunchPlan& out) {
-  const size_t room = cuda.shared_memory();
-  out.groups = 0;
-  for (int groups = 1; groups <= most && out.groups == 0; ++groups)
-    if (const size_t bytes = shared + static_cast<size_t>(groups) * per_group;
-        bytes <= room &&
-        (groups == most || static_cast<size_t>(most) * bytes <= static_cast<size_t>(groups) * room))
-      out.groups = groups, out.bytes = bytes;
-  if (out.groups == 0) return false;
-  out.groups = std::min(out.groups, tiles);
-  const bool few = heads < cuda.processors();
-  if (few) out.groups = 1;
-  out.bytes = shared + static_cast<size_t>(out.groups) * per_group;
-  out.blocks_a_head = few ? static_cast<unsigned>(tiles) : 1;
-  return true;
-}
-
-bool suits(const CudaBackend& cuda, const AttentionArgs& args) {
-  // Shorter sequences fill too little of a 64-row tile.
-  return has_tma_wgmma(cuda) && args.shape.size == kHead && !args.drop.rng &&
-         args.shape.tokens > 96;
-}
-
-constexpr size_t kSlack = 1024;  // to align the first matrix
-
 template <int N>
-KernelPtr forward_with(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  const int64_t heads = images * args.shape.heads;
-  const auto rows = static_cast<size_t>(divide_up(args.shape.tokens, N) * N);
-  LaunchPlan plan;
-  if (!plan_launch(cuda, 3, heads, static_cast<int>(divide_up(args.shape.tokens, kTile)),
-                   2 * rows * kSwizzledRow + kSlack, kTileBytes, plan))
-    return nullptr;
+KernelPtr forward_with(CudaBackend& cuda, const AttentionArgs& args, int64_t heads,
+                       const WgmmaPlan& plan) {
   allow_shared_memory(forward_kernel<N>, plan.bytes);
   return make_kernel([=, stream = cuda.stream()] {
     launch_pdl(forward_kernel<N>, dim3(static_cast<unsigned>(heads), plan.blocks_a_head),
@@ -469,8 +430,8 @@ KernelPtr forward_with(CudaBackend& cuda, const AttentionArgs& args, int64_t ima
 }
 
 KernelPtr forward_in_halves(CudaBackend& cuda, const AttentionArgs& args, int64_t heads) {
-  constexpr size_t kBytes =
-      4 * kHalf * kSwizzledRow + kTileBytes + kKnown * kGroup * sizeof(float) + kSlack;
+  constexpr size_t kBytes = 4 * kHalf * kSwizzledRow + kTileBytes +
+                            kKnown * kGroup * sizeof(float) + wgmma_limits::kSlack;
   allow_shared_memory(halves_kernel, kBytes);
   const dim3 grid(static_cast<unsigned>(heads), blocks_for(args.shape.tokens, kTile));
   return make_kernel([=, stream = cuda.stream()] {
@@ -480,28 +441,19 @@ KernelPtr forward_in_halves(CudaBackend& cuda, const AttentionArgs& args, int64_
 
 }  // namespace
 
-KernelPtr wgmma_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  if (!suits(cuda, args)) return nullptr;
+KernelPtr wgmma_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
+                          const WgmmaPlan& plan) {
   const int64_t heads = images * args.shape.heads;
-  if (args.shape.tokens > kHalf && args.shape.tokens <= 2 * kHalf && heads < cuda.processors())
-    return forward_in_halves(cuda, args, heads);
-  const auto padded = [&](int n) { return divide_up(args.shape.tokens, n) * n; };
-  return padded(208) <= padded(144) ? forward_with<208>(cuda, args, images)
-                                    : forward_with<144>(cuda, args, images);
+  if (plan.splits_keys) return forward_in_halves(cuda, args, heads);
+  return plan.keys == 208 ? forward_with<208>(cuda, args, heads, plan)
+                          : forward_with<144>(cuda, args, heads, plan);
 }
 
-KernelPtr wgmma_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
-  if (!suits(cuda, args)) return nullptr;
-  const int64_t heads = images * args.shape.heads, tiles = divide_up(args.shape.tokens, kTile);
-  const auto rows = static_cast<size_t>(divide_up(args.shape.tokens, 16) * 16);
-  const size_t terms = 2 * sizeof(float) * static_cast<size_t>(tiles * kTile);
-  LaunchPlan plan;
-  if (!plan_launch(cuda, 2, heads, static_cast<int>(tiles),
-                   2 * rows * kSwizzledRow + terms + kSlack, 2 * kTileBytes, plan))
-    return nullptr;
+KernelPtr wgmma_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
+                              const WgmmaPlan& plan) {
   allow_shared_memory(backward_kernel, plan.bytes);
-  return launch_kernel(cuda, backward_kernel,
-                       dim3(static_cast<unsigned>(heads), plan.blocks_a_head),
+  const dim3 grid(static_cast<unsigned>(images * args.shape.heads), plan.blocks_a_head);
+  return launch_kernel(cuda, backward_kernel, grid,
                        dim3(static_cast<unsigned>(plan.groups * kGroup)), plan.bytes, args);
 }
 

@@ -12,6 +12,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/cuda/host/architectures.h"
 #include "vitrum/cuda/host/plugin.h"
+#include "vitrum/cuda/host/tensor_map.h"
 #if __has_include(<nvtx3/nvToolsExt.h>)  // a package of its own in some toolkits
 #include <nvtx3/nvToolsExt.h>
 #else
@@ -108,9 +109,11 @@ CudaBackend::CudaBackend(int device) : tf32_(tf32_wanted()) {
   cudaDeviceProp card;
   check(cudaGetDeviceProperties(&card, device), "asking for the card's properties");
   name_ = fmt::format("cuda ({})", card.name);
-  processors_ = card.multiProcessorCount;
-  capability_ = 10 * card.major + card.minor;
-  shared_memory_ = card.sharedMemPerBlockOptin;
+  const int capability = 10 * card.major + card.minor;
+  card_ = {.capability = capability,
+           .processors = card.multiProcessorCount,
+           .shared_memory = card.sharedMemPerBlockOptin,
+           .has_tma_wgmma = has_tma_wgmma(capability)};
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
   check(cudaMallocHost(reinterpret_cast<void**>(&later_memory_), kLaterBytes), "pinned memory");
   staging_ = std::make_unique<Staging>(stream_);

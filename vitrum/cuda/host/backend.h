@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "vitrum/cuda/host/card_info.h"
 #include "vitrum/cuda/host/gemm.h"
 #include "vitrum/runtime/backend.h"
 
@@ -59,9 +60,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Sequence> prepare(Kernels kernels) override;
 
   cudaStream_t stream() const { return stream_; }
-  int processors() const { return processors_; }
-  int capability() const { return capability_; }           // 90 is Hopper
-  size_t shared_memory() const { return shared_memory_; }  // most a block may ask for
+  const CardInfo& card() const { return card_; }
+  int processors() const { return card_.processors; }
   bool tf32() const { return tf32_; }
   Gemms& gemms() { return *gemms_; }
 
@@ -81,8 +81,7 @@ class CudaBackend final : public Backend {
 
   std::string name_;
   cudaStream_t stream_ = nullptr;
-  int processors_ = 0, capability_ = 0;
-  size_t shared_memory_ = 0;
+  CardInfo card_;
   bool tf32_ = true;
   std::vector<Buffer> scratch_;
   std::unique_ptr<Staging> staging_;

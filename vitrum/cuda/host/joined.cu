@@ -70,7 +70,7 @@ std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const 
   }
   if (const auto* linear = op_at<Linear>(chain, 0);
       linear &&
-      (has_linear_norm(cuda, *linear, chain[0].io) || has_linear_sum(cuda, *linear, chain[0].io)))
+      choose_linear_norm(cuda.card(), linear_task(*linear, chain[0].io)) != LinearNormKernel::kNone)
     found.linear = i++;
   else
     found.before = take<GatherTokens>(chain, i);
@@ -84,20 +84,28 @@ std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const 
   return suits(chain, found) ? std::optional(found) : std::nullopt;
 }
 
-// Two linear layers with a residual sum and its norm between them.
-bool is_linear_norm_linear(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+// Two linear layers with a residual sum and its norm between them; the sum is wanted, the norm's
+// statistics are not.
+LinearNormLinearKernel choose_linear_norm_linear(const CudaBackend& cuda,
+                                                 std::span<const ChainNode> chain) {
   const auto *before = op_at<Linear>(chain, 0), *behind = op_at<Linear>(chain, 2);
-  return before && op_at<AddLayerNorm>(chain, 1) && behind && chain[1].operand == 1 &&
-         chain[1].only && chain[2].result == 1 && chain[2].operand == 0 && chain[2].only &&
-         (has_small_m_norm(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io) ||
-          has_linear_norm_linear(cuda, *before, chain[0].io, chain[1].io, *behind, chain[2].io));
+  if (!before || !op_at<AddLayerNorm>(chain, 1) || !behind) return LinearNormLinearKernel::kNone;
+  if (chain[1].operand != 1 || !chain[1].only || chain[2].result != 1 || chain[2].operand != 0 ||
+      !chain[2].only)
+    return LinearNormLinearKernel::kNone;
+  const Operands& norm = chain[1].io;
+  if (!is_bf16(norm.in[0]) || absent(norm.out[0]) || !absent(operand(norm.out, 2)) ||
+      !absent(operand(norm.out, 3)))
+    return LinearNormLinearKernel::kNone;
+  return choose_linear_norm_linear(cuda.card(), linear_task(*before, chain[0].io),
+                                   linear_task(*behind, chain[2].io));
 }
 
 // Backward through two linear layers with GELU between them.
 bool is_mlp(const CudaBackend& cuda, std::span<const ChainNode> chain) {
   const auto *behind = op_at<LinearBwd>(chain, 0), *before = op_at<LinearBwd>(chain, 1);
   return behind && before && chain[1].result == 0 && chain[1].operand == 0 && chain[1].only &&
-         has_mlp_bwd(cuda, *behind, chain[0].io, *before, chain[1].io);
+         choose_mlp_bwd(cuda, *behind, chain[0].io, *before, chain[1].io) != GeluBwdKernel::kNone;
 }
 
 // The gradient of the sum goes on past the branch, so others may read it.
@@ -105,7 +113,9 @@ std::optional<NormChain> backward_chain(const CudaBackend& cuda, std::span<const
   NormChain found;
   size_t i = 0;
   if (is_mlp(cuda, chain)) found.behind = i++;
-  if (op_at<LinearBwd>(chain, i) && has_linear_norm_bwd(cuda, chain[i].io)) found.linear = i++;
+  if (op_at<LinearBwd>(chain, i) &&
+      fuses_linear_norm_bwd(cuda.card(), input_gradient_task(chain[i].io)))
+    found.linear = i++;
   found.before = take<GatherTokens>(chain, i);
   if (!op_at<LayerNormBwd>(chain, i)) return {};
   if (i > 0 && (chain[i].result != 0 || chain[i].operand != 0 || !chain[i].only)) return {};
@@ -183,9 +193,10 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, cons
   if (found.norm > 0) io.in[1] = joined[0].io.in[0];
   if (found.after) io.out[1] = joined[*found.after].io.out[0];
   const auto lower_linear = [&](const Linear& op, const Operands& linear) {
-    return has_linear_norm(cuda, op, linear)
-               ? lower_linear_norm(cuda, linear, norm, io, built.branch)
-               : lower_linear_sum(cuda, linear, norm, io, built.branch);
+    const bool narrow =
+        choose_linear_norm(cuda.card(), linear_task(op, linear)) == LinearNormKernel::kNarrow;
+    return narrow ? lower_linear_norm(cuda, linear, norm, io, built.branch)
+                  : lower_linear_sum(cuda, linear, norm, io, built.branch);
   };
   KernelPtr kernel = found.linear ? lower_linear(std::get<Linear>(*joined[0].op), joined[0].io)
                                   : lower_forward(cuda, norm, io, built.branch);
@@ -231,19 +242,20 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
 }  // namespace
 
 size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
-  if (is_linear_norm_linear(*this, chain)) return 3;
+  if (choose_linear_norm_linear(*this, chain) != LinearNormLinearKernel::kNone) return 3;
   if (const auto found = forward_chain(*this, chain)) return found->count;
   if (const auto found = backward_chain(*this, chain)) return found->count;
   return is_mlp(*this, chain) ? 2 : 1;
 }
 
 KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
-  if (is_linear_norm_linear(*this, joined)) {
-    const auto &before = std::get<Linear>(*joined[0].op), &behind = std::get<Linear>(*joined[2].op);
+  if (const auto kernel = choose_linear_norm_linear(*this, joined);
+      kernel != LinearNormLinearKernel::kNone) {
+    const auto& behind = std::get<Linear>(*joined[2].op);
     const auto& norm = std::get<AddLayerNorm>(*joined[1].op);
     const Operands &first = joined[0].io, &between = joined[1].io, &second = joined[2].io;
-    const bool few = has_small_m_norm(*this, before, first, between, behind, second);
-    return few ? lower_small_m_norm(*this, first, norm, between, behind, second)
+    return kernel == LinearNormLinearKernel::kSmallM
+               ? lower_small_m_norm(*this, first, norm, between, behind, second)
                : lower_linear_norm_linear(*this, first, norm, between, behind, second);
   }
   if (const auto found = forward_chain(*this, joined)) {

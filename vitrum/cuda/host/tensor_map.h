@@ -11,7 +11,7 @@ namespace vitrum::cuda {
 
 // Whether the card is a Hopper and the library built for it: then there are products of warpgroups,
 // too.
-bool has_tma_wgmma(const CudaBackend& cuda);
+bool has_tma_wgmma(int capability);
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 inline Encode encoder() {

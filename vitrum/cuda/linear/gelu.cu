@@ -53,21 +53,6 @@ struct GeluEpilogue {
 
 }  // namespace
 
-bool for_own_product(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  const TensorView &x = io.in[0], &w = io.in[1], &y = io.out[0], pre = operand(io.out, 1);
-  if (!has_tma_wgmma(cuda) || op.drop != 0 || !y) return false;
-  if (x.dtype != DType::kBF16 || w.dtype != DType::kBF16 || y.dtype != DType::kBF16) return false;
-  return x.shape.rows() < INT32_MAX / 2 &&
-         common_alignment({x, w, y, pre, operand(io.in, 2)}) == 16;
-}
-
-bool has_gelu_tile(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  constexpr int64_t kMinDepth = 384;  // with less, memory is what takes the time
-  const TensorView &x = io.in[0], &w = io.in[1];
-  return op.act == Act::kGelu && w.shape[0] % kColumns == 0 && w.shape[1] >= kMinDepth &&
-         enough(cuda, x.shape.rows(), w.shape[0]) && for_own_product(cuda, op, io);
-}
-
 KernelPtr lower_gelu_tile(CudaBackend& cuda, const Operands& io) {
   const TensorView &x = io.in[0], &w = io.in[1];
   return tile::launch(cuda, x, w,

@@ -5,16 +5,9 @@
 
 namespace vitrum::cuda {
 
-// What either asks for: Hopper, bf16, nothing dropped, addresses that suit.
-bool for_own_product(const CudaBackend& cuda, const Linear& op, const Operands& io);
-// Deep layers, which multiplying takes longest.
-bool has_gelu_tile(const CudaBackend& cuda, const Linear& op, const Operands& io);
+// One a kernel of linear/choose.h, which must take the layer.
 KernelPtr lower_gelu_tile(CudaBackend& cuda, const Operands& io);
-// Shallow ones, which writing takes longest.
-bool has_small_k(const CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower_small_k(CudaBackend& cuda, const Linear& op, const Operands& io);
-// Few rows, with weights that stay as they are.
-bool has_small_m(const CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower_small_m(CudaBackend& cuda, const Linear& op, const Operands& io);
 
 // d = dy w times GELU's derivative at pre, and dbias += the column sums of d.
@@ -23,18 +16,16 @@ struct GeluGradient {
   float* dbias;        // null: not wanted
   std::byte* scratch;  // as much as the kernel asks for
 };
-bool has_tile_gelu_bwd(const CudaBackend& cuda, const TensorView& dy, const TensorView& w);
 size_t tile_gelu_bwd_scratch(const TensorView& dy, const TensorView& w);
 KernelPtr lower_tile_gelu_bwd(CudaBackend& cuda, const GeluGradient& of);
-bool has_small_k_gelu_bwd(const TensorView& dy, const TensorView& w);
 size_t small_k_gelu_bwd_scratch(const CudaBackend& cuda, const TensorView& w);
 KernelPtr lower_small_k_gelu_bwd(CudaBackend& cuda, const GeluGradient& of);
 
 // Backward through two linear layers with GELU between them: the gradient of what lies between is
 // never stored. `behind` is the later layer, `before` the one that ends in GELU. By type and shape:
 // memory is not needed yet.
-bool has_mlp_bwd(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,
-                 const LinearBwd& before, const Operands& before_io);
+GeluBwdKernel choose_mlp_bwd(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,
+                             const LinearBwd& before, const Operands& before_io);
 LinearParts mlp_bwd_parts(CudaBackend& cuda, const Operands& behind, const Operands& before);
 
 }  // namespace vitrum::cuda

@@ -37,13 +37,6 @@ TensorView rows_of(const TensorView& view, int64_t first, int64_t count) {
 
 }  // namespace
 
-bool has_tile_gelu_bwd(const CudaBackend& cuda, const TensorView& dy, const TensorView& w) {
-  constexpr int64_t kMinDepth = 384;
-  static_assert(kMinDepth > kStages * kDepth);
-  return w.shape[0] >= kMinDepth && w.shape[1] % TileScheduler::kAcross == 0 &&
-         dy.shape.rows() < INT32_MAX / 2 && fills(cuda, tiles_in(dy, w), kCluster);
-}
-
 size_t tile_gelu_bwd_scratch(const TensorView& dy, const TensorView& w) {
   return static_cast<size_t>(tiles_high(dy) * w.shape[1]) * sizeof(float);
 }
@@ -67,28 +60,29 @@ KernelPtr lower_tile_gelu_bwd(CudaBackend& cuda, const GeluGradient& of) {
   });
 }
 
-bool has_mlp_bwd(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,
-                 const LinearBwd& before, const Operands& before_io) {
-  const TensorView &dy = io.in[0], &w = io.in[2], saved = operand(before_io.in, 3);
-  if (!has_tma_wgmma(cuda) || behind.act != Act::kNone || behind.drop != 0) return false;
-  if (before.act != Act::kGelu || before.drop != 0 || w.shape[0] % 8 != 0) return false;
-  for (const TensorView& view : {dy, w, io.out[0], saved, before_io.in[2]})
-    if (view.dtype != DType::kBF16) return false;
-  return has_small_k_gelu_bwd(dy, w) || has_tile_gelu_bwd(cuda, dy, w);
+GeluBwdKernel choose_mlp_bwd(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,
+                             const LinearBwd& before, const Operands& before_io) {
+  if (behind.act != Act::kNone || behind.drop != 0) return GeluBwdKernel::kNone;
+  if (before.act != Act::kGelu || before.drop != 0) return GeluBwdKernel::kNone;
+  LinearTask task = input_gradient_task(io);
+  for (const TensorView& view : {io.out[0], operand(before_io.in, 3), before_io.in[2]})
+    task.bf16 = task.bf16 && is_bf16(view);
+  return choose_gelu_bwd(cuda.card(), task);
 }
 
 LinearParts mlp_bwd_parts(CudaBackend& cuda, const Operands& behind, const Operands& before) {
   const TensorView dy = behind.in[0], w = behind.in[2], pre = before.in[3];
-  const bool shallow = has_small_k_gelu_bwd(dy, w);
+  const bool small_k =
+      choose_gelu_bwd(cuda.card(), input_gradient_task(behind)) == GeluBwdKernel::kSmallK;
   const auto to_d = [=, &cuda, dbias = operand(before.out, 2).f32()](
                         const TensorView& d, int64_t first, std::byte* scratch) {
     const int64_t rows = d.shape[0];
     const GeluGradient of{
         rows_of(dy, first, rows), w, rows_of(pre, first, rows), d, dbias, scratch};
-    return shallow ? lower_small_k_gelu_bwd(cuda, of) : lower_tile_gelu_bwd(cuda, of);
+    return small_k ? lower_small_k_gelu_bwd(cuda, of) : lower_tile_gelu_bwd(cuda, of);
   };
   return {.to_d = to_d,
-          .scratch = shallow ? small_k_gelu_bwd_scratch(cuda, w) : tile_gelu_bwd_scratch(dy, w)};
+          .scratch = small_k ? small_k_gelu_bwd_scratch(cuda, w) : tile_gelu_bwd_scratch(dy, w)};
 }
 
 }  // namespace vitrum::cuda

@@ -21,9 +21,9 @@ void launch_convert(const TensorView& from, const TensorView& to, cudaStream_t s
   convert<<<blocks_for(count, 256), 256, 0, stream>>>(mixed(from), mixed(to), count);
 }
 
-class LinearKernel final : public Kernel {
+class CublasLinear final : public Kernel {
  public:
-  LinearKernel(CudaBackend& cuda, const Linear& op, const Operands& io)
+  CublasLinear(CudaBackend& cuda, const Linear& op, const Operands& io)
       : x_(io.in[0]),
         w_(io.in[1]),
         bias_(operand(io.in, 2)),
@@ -174,23 +174,43 @@ class LinearBwdKernel final : public Kernel {
 
 }  // namespace
 
-bool is_plain_bf16(const CudaBackend& cuda, const Linear& op, const Operands& io) {
+LinearTask linear_task(const Linear& op, const Operands& io) {
   const TensorView &x = io.in[0], &w = io.in[1], bias = operand(io.in, 2);
-  return has_tma_wgmma(cuda) && op.drop == 0 && x.shape[-1] % 8 == 0 && is_bf16(x) && is_bf16(w) &&
-         is_bf16(io.out[0]) && (absent(bias) || is_bf16(bias)) && absent(operand(io.out, 1));
+  return {.rows = x.shape.rows(),
+          .columns = w.shape[0],
+          .depth = w.shape[1],
+          .act = op.act,
+          .drop = op.drop != 0,
+          .bf16 = is_bf16(x) && is_bf16(w) && is_bf16(io.out[0]) && (absent(bias) || is_bf16(bias)),
+          .saves = !absent(operand(io.out, 1)),
+          .frozen = io.packed != nullptr};
 }
 
-bool fills(const CudaBackend& cuda, int64_t tiles, int cluster) {
-  constexpr int64_t kMinWaves = 4;
-  const int64_t clusters = cuda.processors() / cluster, rounds = divide_up(tiles, clusters);
-  return rounds >= kMinWaves && 10 * tiles >= 9 * rounds * clusters;
+LinearTask planned_task(const Linear& op, const Operands& io) {
+  LinearTask task = linear_task(op, io);
+  task.writes = static_cast<bool>(io.out[0]);
+  task.aligned = common_alignment(
+                     {io.in[0], io.in[1], io.out[0], operand(io.out, 1), operand(io.in, 2)}) == 16;
+  return task;
+}
+
+LinearTask input_gradient_task(const Operands& bwd) {
+  const TensorView &dy = bwd.in[0], &w = bwd.in[2];
+  return {.rows = dy.shape.rows(),
+          .columns = w.shape[1],
+          .depth = w.shape[0],
+          .bf16 = is_bf16(dy) && is_bf16(w)};
 }
 
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io) {
-  if (has_small_m(cuda, op, io)) return lower_small_m(cuda, op, io);
-  if (has_small_k(cuda, op, io)) return lower_small_k(cuda, op, io);
-  if (has_gelu_tile(cuda, op, io)) return lower_gelu_tile(cuda, io);
-  return std::make_unique<LinearKernel>(cuda, op, io);
+  const LinearTask task = planned_task(op, io);
+  switch (choose_linear(cuda.card(), task)) {
+    case LinearKernel::kSmallM: return lower_small_m(cuda, op, io);
+    case LinearKernel::kSmallK: return lower_small_k(cuda, op, io);
+    case LinearKernel::kTileGelu: return lower_gelu_tile(cuda, io);
+    case LinearKernel::kCublas: break;
+  }
+  return std::make_unique<CublasLinear>(cuda, op, io);
 }
 
 KernelPtr lower(CudaBackend& cuda, const LinearBwd& op, const Operands& io) {

@@ -4,16 +4,19 @@
 #include <functional>
 
 #include "vitrum/cuda/host/backend.h"
+#include "vitrum/cuda/linear/choose.h"
 
 namespace vitrum::cuda {
 
-// Whether it is of bf16 and without dropout, and nothing but its result is wanted, on a card with
-// TMA and WGMMA. By type and shape: memory is not needed yet.
-bool is_plain_bf16(const CudaBackend& cuda, const Linear& op, const Operands& io);
 inline bool is_bf16(const TensorView& view) { return view.dtype == DType::kBF16; }
 inline bool absent(const TensorView& view) { return view.shape.rank() == 0; }
-// Whether so many tiles, each of a cluster's, leave few processors idle in the last round.
-bool fills(const CudaBackend& cuda, int64_t tiles, int cluster);
+
+// What linear/choose.h wants to know of a layer. By type and shape: memory is not needed yet.
+LinearTask linear_task(const Linear& op, const Operands& io);
+// The same when it is there.
+LinearTask planned_task(const Linear& op, const Operands& io);
+// Of the product dy w for the gradient of a layer's input.
+LinearTask input_gradient_task(const Operands& bwd);
 
 // What takes the place of parts of a LinearBwd.
 struct LinearParts {

@@ -251,19 +251,7 @@ KernelPtr launch(CudaBackend& cuda, const Args& args) {
 
 }  // namespace
 
-bool has_tma_wgmma(const CudaBackend& cuda) {
-  static const bool available = cuda.capability() == 90 && built() && encoder();
-  return available;
-}
-
-bool has_linear_norm(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  constexpr int64_t kMinRows = 8192;  // half of the processors would be idle with fewer
-  const TensorView &x = io.in[0], &w = io.in[1];
-  const bool narrow = w.shape[0] == 192 || w.shape[0] == 256;
-  return has_tma_wgmma(cuda) && narrow && op.act == Act::kNone && op.drop == 0 &&
-         x.dtype == DType::kBF16 && w.dtype == DType::kBF16 && x.shape[-1] % 8 == 0 &&
-         x.shape.rows() >= kMinRows && x.shape.rows() < INT32_MAX / 2;
-}
+bool has_tma_wgmma(int capability) { return capability == 90 && built() && encoder(); }
 
 KernelPtr lower_linear_norm(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                             const Operands& norm, const Branch& branch) {

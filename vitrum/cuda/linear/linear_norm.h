@@ -6,23 +6,18 @@
 
 namespace vitrum::cuda {
 
-// By type and shape: memory is not needed yet.
-bool has_linear_norm(const CudaBackend& cuda, const Linear& op, const Operands& io);
 // `branch` holds for the result of `linear`, whose rows are in the order of the sum.
 KernelPtr lower_linear_norm(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                             const Operands& norm, const Branch& branch);
 
 // The same for many rows of 256 to 1024 columns, a multiple of 256, as two kernels: the layer
 // leaves the sum, from which the norm is made.
-bool has_linear_sum(const CudaBackend& cuda, const Linear& op, const Operands& linear);
 KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                            const Operands& norm, const Branch& branch);
 
 // Two linear layers with the residual sum and its LayerNorm between them, many rows, 512 to 1024
 // wide, where no backward pass wants to know of the norm: `first` and `second` are the layers'
-// operands. By type and shape too.
-bool has_linear_norm_linear(const CudaBackend& cuda, const Linear& before, const Operands& first,
-                            const Operands& norm, const Linear& behind, const Operands& second);
+// operands.
 KernelPtr lower_linear_norm_linear(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
                                    const Operands& norm, const Linear& behind,
                                    const Operands& second);
@@ -37,12 +32,9 @@ struct FoldedNorm {
 FoldedNorm fold_norm(CudaBackend& cuda, const Operands& norm, const Operands& second);
 
 // The same for few rows.
-bool has_small_m_norm(const CudaBackend& cuda, const Linear& before, const Operands& first,
-                      const Operands& norm, const Linear& behind, const Operands& second);
 KernelPtr lower_small_m_norm(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
                              const Operands& norm, const Linear& behind, const Operands& second);
 
-bool has_linear_norm_bwd(const CudaBackend& cuda, const Operands& linear);
 // `branch` is what the norm's gradient goes through, `result` where it then goes; its `from` gives
 // the norm's row of a row of dx. norm.column_sums are those of the last result.
 LinearParts linear_norm_bwd(CudaBackend& cuda, const Operands& linear, const Operands& norm,

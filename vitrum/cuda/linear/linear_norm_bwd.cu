@@ -377,15 +377,6 @@ KernelPtr launch(CudaBackend& cuda, const Args& args, const AddToEach& sink) {
 
 }  // namespace
 
-bool has_linear_norm_bwd(const CudaBackend& cuda, const Operands& linear) {
-  constexpr int64_t kMinRows = 8192;  // half of the processors would be idle with fewer
-  const TensorView &dy = linear.in[0], &w = linear.in[2];
-  const int64_t rows = dy.shape.rows(), width = w.shape[1];
-  return has_tma_wgmma(cuda) && (width == 96 || width == 192 || width == 256) &&
-         dy.dtype == DType::kBF16 && w.dtype == DType::kBF16 && w.shape[0] % 8 == 0 &&
-         rows >= kMinRows && rows * width <= INT32_MAX;
-}
-
 LinearParts linear_norm_bwd(CudaBackend& cuda, const Operands& linear, const Operands& norm,
                             const Branch& branch, const TensorView& result) {
   const TensorView& w = linear.in[2];

@@ -68,12 +68,6 @@ struct ScaledOrDropped {
   }
 };
 
-bool is_large(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  const int64_t rows = io.in[0].shape.rows(), columns = io.in[1].shape[0];
-  return is_plain_bf16(cuda, op, io) && rows < INT32_MAX / 2 && columns % kColumns == 0 &&
-         enough(cuda, rows, columns);
-}
-
 template <class Change>
 KernelPtr lower_sum(CudaBackend& cuda, const Operands& linear, const TensorView& skip,
                     const TensorView& sum, const Change& change, RowMoments* row_moments) {
@@ -91,11 +85,6 @@ KernelPtr lower_sum(CudaBackend& cuda, const Operands& linear, const TensorView&
 
 }  // namespace
 
-bool has_linear_sum(const CudaBackend& cuda, const Linear& op, const Operands& linear) {
-  const int64_t width = linear.in[1].shape[0];
-  return op.act == Act::kNone && width <= kMaxTiles * kColumns && is_large(cuda, op, linear);
-}
-
 KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                            const Operands& norm, const Branch& branch) {
   const TensorView& sum = norm.out[0];
@@ -109,17 +98,6 @@ KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddL
   std::shared_ptr<Kernel> normalise =
       lower_forward(cuda, LayerNorm{.eps = op.eps}, of_sum, Branch{.from = {}, .to = branch.to});
   return make_kernel([add_up, normalise] { add_up->launch(), normalise->launch(); });
-}
-
-bool has_linear_norm_linear(const CudaBackend& cuda, const Linear& before, const Operands& first,
-                            const Operands& norm, const Linear& behind, const Operands& second) {
-  const int64_t width = first.in[1].shape[0];
-  const bool frozen_weights = second.packed;
-  return frozen_weights && has_linear_sum(cuda, before, first) && width > kColumns &&
-         second.in[1].shape[0] <= kMaxColumns &&
-         (behind.act == Act::kNone || behind.act == Act::kGelu) && is_large(cuda, behind, second) &&
-         is_bf16(norm.in[0]) && !absent(norm.out[0]) && absent(operand(norm.out, 2)) &&
-         absent(operand(norm.out, 3));
 }
 
 FoldedNorm fold_norm(CudaBackend& cuda, const Operands& norm, const Operands& second) {

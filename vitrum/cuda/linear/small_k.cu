@@ -13,9 +13,6 @@ namespace {
 
 using namespace small_k;
 
-constexpr int64_t kMinRows = 8192;     // half of the processors would be idle with fewer
-constexpr int64_t kMaxColumns = 2048;  // with more, few blocks lie below each other
-
 template <class F>
 __global__ void __launch_bounds__(F::kThreads, 1)
     small_k_kernel([[maybe_unused]] const __grid_constant__ Args g) {
@@ -38,10 +35,6 @@ KernelPtr launch(CudaBackend& cuda, const TensorView& w, Args args) {
   const int blocks = blocks_high<F>(cuda, args) * (args.columns / F::kColumns);
   return launch_kernel(cuda, small_k_kernel<F>, static_cast<unsigned>(blocks), F::kThreads,
                        sizeof(typename F::Shared), args);
-}
-
-bool suits(int64_t depth, int64_t rows) {
-  return depth >= kDepth && depth <= kMaxSteps * kDepth && rows >= kMinRows && rows < INT32_MAX / 2;
 }
 
 // ---- backward ----
@@ -72,14 +65,6 @@ size_t transposed_bytes(const TensorView& w) { return (w.bytes() + 255) / 256 * 
 
 }  // namespace
 
-bool has_small_k(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  const TensorView &x = io.in[0], &w = io.in[1], pre = operand(io.out, 1);
-  if (op.act != Act::kGelu && (op.act != Act::kNone || pre)) return false;
-  const bool wide = w.shape[0] % 256 == 0 || (op.act == Act::kGelu && w.shape[0] % 192 == 0);
-  return wide && w.shape[0] <= kMaxColumns && suits(w.shape[1], x.shape.rows()) &&
-         for_own_product(cuda, op, io);
-}
-
 KernelPtr lower_small_k(CudaBackend& cuda, const Linear& op, const Operands& io) {
   const TensorView &x = io.in[0], &w = io.in[1];
   const Args args{.x = tile_map(x, kDepth, kTileRows),
@@ -93,11 +78,6 @@ KernelPtr lower_small_k(CudaBackend& cuda, const Linear& op, const Operands& io)
   if (op.act == Act::kNone) return launch<Traits<256, Act::kNone>>(cuda, w, args);
   if (args.columns % 256 != 0) return launch<Traits<192, Act::kGelu>>(cuda, w, args);
   return launch<Traits<256, Act::kGelu>>(cuda, w, args);
-}
-
-bool has_small_k_gelu_bwd(const TensorView& dy, const TensorView& w) {
-  return w.shape[1] % Back::kColumns == 0 && w.shape[1] <= kMaxColumns &&
-         suits(w.shape[0], dy.shape.rows());
 }
 
 size_t small_k_gelu_bwd_scratch(const CudaBackend& cuda, const TensorView& w) {

@@ -25,38 +25,15 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// Of a tile how many columns (0: none suits) and splits of K.
-struct Plan {
-  int wide, splits;
-};
-Plan plan_of(const CudaBackend& cuda, const Operands& io) {
-  const int64_t columns = io.in[1].shape[0], high = divide_up(io.in[0].shape.rows(), kRows),
-                steps = divide_up(io.in[1].shape[1], kDepth);
-  const auto tiles = [&](int wide) { return high * (columns / wide); };
-  // Where there are many tiles, wide ones fetch less.
-  const bool many = 2 * tiles(96) > cuda.processors();
-  const int wide = columns % 96 != 0 || (many && columns % 128 == 0) ? 128 : 96;
-  if (columns % wide != 0) return {0, 0};
-  // Clusters of more than two do not come to lie on all processors, and a split of a few steps wins
-  // nothing.
-  constexpr int64_t kMinSteps = 6;
-  const auto fits = [&](int splits) {
-    const int64_t room = splits > 2 ? cuda.processors() * 3 / 4 : cuda.processors();
-    return splits * tiles(wide) <= room && splits * kMinSteps <= steps;
-  };
-  int splits = 1;
-  while (splits < kMaxSplits && fits(splits + 1)) ++splits;
-  return {wide, splits};
-}
 template <class Body>
-auto with_columns(const Plan& plan, const Body& body) {
-  if (plan.wide == 96) return body(std::integral_constant<int, 96>{});
+auto with_columns(const SmallMPlan& plan, const Body& body) {
+  if (plan.columns == 96) return body(std::integral_constant<int, 96>{});
   return body(std::integral_constant<int, 128>{});
 }
 
 template <class Epilogue>
-KernelPtr launch(CudaBackend& cuda, const TensorView& x, const TensorView& w, const Plan& plan,
-                 const Epilogue& epilogue) {
+KernelPtr launch(CudaBackend& cuda, const TensorView& x, const TensorView& w,
+                 const SmallMPlan& plan, const Epilogue& epilogue) {
   const Args<Epilogue> args{.x = tile_map(x, kDepth, kRows),
                             .w = permuted_rows_map(w, kDepth, Epilogue::kColumns),
                             .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
@@ -72,15 +49,6 @@ KernelPtr launch(CudaBackend& cuda, const TensorView& x, const TensorView& w, co
   });
 }
 
-// Beyond these rows it has not been held against other products.
-bool suits(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  constexpr int64_t kMaxRows = 512;
-  const int64_t rows = io.in[0].shape.rows();
-  const bool frozen_weights = io.packed;
-  return frozen_weights && (op.act == Act::kNone || op.act == Act::kGelu) && rows > 0 &&
-         rows <= kMaxRows && is_plain_bf16(cuda, op, io) && plan_of(cuda, io).wide > 0;
-}
-
 template <class Body>
 auto with_gelu(Act act, const Body& body) {
   if (act == Act::kGelu) return body(std::integral_constant<Act, Act::kGelu>{});
@@ -89,12 +57,8 @@ auto with_gelu(Act act, const Body& body) {
 
 }  // namespace
 
-bool has_small_m(const CudaBackend& cuda, const Linear& op, const Operands& io) {
-  return suits(cuda, op, io) && for_own_product(cuda, op, io);
-}
-
 KernelPtr lower_small_m(CudaBackend& cuda, const Linear& op, const Operands& io) {
-  const Plan plan = plan_of(cuda, io);
+  const SmallMPlan plan = plan_small_m(cuda.card(), linear_task(op, io));
   return with_columns(plan, [&](auto tile) {
     return with_gelu(op.act, [&](auto act) {
       return launch(cuda, io.in[0], io.in[1], plan,
@@ -107,19 +71,13 @@ KernelPtr lower_small_m(CudaBackend& cuda, const Linear& op, const Operands& io)
   });
 }
 
-bool has_small_m_norm(const CudaBackend& cuda, const Linear& before, const Operands& first,
-                      const Operands& norm, const Linear& behind, const Operands& second) {
-  return suits(cuda, before, first) && suits(cuda, behind, second) && before.act == Act::kNone &&
-         first.in[1].shape[0] <= kMaxTiles * plan_of(cuda, first).wide && is_bf16(norm.in[0]) &&
-         !absent(norm.out[0]) && absent(operand(norm.out, 2)) && absent(operand(norm.out, 3));
-}
-
 KernelPtr lower_small_m_norm(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
                              const Operands& norm, const Linear& behind, const Operands& second) {
   const TensorView &x = first.in[0], &w = first.in[1], &next = second.in[1], &sum = norm.out[0];
   const int64_t rows = x.shape.rows(), width = w.shape[0], columns = next.shape[0];
-  const Plan to_sum = plan_of(cuda, first), to_y = plan_of(cuda, second);
-  const int wide = to_sum.wide;
+  const SmallMPlan to_sum = plan_small_m(cuda.card(), linear_task({}, first)),
+                   to_y = plan_small_m(cuda.card(), linear_task(behind, second));
+  const int wide = to_sum.columns;
   const auto weights = std::make_shared<FoldedNorm>(fold_norm(cuda, norm, second));
   // The kernel behind looks at them before it waits for anything.
   check(cudaStreamSynchronize(cuda.stream()), "folding a norm");

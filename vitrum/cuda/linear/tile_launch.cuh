@@ -19,13 +19,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-inline int64_t tiles_in(int64_t rows, int64_t columns) {
-  return divide_up(rows, kRows * kCluster) * (columns / kColumns);
-}
-
-inline bool enough(const CudaBackend& cuda, int64_t rows, int64_t columns) {
-  return fills(cuda, tiles_in(rows, columns), kCluster);
-}
+static_assert(kRows * kCluster == 256 && kColumns == 256);  // cluster_tiles()
 
 // x (rows, depth) times w (columns, depth), transposed.
 template <class Epilogue>
@@ -35,7 +29,7 @@ KernelPtr launch(CudaBackend& cuda, const TensorView& x, const TensorView& w,
                             .w = permuted_rows_map(w, kDepth, kShare),
                             .columns = static_cast<int>(w.shape[0]),
                             .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
-                            .tiles = static_cast<int>(tiles_in(x.shape.rows(), w.shape[0])),
+                            .tiles = static_cast<int>(cluster_tiles(x.shape.rows(), w.shape[0])),
                             .epilogue = epilogue};
   return launch_clusters(cuda, product<Epilogue>, args.tiles, kCluster, kThreads,
                          sizeof(Shared<Epilogue>), args);

@@ -1,0 +1,118 @@
+// Attention: from an op to the kernel that attention/choose.h names.
+#include "vitrum/cuda/attention/attention.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+AttentionTask task_of(const TensorView& qkv, int64_t heads, float drop) {
+  return {.images = qkv.shape[0],
+          .tokens = qkv.shape[1],
+          .heads = heads,
+          .size = qkv.shape[2] / 3 / heads,
+          .dtype = qkv.dtype,
+          .drop = drop != 0};
+}
+
+AttentionShape shape_of(const AttentionTask& task) {
+  return {static_cast<int>(task.tokens), static_cast<int>(task.heads), static_cast<int>(task.size)};
+}
+
+void add_offsets(AttentionArgs& args, const TensorView& bias, const TensorView& mask) {
+  args.bias = bias.f32(), args.mask = mask.f32();
+  if (mask) args.masks = static_cast<int>(mask.shape[0]);
+}
+
+KernelPtr lower_forward(CudaBackend& cuda, const AttentionTask& task, const AttentionArgs& args) {
+  const CardInfo& card = cuda.card();
+  const int64_t images = task.images;
+  const AttentionChoice choice = choose_attention(card, task);
+  switch (choice.kernel) {
+    case AttentionKernel::kOneTile: return one_tile_attention(cuda, args, images);
+    case AttentionKernel::kShort: return short_attention(cuda, args, images, false);
+    case AttentionKernel::kSmem: return smem_attention(cuda, args, images, choice.keys);
+    case AttentionKernel::kChunked: return chunked_attention(cuda, args, images, choice.keys);
+    case AttentionKernel::kWgmma:
+      return wgmma_attention(cuda, args, images, *plan_wgmma(card, task));
+    case AttentionKernel::kMmaSync:
+      return mma_sync_attention(cuda, args, images, false, *plan_mma_sync(card, task));
+    case AttentionKernel::kPlain: break;
+  }
+  return make_kernel([=, dtype = task.dtype, stream = cuda.stream()] {
+    launch_plain_attention(args, images, dtype, stream);
+  });
+}
+
+KernelPtr lower_backward(CudaBackend& cuda, const AttentionTask& task, const AttentionArgs& args) {
+  const CardInfo& card = cuda.card();
+  const int64_t images = task.images;
+  switch (choose_attention(card, task).kernel) {
+    case AttentionKernel::kOneTile: return one_tile_attention_bwd(cuda, args, images);
+    case AttentionKernel::kShort: return short_attention(cuda, args, images, true);
+    case AttentionKernel::kSmem: return smem_attention_bwd(cuda, args, images);
+    case AttentionKernel::kChunked: return chunked_attention_bwd(cuda, args, images);
+    case AttentionKernel::kWgmma:
+      return wgmma_attention_bwd(cuda, args, images, *plan_wgmma(card, task));
+    case AttentionKernel::kMmaSync:
+      return mma_sync_attention(cuda, args, images, true, *plan_mma_sync(card, task));
+    case AttentionKernel::kPlain: break;
+  }
+  float* partials =
+      args.dbias ? cuda.scratch_of<float>(bias_partials(args.shape, images)) : nullptr;
+  return make_kernel([=, dtype = task.dtype, stream = cuda.stream()] {
+    launch_plain_attention_bwd(args, images, dtype, partials, stream);
+  });
+}
+
+}  // namespace
+
+KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
+  const TensorView qkv = io.in[0], bias = operand(io.in, 2), mask = operand(io.in, 3),
+                   y = io.out[0];
+  AttentionTask task = task_of(qkv, op.heads, op.drop);
+  task.bias = static_cast<bool>(bias), task.mask = static_cast<bool>(mask);
+  task.writes = static_cast<bool>(y);
+  task.aligned = aligned16(qkv) && aligned16(y);
+  AttentionArgs args{.shape = shape_of(task),
+                     .qkv = qkv.data,
+                     .y = nullptr,
+                     .dy = nullptr,
+                     .out = y.data,
+                     .lse = operand(io.out, 1).f32(),
+                     .drop = drop_site(operand(io.in, 1), op.drop, op.site)};
+  add_offsets(args, bias, mask);
+  return lower_forward(cuda, task, args);
+}
+
+static AttentionTask backward_task(const AttentionBwd& op, const Operands& io) {
+  AttentionTask task = task_of(io.in[1], op.heads, op.drop);
+  task.backward = true;
+  // Before memory is planned there are shapes only.
+  task.bias = operand(io.in, 5).shape.rank() > 0, task.mask = operand(io.in, 6).shape.rank() > 0;
+  return task;
+}
+
+bool adds_columns(const CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
+  return choose_attention(cuda.card(), backward_task(op, io)).adds_columns;
+}
+
+KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
+  const TensorView dy = io.in[0], qkv = io.in[1], y = io.in[2], dqkv = io.out[0];
+  AttentionTask task = backward_task(op, io);
+  task.writes = static_cast<bool>(dqkv);
+  task.aligned = aligned16(qkv) && aligned16(y) && aligned16(dy) && aligned16(dqkv);
+  AttentionArgs args{.shape = shape_of(task),
+                     .qkv = qkv.data,
+                     .y = y.data,
+                     .dy = dy.data,
+                     .out = dqkv.data,
+                     .lse = io.in[3].f32(),
+                     .drop = drop_site(operand(io.in, 4), op.drop, op.site)};
+  add_offsets(args, operand(io.in, 5), operand(io.in, 6));
+  args.dbias = operand(io.out, 1).f32();
+  const bool adds = choose_attention(cuda.card(), task).adds_columns;
+  if (adds) args.column_sums = io.column_sums.f32();
+  KernelPtr kernel = lower_backward(cuda, task, args);
+  return adds ? std::move(kernel) : with_column_sums(cuda, std::move(kernel), dqkv, io.column_sums);
+}
+
+}  // namespace vitrum::cuda
