@@ -108,6 +108,53 @@ INSTANTIATE_TEST_SUITE_P(Sizes, CudaAttention, ::testing::ValuesIn(kAttentionSiz
                                               s.drop > 0 ? "_drop" : "");
                          });
 
+// With a bias, and where masks > 0 a mask; its gradient, alone and beside that of qkv.
+struct BiasedSize {
+  int64_t images, tokens, heads, size, masks;
+  float drop = 0;
+};
+class CudaBiasedAttention : public ::testing::TestWithParam<BiasedSize> {};
+
+TEST_P(CudaBiasedAttention, AgreesWithTheReference) {
+  SKIP_WITHOUT_CUDA();
+  const auto backend = cuda(/*exact=*/true), reference = make_reference_backend();
+  const BiasedSize& s = GetParam();
+  Maker m(DType::kBF16, kOps);
+  const Shape y{s.images, s.tokens, s.heads * s.size}, rows{s.images, s.heads, s.tokens};
+  const HostTensor qkv = m.normal(y.with_last(3 * y[2]), m.compute), rng = m.rng_if(s.drop),
+                   bias = m.normal({s.heads, s.tokens, s.tokens}, kF32),
+                   mask = s.masks > 0 ? m.normal({s.masks, s.tokens, s.tokens}, kF32, 3) : m.none();
+  const OpCase forward = m.add(Attention{s.heads, s.drop, 11}, "", {qkv, rng, bias, mask},
+                               {m.blank(y, m.compute), m.blank(rows, kF32)});
+  const RunResult expected = run_case(*reference, forward), got = run_case(*backend, forward);
+  EXPECT_EQ(got.fault, "");
+  EXPECT_EQ(difference(got.out, expected.out, 1.6e-2), "") << forward.name;
+  const HostTensor dy = m.normal(y, m.compute);
+  for (const bool alone : {false, true}) {
+    const OpCase backward =
+        m.add(AttentionBwd{.heads = s.heads, .drop = s.drop, .site = 11}, "",
+              {dy, qkv, expected.out[0], expected.out[1], rng, bias, mask},
+              {alone ? m.none() : m.blank(qkv.shape, m.compute), m.blank(bias.shape, kF32)});
+    const RunResult back = run_case(*backend, backward);
+    EXPECT_EQ(back.fault, "");
+    EXPECT_EQ(difference(back.out, run_case(*reference, backward).out, 3e-2), "") << backward.name;
+    EXPECT_EQ(bit_difference(run_case(*backend, backward).out, back.out), "") << backward.name;
+  }
+}
+
+// Windows of a Swin at 384 pixels, heads and tokens that fill no tile, one part of the images and
+// many, dropout.
+constexpr BiasedSize kBiasedSizes[] = {
+    {90, 144, 4, 32, 4}, {1, 144, 2, 32, 0},       {7, 145, 2, 40, 3},  {3, 197, 3, 64, 1},
+    {2, 257, 2, 96, 0},  {20, 81, 2, 24, 2, 0.1f}, {1, 577, 1, 128, 1}, {9, 49, 2, 32, 3, 0.2f}};
+INSTANTIATE_TEST_SUITE_P(Sizes, CudaBiasedAttention, ::testing::ValuesIn(kBiasedSizes),
+                         [](const auto& given) {
+                           const BiasedSize& s = given.param;
+                           return fmt::format("{}x{}x{}x{}{}{}", s.images, s.tokens, s.heads,
+                                              s.size, s.masks > 0 ? "_mask" : "",
+                                              s.drop > 0 ? "_drop" : "");
+                         });
+
 // So many rows that the gradient behind the activation is worked off in two parts, not alike.
 TEST(Cuda, LinearBackwardInParts) {
   SKIP_WITHOUT_CUDA();

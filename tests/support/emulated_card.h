@@ -64,7 +64,8 @@ struct Thread {
   ucontext_t context;
   std::vector<char> stack;
   bool done = false;
-  int stores = 0;  // of boxes whose source has not been read
+  int stores = 0;                             // of boxes whose source has not been read
+  std::vector<std::function<void()>> copies;  // by cp.async: done when it waits for them
 };
 struct Copy {
   int64_t due;
@@ -75,6 +76,7 @@ struct Card {
   std::byte (&memory)[kMaxBlocks * kSharedBytes] = cuda::tiles;
   std::vector<Thread> threads;
   int current = 0, block = 0, blocks = 1;  // block: the first of the cluster
+  int block_y = 0, blocks_y = 1;
   int cluster = 1, block_threads = 0;
   ucontext_t scheduler;
   std::map<const void*, Barrier> barriers;
@@ -175,15 +177,17 @@ struct Index {
   struct Number {
     int (*value)();
     operator unsigned() const { return static_cast<unsigned>(value()); }
-  } x;
+  } x, y = {[] { return 0; }};
 };
 
 }  // namespace vitrum::emulated
 
 static inline const vitrum::emulated::Index threadIdx{
     {[] { return vitrum::emulated::card.current % vitrum::emulated::card.block_threads; }}},
-    blockIdx{{[] { return vitrum::emulated::card.block + vitrum::emulated::card.rank(); }}},
-    gridDim{{[] { return vitrum::emulated::card.blocks; }}};
+    blockIdx{{[] { return vitrum::emulated::card.block + vitrum::emulated::card.rank(); }},
+             {[] { return vitrum::emulated::card.block_y; }}},
+    gridDim{{[] { return vitrum::emulated::card.blocks; }},
+            {[] { return vitrum::emulated::card.blocks_y; }}};
 static inline void __syncthreads() {
   using vitrum::emulated::card;
   card.meet(card.kAll - card.rank(), card.block_threads);
@@ -439,8 +443,14 @@ static inline void ldmatrix_x4(uint32_t (&r)[4], const bf16* p) { load_parts(r, 
 static inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* p) { load_parts(r, p, true); }
 static inline void stmatrix_x4(void* p, const uint32_t (&r)[4]) { store_parts(p, r, false); }
 static inline void stmatrix_x4_trans(void* p, const uint32_t (&r)[4]) { store_parts(p, r, true); }
-static inline void cp_async_16(void*, const void*) { card.fail("not emulated"); }
-static inline void cp_async_wait_all() {}
+static inline void cp_async_16(void* to, const void* from) {
+  card.threads[static_cast<size_t>(card.current)].copies.push_back(
+      [=] { std::memcpy(to, from, 16); });
+}
+static inline void cp_async_wait_all() {
+  for (const auto& copy : std::exchange(card.threads[static_cast<size_t>(card.current)].copies, {}))
+    copy();
+}
 
 // ---- primitives/tma.cuh ----
 static inline void mbarrier_init(uint64_t* barrier, int arrivals) {

@@ -21,8 +21,17 @@ struct CudaBackend {
   }
 };
 struct DropSite {
-  const void* rng = nullptr;
+  const RandomState* rng = nullptr;
+  uint32_t site = 0, threshold = 65536;
+  float scale = 1;
 };
+static inline uint32_t keep_bits(const DropSite& d, uint64_t counter) {
+  const PhiloxBlock block = draw_block(*d.rng, d.site, counter);
+  uint32_t bits = 0;
+  for (size_t half = 0; half < 8; ++half)
+    bits |= ((block[half / 2] >> (16 * (half % 2)) & 0xffffu) < d.threshold ? 1u : 0u) << half;
+  return bits;
+}
 struct AddToColumns {
   float* to;
 };

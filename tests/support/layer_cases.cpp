@@ -392,7 +392,11 @@ static const std::vector<BiasCase> kBiasCases = {{1, 2, 1, 8, 0},
                                                  {2, 70, 1, 64, 1},
                                                  {6, 16, 3, 32, 3, 0, false},
                                                  {20, 9, 2, 8, 4, 0.1f, false},
-                                                 {2, 90, 1, 64, 2, 0, false}};
+                                                 {2, 90, 1, 64, 2, 0, false},
+                                                 {3, 144, 2, 32, 2},
+                                                 {1, 197, 1, 64, 1},
+                                                 {2, 81, 1, 24, 0, 0.1f},
+                                                 {1, 130, 1, 128, 0}};
 
 static std::string label_of(const BiasCase& c) {
   return std::to_string(c.heads) + " heads" + (c.bias ? " bias" : "") +

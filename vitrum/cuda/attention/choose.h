@@ -103,7 +103,10 @@ constexpr AttentionLimits limits_of(AttentionKernel kernel, bool backward) {
               .needs_tma_wgmma = true,
               .takes = kTakesNoResult};
     case AttentionKernel::kMmaSync:
-      return {.min_size = 8, .max_size = 128, .size_step = 8, .takes = kTakesDrop | kTakesNoResult};
+      return {.min_size = 8,
+              .max_size = 128,
+              .size_step = 8,
+              .takes = kTakesDrop | kTakesBias | kTakesMask | kTakesNoResult};
     case AttentionKernel::kPlain: break;
   }
   return {.takes =

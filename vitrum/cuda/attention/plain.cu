@@ -69,12 +69,12 @@ struct Place {
   // The score of a product q . k.
   __device__ float score(float product, int t, int u) const {
     const float scale = 1 / sqrtf(static_cast<float>(args.shape.size));
-    if (!args.bias) return scale * product;
+    if (!args.bias && !args.mask) return scale * product;
     const int64_t square = int64_t{args.shape.tokens} * args.shape.tokens;
     const int64_t place = int64_t{t} * args.shape.tokens + u;
-    const float offset = args.bias[head * square + place];
-    return scale * product +
-           (args.mask ? offset + args.mask[image % args.masks * square + place] : offset);
+    float offset = args.bias ? args.bias[head * square + place] : 0;
+    if (args.mask) offset += args.mask[image % args.masks * square + place];
+    return scale * product + offset;
   }
   __device__ float factor(int t, int u) const {
     if (!args.drop.rng) return 1;

@@ -8,7 +8,7 @@
 
 #include "vitrum/cuda/attention/attention.cuh"
 #include "vitrum/cuda/primitives/column_sums.cuh"
-#include "vitrum/cuda/primitives/mma.cuh"
+#include "vitrum/cuda/primitives/fragments.cuh"
 
 namespace vitrum::cuda {
 namespace {

@@ -1,0 +1,159 @@
+// Which kernel is chosen, for cards that are not here.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "tests/support/kernel_tables.h"
+#include "tests/support/training_graph.h"
+#include "vitrum/models/registry.h"
+
+namespace vitrum::cuda {
+namespace {
+
+// Calls body for each combination.
+template <class Body>
+void for_attention_tasks(const Body& body) {
+  for (const int64_t tokens : {1,   16,  17,  49,  64,  65,  66,  80,  81,  96,   97,
+                               113, 144, 197, 208, 209, 225, 577, 600, 601, 1025, 4097})
+    for (const int64_t size : {8, 30, 32, 64, 72, 80, 128, 136, 256})
+      for (const int64_t images : {1, 11, 256})
+        for (const int64_t heads : {1, 12, 67})
+          for (unsigned extras = 0; extras < 128; ++extras)
+            body(AttentionTask{.images = images,
+                               .tokens = tokens,
+                               .heads = heads,
+                               .size = size,
+                               .dtype = extras & 1 ? DType::kF32 : DType::kBF16,
+                               .backward = (extras & 2) != 0,
+                               .drop = (extras & 4) != 0,
+                               .bias = (extras & 8) != 0,
+                               .mask = (extras & 16) != 0,
+                               .writes = (extras & 32) == 0,
+                               .aligned = (extras & 64) == 0});
+}
+
+TEST(Choose, AttentionGetsAKernelThatTakesIt) {
+  for (const CardInfo& card : {kH200, kA100})
+    for_attention_tasks([&](const AttentionTask& task) {
+      const AttentionChoice choice = choose_attention(card, task);
+      const bool legal = takes(choice.kernel, card, task);
+      ASSERT_TRUE(legal) << name_of(choice.kernel) << ", tokens " << task.tokens << ", size "
+                         << task.size << ", extras " << extras_of(task);
+      if (choice.kernel == AttentionKernel::kWgmma) {
+        ASSERT_LE(plan_wgmma(card, task)->bytes, card.shared_memory);
+      }
+      if (choice.kernel == AttentionKernel::kMmaSync) {
+        ASSERT_LE(plan_mma_sync(card, task)->bytes, card.shared_memory);
+      }
+    });
+}
+
+// Tensor cores have everything of bf16 whose heads fill 16-byte loads, but dropout bits that do not
+// fit into shared memory.
+TEST(Choose, PlainLoopsAreForWhatTensorCoresDoNotTake) {
+  for (const CardInfo& card : {kH200, kA100})
+    for_attention_tasks([&](const AttentionTask& task) {
+      if (choose_attention(card, task).kernel != AttentionKernel::kPlain) return;
+      const bool odd = task.dtype != DType::kBF16 || task.size % 8 != 0 || task.size > 128 ||
+                       !task.aligned || (task.drop && task.tokens > 1024);
+      ASSERT_TRUE(odd) << "tokens " << task.tokens << ", size " << task.size << ", extras "
+                       << extras_of(task);
+    });
+}
+
+TEST(Choose, LinearLayersGetAKernelThatTakesThem) {
+  for (const CardInfo& card : {kH200, kA100})
+    for (const int64_t rows : {1, 197, 512, 513, 8191, 8192, 50432, 802816})
+      for (const int64_t columns : {10, 96, 128, 192, 256, 384, 768, 1000, 1024, 2048, 3072, 4096})
+        for (const int64_t depth : {8, 48, 64, 96, 100, 256, 320, 384, 768, 3072})
+          for (const Act act : {Act::kNone, Act::kGelu, Act::kGeluTanh, Act::kRelu})
+            for (unsigned extras = 0; extras < 64; ++extras) {
+              const LinearTask task{.rows = rows,
+                                    .columns = columns,
+                                    .depth = depth,
+                                    .act = act,
+                                    .drop = (extras & 1) != 0,
+                                    .bf16 = (extras & 2) == 0,
+                                    .saves = (extras & 4) != 0,
+                                    .frozen = (extras & 8) != 0,
+                                    .writes = (extras & 16) == 0,
+                                    .aligned = (extras & 32) == 0};
+              const LinearKernel kernel = choose_linear(card, task);
+              ASSERT_TRUE(takes(kernel, card, task))
+                  << name_of(kernel) << ", rows " << rows << ", columns " << columns << ", depth "
+                  << depth << ", extras " << extras_of(task);
+              if (kernel == LinearKernel::kSmallM) {
+                const SmallMPlan plan = plan_small_m(card, task);
+                ASSERT_EQ(columns % plan.columns, 0);
+                ASSERT_LE(plan.splits, 4);
+              }
+            }
+}
+
+// ---- what presets get ----
+
+const Shape& shape_of(const Graph& g, ValueId id) {
+  return g.values[static_cast<size_t>(id)].shape;
+}
+bool present(const std::vector<ValueId>& ids, size_t i) {
+  return i < ids.size() && ids[i] != kAbsent;
+}
+
+AttentionTask task_of(const Graph& g, const Node& node, int64_t heads, float drop, bool backward) {
+  const Shape& qkv = shape_of(g, node.in[backward ? 1 : 0]);
+  return {.images = qkv[0],
+          .tokens = qkv[1],
+          .heads = heads,
+          .size = qkv[2] / 3 / heads,
+          .backward = backward,
+          .drop = drop != 0,
+          .bias = present(node.in, backward ? 5 : 2),
+          .mask = present(node.in, backward ? 6 : 3)};
+}
+
+// The number of attention nodes; none of them may be left to plain loops.
+int expect_tensor_cores(const Graph& g) {
+  int found = 0;
+  for (const Node& node : g.nodes) {
+    AttentionTask task;
+    if (const auto* op = std::get_if<Attention>(&node.op))
+      task = task_of(g, node, op->heads, op->drop, false);
+    else if (const auto* bwd = std::get_if<AttentionBwd>(&node.op))
+      task = task_of(g, node, bwd->heads, bwd->drop, true);
+    else
+      continue;
+    ++found;
+    EXPECT_NE(choose_attention(kH200, task).kernel, AttentionKernel::kPlain)
+        << node.name << ", " << task.tokens << " tokens, heads of " << task.size;
+  }
+  return found;
+}
+
+TEST(Choose, NoPresetRunsPlainLoopsOnHopper) {
+  int forward = 0, backward = 0;
+  for (const Preset& preset : presets()) {
+    SCOPED_TRACE(preset.name);
+    const ModelConfig& cfg = preset.config;
+    for (const int64_t batch : {1, 64}) {
+      Graph g(Mode::kInference);
+      model(Scope(g), g.input("image", {batch, cfg.channels(), cfg.image_h(), cfg.image_w()}), cfg);
+      forward += expect_tensor_cores(g);
+    }
+    test::TrainingGraph training(cfg, 8);
+    backward += expect_tensor_cores(training.g);
+  }
+  EXPECT_GT(forward, 0);
+  EXPECT_GT(backward, forward);
+}
+
+TEST(Choose, ThePageHasTheTables) {
+  std::ifstream file(VITRUM_SOURCE_DIR "/docs/kernels.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE(page.find(test::kernel_tables()), std::string::npos)
+      << "docs/kernels.md: replace its tables with\n"
+      << test::kernel_tables();
+}
+
+}  // namespace
+}  // namespace vitrum::cuda

@@ -1,0 +1,116 @@
+// Which kernels an H200 runs, as tables for docs/kernels.md: made by the functions that choose.
+#pragma once
+#include <fmt/format.h>
+
+#include <string>
+
+#include "vitrum/cuda/attention/choose.h"
+#include "vitrum/cuda/linear/choose.h"
+
+namespace vitrum::test {
+
+inline std::string attention_table() {
+  using namespace cuda;
+  struct Row {
+    const char* what;
+    AttentionTask task;
+  };
+  static const Row rows[] = {
+      {"ViT, 32 px (65 tokens), batch 256", {.images = 256, .tokens = 65, .heads = 6}},
+      {"ViT-B/32, 224 px, batch 64", {.images = 64, .tokens = 50, .heads = 12}},
+      {"ViT-B/16, 224 px, batch 256", {.images = 256, .tokens = 197, .heads = 12}},
+      {"ViT-B/16, 224 px, batch 1", {.images = 1, .tokens = 197, .heads = 12}},
+      {"ViT-B/16, 384 px, batch 64", {.images = 64, .tokens = 577, .heads = 12}},
+      {"ViT-B/16, 384 px, batch 1", {.images = 1, .tokens = 577, .heads = 12}},
+      {"ViT, 1,025 tokens, batch 64", {.images = 64, .tokens = 1025, .heads = 12}},
+      {"heads of 80 values (ViT-H/14), batch 64",
+       {.images = 64, .tokens = 257, .heads = 16, .size = 80}},
+      {"with dropout of the weights", {.images = 64, .tokens = 197, .heads = 12, .drop = true}},
+      {"Swin, window 7, bias",
+       {.images = 4096, .tokens = 49, .heads = 3, .size = 32, .bias = true}},
+      {"Swin, window 12, bias and mask",
+       {.images = 4096, .tokens = 144, .heads = 4, .size = 32, .bias = true, .mask = true}},
+      {"f32", {.images = 64, .tokens = 197, .heads = 12, .dtype = DType::kF32}},
+  };
+  std::string out =
+      "| attention | tokens | head | forward | backward | columns added up "
+      "|\n|---|---|---|---|---|---|\n";
+  for (const Row& row : rows) {
+    AttentionTask back = row.task;
+    back.backward = true;
+    const AttentionChoice forward = choose_attention(kH200, row.task),
+                          backward = choose_attention(kH200, back);
+    out += fmt::format("| {} | {} | {} | `{}` | `{}` | {} |\n", row.what, row.task.tokens,
+                       row.task.size, name_of(forward.kernel), name_of(backward.kernel),
+                       backward.adds_columns ? "yes" : "no");
+  }
+  return out;
+}
+
+inline std::string attention_limits_table() {
+  using namespace cuda;
+  std::string out =
+      "| kernel | tokens | head | sm_90a | takes, beside bf16 |\n|---|---|---|---|---|\n";
+  for (int i = 0; i <= static_cast<int>(AttentionKernel::kPlain); ++i) {
+    const auto kernel = static_cast<AttentionKernel>(i);
+    const AttentionLimits limits = limits_of(kernel, /*backward=*/true);
+    const auto range = [](int64_t low, int64_t high, int64_t any) {
+      if (low == high) return fmt::format("{}", low);
+      return high >= any ? fmt::format("from {}", low) : fmt::format("{} to {}", low, high);
+    };
+    std::string extras;
+    for (const auto& [bit, name] : {std::pair{kTakesF32, "f32"},
+                                    {kTakesDrop, "dropout"},
+                                    {kTakesBias, "bias"},
+                                    {kTakesMask, "mask"},
+                                    {kTakesUnaligned, "any address"}})
+      if (limits.takes & bit) extras += (extras.empty() ? "" : ", ") + std::string(name);
+    out += fmt::format("| `{}` | {} | {}{} | {} | {} |\n", name_of(kernel),
+                       range(limits.min_tokens, limits.max_tokens, INT32_MAX),
+                       range(limits.min_size, limits.max_size, INT32_MAX),
+                       limits.size_step > 1 ? fmt::format(", step {}", limits.size_step) : "",
+                       limits.needs_tma_wgmma ? "needed" : "no", extras.empty() ? "-" : extras);
+  }
+  return out;
+}
+
+inline std::string linear_table() {
+  using namespace cuda;
+  struct Row {
+    const char* what;
+    LinearTask task;
+  };
+  const auto layer = [](int64_t rows, int64_t depth, int64_t columns, Act act, bool frozen,
+                        bool saves = false) {
+    return LinearTask{.rows = rows,
+                      .columns = columns,
+                      .depth = depth,
+                      .act = act,
+                      .saves = saves,
+                      .frozen = frozen};
+  };
+  constexpr Act kNone = Act::kNone, kGelu = Act::kGelu;
+  const Row rows[] = {
+      {"ViT-B/16 fc1, inference, batch 1", layer(197, 768, 3072, kGelu, true)},
+      {"ViT-B/16 qkv, inference, batch 1", layer(197, 768, 2304, kNone, true)},
+      {"ViT-B/16 fc1, inference, batch 256", layer(50432, 768, 3072, kGelu, true)},
+      {"ViT-B/16 qkv, inference, batch 256", layer(50432, 768, 2304, kNone, true)},
+      {"ViT-B/16 fc1, training, batch 256", layer(50432, 768, 3072, kGelu, false, true)},
+      {"ViT-Ti/16 fc1, training, batch 256", layer(50432, 192, 768, kGelu, false, true)},
+      {"ViT, 32 px, 256 wide, fc1, training", layer(16640, 256, 1024, kGelu, false, true)},
+      {"Swin-T stage 1 fc1, training, batch 128", layer(401408, 96, 384, kGelu, false, true)},
+      {"head, 1,000 classes, batch 256", layer(256, 768, 1000, kNone, true)},
+  };
+  std::string out = "| linear layer | rows | K | columns | kernel |\n|---|---|---|---|---|\n";
+  for (const Row& row : rows)
+    out += fmt::format("| {} | {} | {} | {} | `{}` |\n", row.what, row.task.rows, row.task.depth,
+                       row.task.columns, name_of(choose_linear(kH200, row.task)));
+  return out;
+}
+
+// All of them, as they stand in the page.
+inline std::string kernel_tables() {
+  return attention_limits_table() + "\n" + attention_table() + "\n" + linear_table();
+}
+
+}  // namespace vitrum::test
