@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# check_includes.sh ROOT: who may include whom (docs/architecture.md), and how long a file may be.
+# check_includes.sh ROOT: who may include whom (docs/architecture.md), and how long a file and a function may be.
 #   cli -> report -> train, explain, export, serve -> models, weights, data, fetch -> runtime -> graph -> core
 # A file includes its own folder and lower ranks; weights also sees models. models sees graph and core only. Backends see core,
 # runtime/backend.h and graph/op.h, and only the loader, runtime/backends.cpp, sees them.
@@ -16,6 +16,7 @@ BEGIN {
   backend["reference"] = backend["cpu"] = backend["cuda"] = 1
   heavy = "^(nlohmann/|toml\\+\\+/)"
   max_lines = 600
+  max_function = 100
 }
 function complain(text) { printf "%s:%d: %s\n", FILENAME, FNR, text; bad = 1 }
 function may_include(from, to, target) {
@@ -31,6 +32,28 @@ FNR == 1 { depth = split(FILENAME, path, "/"); ours = path[1] == "vitrum"; folde
 FNR == 1 && ours && !(folder in rank) && !(folder in backend) { complain("unknown folder " folder) }
 FNR == max_lines + 1 { complain("longer than " max_lines " lines") }
 !ours { next }
+# Functions, as clang-format leaves them: they open with a brace at the end of a line, and close with one below their first
+# column. Kernels, too.
+FNR == 1 { opened = 0; fresh = 1 }
+opened { match($0, /^ */) }
+opened && RLENGTH == indent && /^ *\}/ {
+  if (FNR - opened >= max_function) complain("the function from line " opened " on is longer than " max_function " lines")
+  opened = 0; fresh = 1
+  next
+}
+!opened && (/^ *(\/\/|#)/ || /^ *$/) { fresh = 1 }
+!opened && !/^ *(\/\/|#)/ && !/^ *$/ {
+  if (fresh) { match($0, /^ */); indent = RLENGTH; text = ""; first = FNR; fresh = 0 }
+  text = text $0
+  bare = $0
+  sub(/ *\/\/.*/, "", bare)
+  if (bare ~ /\{$/) {
+    if (text ~ /\(/ && bare !~ /= *\{$/ && text !~ /^ *(\{|(if|for|while|switch|else|namespace|struct|class|union|enum|extern)[ (])/) opened = first
+    fresh = 1
+  } else if (bare ~ /[;}:]$/ || text ~ /^ *template <[^(){}]*>$/) {
+    fresh = 1
+  }
+}
 /^[ \t]*#[ \t]*include[ \t]*["<]/ {
   match($0, /["<][^">]*/)
   target = substr($0, RSTART + 1, RLENGTH - 1)

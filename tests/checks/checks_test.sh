@@ -45,6 +45,12 @@ one_file fail vitrum/core/a.cpp '#include "shape.h"'
 one_file fail vitrum/misc/a.cpp 'int x;'
 one_file fail vitrum/core/long.cpp "$(seq 601)"
 one_file pass vitrum/core/long.cpp "$(seq 600)"
+# body LINES: that many lines inside of a function or kernel.
+body() { printf '  f();\n%.0s' $(seq "$1"); }
+one_file pass vitrum/core/a.cpp "$(printf 'void g() {\n%s\n}' "$(body 98)")"
+one_file fail vitrum/core/a.cpp "$(printf 'void g() {\n%s\n}' "$(body 99)")"
+one_file fail vitrum/cuda/norm/a.cu "$(printf 'template <int N>\n__global__ void\n    g(int x) {\n%s\n}' "$(body 99)")"
+one_file pass vitrum/core/a.cpp "$(printf 'const std::vector<int> k = {\n%s\n};' "$(body 120)")"
 
 echo 'inline int f() { return 1; } int (*g())() { return f; }' | "$1" -x c++ -c - -o "$work/weak.o"
 echo 'static int f() { return 1; } int (*g())() { return f; }' | "$1" -x c++ -c - -o "$work/strong.o"

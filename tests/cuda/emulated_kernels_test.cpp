@@ -1,7 +1,7 @@
 // Kernels of the card, run without one: see support/emulated_card.h.
 #include <gtest/gtest.h>
 
-#include "tests/support/emulated_card.h"
+#include "tests/support/emulated_tensors.h"
 // Written in what is above, for another compiler.
 #include "vitrum/cuda/linear/gelu_bwd.cuh"
 #include "vitrum/cuda/linear/small_k.cuh"

@@ -1,7 +1,7 @@
 // Two linear layers with a norm between them, as the card computes them, without one.
 #include <gtest/gtest.h>
 
-#include "tests/support/emulated_card.h"
+#include "tests/support/emulated_tensors.h"
 // Written in what is above, for another compiler.
 #include "vitrum/cuda/linear/linear_norm_linear.cuh"
 

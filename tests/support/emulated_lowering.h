@@ -1,7 +1,7 @@
 // What headers of kernels say beside the kernels: enough of it that they can be read without a
 // card.
 #pragma once
-#include "tests/support/emulated_card.h"
+#include "tests/support/emulated_tensors.h"
 
 using cudaStream_t = void*;
 using cuuint64_t = uint64_t;

@@ -49,11 +49,6 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images, b
                        dim3(static_cast<unsigned>(warps * kWarp)), layout.bytes, args, layout);
 }
 
-struct SetElements {
-  float* to;
-  __device__ void operator()(int64_t i, float sum) const { to[i] = sum; }
-};
-
 template <int kSteps>
 KernelPtr launch_bias(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   constexpr int64_t kWaves = 4;  // of CTAs, about

@@ -184,11 +184,6 @@ struct GradientMoments {
   }
 };
 
-struct Keep {
-  float* to;
-  __device__ void operator()(int64_t column, float sum) const { to[column] = sum; }
-};
-
 // dx = d * scale - (offset + (x - mean) * slope), the bracket for what counts only.
 struct BackwardCoefficients {
   const float *w, *var, *sum, *product, *rows;
@@ -368,9 +363,9 @@ KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io) {
     return make_kernel([=, stream = cuda.stream()] {
       count_rows<<<1, kWarp, 0, stream>>>(counted, width, n);
       launch_columns(GradientMoments<T, false>{arrays.dy, arrays.x, arrays.y, mean}, plan, partials,
-                     Keep{sum}, stream);
+                     SetElements{sum}, stream);
       launch_columns(GradientMoments<T, true>{arrays.dy, arrays.x, arrays.y, mean}, plan, partials,
-                     Keep{product}, stream);
+                     SetElements{product}, stream);
       make_backward_coefficients<<<blocks_for(width, kThreads), kThreads, 0, stream>>>(coefficients,
                                                                                        width);
       if (!arrays.dx && !arrays.dskip) return;

@@ -86,6 +86,30 @@ struct Ahead {
   }
 };
 
+// What the teams have, where the rows were: (team, kSums, width). Then this block's partials.
+template <int kSums, class T, class Shape, int kCount>
+__device__ __forceinline__ void write_partials(const BackwardRows<T>& g,
+                                               const Ahead<T, Shape>& rows,
+                                               const Eight (&sums)[kCount][Shape::kVectors],
+                                               float* of_teams, int team) {
+  __syncthreads();
+  const int columns = kSums * g.width;
+#pragma unroll
+  for (int which = 0; which < kSums; ++which)
+#pragma unroll
+    for (int j = 0; j < Shape::kVectors; ++j)
+      if (rows.has(j))
+        store8(of_teams + team * columns + which * g.width + j * kSpan + rows.first,
+               sums[which][j]);
+  __syncthreads();
+  for (int i = threadIdx.x; i < columns; i += Shape::kThreads) {
+    float sum = of_teams[i];
+#pragma unroll
+    for (int t = 1; t < Shape::kRows; ++t) sum += of_teams[t * columns + i];
+    g.partials[static_cast<int64_t>(blockIdx.x) * columns + i] = sum;
+  }
+}
+
 // kSums: none, those of dw and dbias, those of the last result too, and those of dgamma.
 template <class T, class RowShape, int kSums, bool kBranch>
 __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kThreads,
@@ -182,23 +206,7 @@ __global__ void __launch_bounds__(BackwardShape<T, RowShape, kSums, kBranch>::kT
   }
   if constexpr (kSums == 0) return;
   trigger_dependents();
-  // What the teams have, where the rows were: (team, kSums, width). Then this block's partials.
-  __syncthreads();
-  auto* const of_teams = reinterpret_cast<float*>(shared);
-  const int columns = kSums * g.width;
-#pragma unroll
-  for (int which = 0; which < kSums; ++which)
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j)
-      if (rows.has(j))
-        store8(of_teams + team * columns + which * g.width + j * kSpan + first, sums[which][j]);
-  __syncthreads();
-  for (int i = threadIdx.x; i < columns; i += Shape::kThreads) {
-    float sum = of_teams[i];
-#pragma unroll
-    for (int t = 1; t < Shape::kRows; ++t) sum += of_teams[t * columns + i];
-    g.partials[static_cast<int64_t>(blockIdx.x) * columns + i] = sum;
-  }
+  write_partials<kSums>(g, rows, sums, reinterpret_cast<float*>(shared), team);
 }
 
 template <class T, class RowShape, int kSums, bool kBranch = false>

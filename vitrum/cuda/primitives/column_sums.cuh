@@ -178,6 +178,10 @@ void launch_columns(const Source& source, const ColumnPlan& plan, float* partial
   if (partials) launch_finish(partials, plan.chunks, plan.columns, sink, stream);
 }
 
+struct SetElements {
+  float* to;
+  __device__ void operator()(int64_t i, float sum) const { to[i] = sum; }
+};
 struct AddToColumns {
   float* to;
   __device__ void operator()(int64_t column, float sum) const { to[column] += sum; }
