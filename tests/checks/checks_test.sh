@@ -52,6 +52,16 @@ one_file fail vitrum/core/a.cpp "$(printf 'void g() {\n%s\n}' "$(body 99)")"
 one_file fail vitrum/cuda/norm/a.cu "$(printf 'template <int N>\n__global__ void\n    g(int x) {\n%s\n}' "$(body 99)")"
 one_file pass vitrum/core/a.cpp "$(printf 'const std::vector<int> k = {\n%s\n};' "$(body 120)")"
 
+# The version that the binary and the CUDA library compare follows the headers between them.
+abi_version() { cmake -DPROJECT_SOURCE_DIR="$work/abi" -P "$work/abi/print.cmake" 2>&1; }
+mkdir -p "$work/abi/vitrum"
+cp -r "$here/../../vitrum/"{core,graph,runtime} "$work/abi/vitrum/"
+printf 'include("%s/../../cmake/Abi.cmake")\nmessage("${VITRUM_ABI_VERSION}")\n' "$here" >"$work/abi/print.cmake"
+before=$(abi_version)
+expect pass "version of the interface: $before" grep -qxE '0x[0-9a-f]{7}' <<<"$before"
+echo 'enum class More : int { kOne };' >>"$work/abi/vitrum/graph/op.h"
+expect fail "version of the interface after op.h changed" test "$(abi_version)" = "$before"
+
 echo 'inline int f() { return 1; } int (*g())() { return f; }' | "$1" -x c++ -c - -o "$work/weak.o"
 echo 'static int f() { return 1; } int (*g())() { return f; }' | "$1" -x c++ -c - -o "$work/strong.o"
 expect fail "inline function" "$here/check_weak_symbols.sh" "$work/strong.o" "$work/weak.o"

@@ -5,8 +5,9 @@
 
 namespace vitrum::cuda {
 
-// Raised whenever Backend, Op or what they are made of changes: both sides must agree.
-inline constexpr int kAbiVersion = 6;
+// Of Backend, Op and what they are made of: both sides must agree. The build gives it, a hash of
+// their headers (cmake/Abi.cmake).
+inline constexpr int kAbiVersion = VITRUM_ABI_VERSION;
 inline constexpr const char* kLibraryName = "libvitrum_cuda.so";
 inline constexpr const char* kAbiSymbol = "vitrum_cuda_abi_version";
 inline constexpr const char* kCreateSymbol = "vitrum_cuda_create";
