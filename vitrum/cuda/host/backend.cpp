@@ -34,12 +34,15 @@ void check(cudaError_t status, const char* what) {
 }
 
 bool supports_pdl() {
-  static const bool answer = [] {
-    int card = 0, major = 0;
-    return cudaGetDevice(&card) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess &&
-           major >= 9;
-  }();
+  constexpr int kCards = 64;
+  static std::atomic<int8_t> known[kCards] = {};  // by card; 0: not asked yet
+  int card = 0, major = 0;
+  if (cudaGetDevice(&card) != cudaSuccess) return false;
+  if (card < kCards && known[card] != 0) return known[card] > 0;
+  const bool answer =
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess &&
+      major >= 9;
+  if (card < kCards) known[card] = answer ? 1 : -1;
   return answer;
 }
 

@@ -298,7 +298,7 @@ __device__ __forceinline__ void trigger_dependents() {
   asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
 #endif
 }
-bool supports_pdl();  // whether the card has it
+bool supports_pdl();  // whether the card that is in use has it
 
 template <class... Params, class... Args>
 void launch_pdl(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
