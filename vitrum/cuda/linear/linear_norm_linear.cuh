@@ -10,6 +10,7 @@
 // The primitives it is written in (activation.cuh, layer_norm.cuh, tma.cuh, wgmma.cuh) are included
 // before it: tests without a card have a second set.
 #pragma once
+#include "vitrum/cuda/linear/row_moments.cuh"
 #include "vitrum/cuda/linear/tile.cuh"
 
 namespace vitrum::cuda::norm_linear {
@@ -17,11 +18,6 @@ namespace vitrum::cuda::norm_linear {
 using namespace tile;
 
 constexpr int kMaxTiles = 4, kMaxColumns = 4096;  // of the first product's rows; of the second
-
-// What 256 columns know of a row: their mean and the sum of squared deviations from it.
-struct alignas(8) RowMoments {
-  float mean, squares;
-};
 
 // The layer's result is added as it is.
 struct Identity {

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "vitrum/cuda/linear/mainloop.cuh"
+#include "vitrum/cuda/linear/row_moments.cuh"
 
 namespace vitrum::cuda::small_m {
 
@@ -27,11 +28,6 @@ constexpr int kMaxTiles = 16;  // of a row that a norm is of
 constexpr int kSlots = 8;      // of a tile, eight rows each: a row for every four lanes of a warp
 constexpr int kMaxSplits = 4;
 constexpr int kBytes = 220'000;  // of shared memory, about
-
-// What so many columns know of a row: their mean and the sum of squared deviations from it.
-struct alignas(8) RowMoments {
-  float mean, squares;
-};
 
 // An Epilogue has:
 //   kTables: how many values of a column it keeps in shared memory; fill(tables, i, column)
