@@ -9,9 +9,14 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   exit 0
 fi
 
-installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null |
-  sed -n 's/^installed //p' || true)
-mapfile -t missing < <(printf '%s\n' "${wanted[@]}" | grep -vxF -f <(printf '%s\n' "$installed") || true)
+# is_there a|b: any of them is installed.
+is_there() {
+  dpkg-query -W -f '${db:Status-Status}\n' ${1//|/ } 2>/dev/null | grep -qx installed
+}
+missing=()
+for package in "${wanted[@]}"; do
+  is_there "$package" || missing+=("$package")
+done
 
 if ((${#missing[@]} == 0)); then
   echo "deps: all ${#wanted[@]} packages are installed"
@@ -29,4 +34,13 @@ if ((EUID != 0)); then
 fi
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
 "${apt[@]}" update
-"${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+chosen=()
+for package in "${missing[@]}"; do
+  for alternative in ${package//|/ }; do
+    if [[ $package != *"|"* ]] || apt-cache show "$alternative" >/dev/null 2>&1; then
+      chosen+=("$alternative")
+      break
+    fi
+  done
+done
+"${apt[@]}" install -y --no-install-recommends "${chosen[@]}"

@@ -65,6 +65,7 @@ Verb finetune_verb();
 Verb forward_verb();
 Verb models_verb();
 Verb report_verb();
+Verb serve_verb();
 Verb summary_verb();
 Verb train_verb();
 Verb version_verb();

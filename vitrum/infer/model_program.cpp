@@ -103,6 +103,10 @@ void ModelProgram::run(const uint8_t* pixels) {
   program_.run();
 }
 
+void ModelProgram::upload_image(size_t i, const uint8_t* pixels) {
+  program_.upload_part(model_.image, i, pixels);
+}
+
 void ModelProgram::read_tap(size_t i, float* to) const {
   const TensorView view = program_[taps_[i]];
   if (view.dtype != DType::kBF16) return program_.download(to, taps_[i]);

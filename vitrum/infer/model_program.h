@@ -51,6 +51,7 @@ class ModelProgram {
   void run(const uint8_t* pixels);  // (batch, C, H, W); or the bytes of features
   void run() { program_.run(); }    // on what pixels() holds
   TensorView pixels() const { return program_[model_.image]; }
+  void upload_image(size_t i, const uint8_t* pixels);  // (C, H, W), as the i-th of the batch
   void read_logits(float* to) const { program_.download(to, model_.logits); }
   void read_features(float* to) const { program_.download(to, model_.features); }
   void read_tap(size_t i, float* to) const;

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cassert>
+#include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "vitrum/core/all_finite.h"
@@ -73,20 +74,22 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
       options_(options),
       spec_(resolve(model, options.arch)),
       stored_(resize(spec_, options.image_size)),
-      backend_(make_backend({.device = options.device, .threads = options.threads})),
+      device_(options.shared_device ? options.shared_device
+                                    : std::make_shared<SharedDevice>(DeviceOptions{
+                                          .device = options.device, .threads = options.threads})),
       tap_shapes_(record(parameters_, spec_, options.taps, macs_)),
-      weights_(model, spec_, parameters_, *backend_, stored_),
+      weights_(model, spec_, parameters_, device_->backend(), stored_),
       preprocess_(preprocess_of(spec_)),
-      at_once_(images_at_once(macs_, *backend_, precision(), options.max_batch)) {
+      at_once_(images_at_once(macs_, device_->backend(), precision(), options.max_batch)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
 }
 
 ModelProgram& Predictor::program(int64_t batch) {
   std::unique_ptr<ModelProgram>& program = programs_[batch];
   if (!program)
-    program = std::make_unique<ModelProgram>(spec_, weights_.store(), batch,
-                                             CompileOptions{.compute = precision()}, From::kPixels,
-                                             options_.taps);
+    program = std::make_unique<ModelProgram>(
+        spec_, weights_.store(), batch, CompileOptions{.compute = precision(), .arena = &arena_},
+        From::kPixels, options_.taps);
   return *program;
 }
 
@@ -95,13 +98,14 @@ void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
   const size_t image = Preprocessor(preprocess_).bytes();
   const auto outputs = static_cast<size_t>(classes()), width = static_cast<size_t>(dimension());
   const size_t images = pixels.size() / image;
-  assert(pixels.size() == images * image);
-  assert(logits.empty() || logits.size() == images * outputs);
-  assert(features.empty() || features.size() == images * width);
-  const std::lock_guard lock(running_);
+  if (pixels.size() != images * image || (!logits.empty() && logits.size() != images * outputs) ||
+      (!features.empty() && features.size() != images * width))
+    fail_usage("{}: {} bytes of pixels, {} logits and {} features do not belong together", path_,
+               pixels.size(), logits.size(), features.size());
   for (size_t done = 0, batch; done < images; done += batch) {
     const size_t left = images - done, most = static_cast<size_t>(at_once_);
     batch = left >= most ? most : std::bit_floor(left);
+    const SharedDevice::Turn turn(*device_);
     ModelProgram& program = this->program(static_cast<int64_t>(batch));
     program.run(pixels.data() + done * image);
     if (!logits.empty()) program.read_logits(logits.data() + done * outputs);
@@ -110,6 +114,56 @@ void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
       program.read_tap(i, taps[i].data() + done * static_cast<size_t>(tap_shapes_[i].numel()));
   }
   check_answer(logits.empty() ? features : logits);
+}
+
+void Predictor::run_rows(std::span<PredictorRow> rows, const CostTable& costs) {
+  const auto outputs = static_cast<size_t>(classes()), width = static_cast<size_t>(dimension());
+  std::vector<float> logits, features;
+  for (size_t done = 0; done < rows.size();) {
+    const auto batch =
+        static_cast<size_t>(costs.first_batch(static_cast<int64_t>(rows.size() - done)));
+    const std::span<PredictorRow> part = rows.subspan(done, std::min(batch, rows.size() - done));
+    logits.resize(batch * outputs), features.resize(batch * width);
+    {
+      const SharedDevice::Turn turn(*device_);
+      ModelProgram& program = this->program(static_cast<int64_t>(batch));
+      for (size_t i = 0; i < part.size(); ++i) program.upload_image(i, part[i].pixels);
+      program.run();
+      if (outputs > 0) program.read_logits(logits.data());
+      program.read_features(features.data());
+    }
+    weights_.check_intact();
+    for (size_t i = 0; i < part.size(); ++i) {
+      const auto row_logits = std::span(logits).subspan(i * outputs, outputs),
+                 row_features = std::span(features).subspan(i * width, width);
+      part[i].finite = all_finite(row_logits) && all_finite(row_features);
+      if (part[i].logits) std::copy(row_logits.begin(), row_logits.end(), part[i].logits);
+      if (part[i].features) std::copy(row_features.begin(), row_features.end(), part[i].features);
+    }
+    done += part.size();
+  }
+}
+
+CostTable Predictor::warm_up() {
+  std::vector<CostTable::Entry> entries;
+  const SharedDevice::Turn turn(*device_);
+  // The largest first: it makes the arena that all of them share.
+  for (int64_t batch = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(at_once_)));
+       batch >= 1; batch /= 2) {
+    ModelProgram& program = this->program(batch);
+    std::vector<float> features(static_cast<size_t>(batch * dimension()));
+    double best = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < 4; ++i) {  // the first packs weights and captures graphs
+      const auto start = std::chrono::steady_clock::now();
+      program.run();
+      program.read_features(features.data());
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      if (i > 0) best = std::min(best, seconds.count());
+    }
+    entries.push_back({batch, best});
+  }
+  std::reverse(entries.begin(), entries.end());
+  return CostTable(std::move(entries));
 }
 
 void Predictor::check_answer(std::span<const float> answer) const {

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,8 +10,9 @@
 
 #include "vitrum/data/decode.h"
 #include "vitrum/data/input_size.h"
+#include "vitrum/infer/cost_table.h"
 #include "vitrum/infer/model_program.h"
-#include "vitrum/runtime/backends.h"
+#include "vitrum/infer/shared_device.h"
 #include "vitrum/weights/frozen_weights.h"
 
 namespace vitrum {
@@ -26,6 +26,15 @@ struct PredictorOptions {
   int64_t max_batch = 16;                    // images taken at once; a CPU computes fewer
   DecodeOptions decode = {};
   std::vector<std::string> taps = {};  // values inside the model to give out: see graph/taps.h
+  // A device of other models too, instead of one of its own: then `device` and `threads` are its.
+  std::shared_ptr<SharedDevice> shared_device = {};
+};
+
+// One image that is preprocessed already, and where its answer goes.
+struct PredictorRow {
+  const uint8_t* pixels = nullptr;               // (C, H, W)
+  float *logits = nullptr, *features = nullptr;  // (classes), (dimension); null: not wanted
+  bool finite = true;                            // whether the answer is; set by the run
 };
 
 struct Prediction {
@@ -49,10 +58,11 @@ class Predictor {
   explicit Predictor(const std::string& model, const PredictorOptions& options = {});
 
   const ModelSpec& model() const { return spec_; }
-  const Backend& backend() const { return *backend_; }
-  DType precision() const { return options_.precision.value_or(backend_->usual_precision()); }
+  const Backend& backend() const { return device_->backend(); }
+  DType precision() const { return options_.precision.value_or(backend().usual_precision()); }
   const FrozenWeights& weights() const { return weights_; }
-  // For programs of one's own on the same weights; they must not run while this predicts, and what
+  SharedDevice& device() { return *device_; }
+  // For programs of one's own on the same weights; they run during a turn of the device, and what
   // they answer is for check_answer().
   ParamStore& store() { return weights_.store(); }
   // Behind every run: fails where the weights were cut short meanwhile, and where the answer is not
@@ -79,6 +89,11 @@ class Predictor {
   // `taps` has none, or one (count, tap_shapes()[i]) for each. Fails where an answer is NaN.
   void run(std::span<const uint8_t> pixels, std::span<float> logits, std::span<float> features,
            std::span<const std::span<float>> taps = {});
+  // Images that lie anywhere, cut into batches as `costs` has it cheapest. A row that is not finite
+  // says so and leaves the others alone. Others may run between two batches.
+  void run_rows(std::span<PredictorRow> rows, const CostTable& costs);
+  // Compiles the programs of every batch size, and times them.
+  CostTable warm_up();
 
  private:
   struct Outputs {
@@ -91,14 +106,15 @@ class Predictor {
   PredictorOptions options_;
   ModelSpec spec_;
   ModelConfig stored_;  // as it is on disk: its image size may be another
-  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<SharedDevice> device_;
   Graph parameters_{Mode::kInference};
   int64_t macs_ = 0;  // of one image, without taps
   std::vector<Shape> tap_shapes_;
   FrozenWeights weights_;
   Preprocess preprocess_;
   int64_t at_once_;
-  std::mutex running_;  // guards what follows, and the backend
+  // What follows is only touched by who has a turn of the device.
+  SharedArena arena_;  // of all programs, since one runs at a time
   // By batch size: the largest and powers of two, so that 13 images are 8 + 4 + 1. Compiled when
   // first needed.
   std::map<int64_t, std::unique_ptr<ModelProgram>> programs_;

@@ -120,7 +120,12 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
   drop_dead(g, read);
   Joints joints = find_joints(g, read, store.backend(), store.packed());
   plan_ = plan_memory(g, read, options.share_memory, joints.with_next);
-  arena_ = store.backend().allocate(static_cast<size_t>(plan_.bytes));
+  const auto bytes = static_cast<size_t>(plan_.bytes);
+  if (options.arena && !options.arena->buffer.data())
+    options.arena->buffer = store.backend().allocate(bytes);
+  const bool fits = options.arena && options.arena->buffer.size() >= bytes;
+  if (!fits) own_arena_ = store.backend().allocate(bytes);
+  arena_ = fits ? options.arena->buffer.data() : own_arena_.data();
   for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id)
     views_.push_back(bind(g, id, options));
   Kernels kernels;
@@ -198,7 +203,7 @@ TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& optio
     case Role::kTemp: break;
   }
   const int64_t offset = plan_.offset[static_cast<size_t>(id)];
-  return {offset < 0 ? nullptr : arena_.data() + offset, info.shape, info.dtype};
+  return {offset < 0 ? nullptr : arena_ + offset, info.shape, info.dtype};
 }
 
 std::unique_ptr<Sequence> Program::join(std::span<Program* const> programs) {
@@ -215,6 +220,14 @@ void Program::run_traced(const Trace& after) {
     const double seconds = sequence_->run_one(i);
     after(steps_[i], seconds);
   }
+}
+
+void Program::upload_part(Value v, size_t i, const void* from) {
+  const TensorView whole = (*this)[v];
+  const int64_t elements = whole.shape.numel() / whole.shape[0];
+  auto* at = static_cast<std::byte*>(whole.data) +
+             i * (whole.bytes() / static_cast<size_t>(whole.shape[0]));
+  store_.backend().upload({at, {elements}, whole.dtype}, from);
 }
 
 double Program::read_scalar(Value v) const {

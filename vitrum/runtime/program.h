@@ -19,12 +19,19 @@ struct Shared {
   TensorView view;
 };
 
+// Memory for the temporaries of several programs that never run at the same time: the first one to
+// be compiled should be the largest. What a program left there is gone once another has run.
+struct SharedArena {
+  Buffer buffer;
+};
+
 struct CompileOptions {
   DType compute = DType::kF32;     // kF32, kBF16, or kF64 (reference backend only)
   bool share_memory = true;        // false: every temporary has memory of its own (for tests)
   Arena weights = Arena::kMaster;  // kEma: f32 parameters are the averaged ones
   std::vector<Value> taps = {};    // stay readable too, in the precision they have anyway
   std::vector<Shared> shared = {};
+  SharedArena* arena = nullptr;  // null: an arena of its own; else it outlives the program
 };
 
 // A planned and lowered graph. Built once; run() replays it without allocating.
@@ -59,6 +66,8 @@ class Program {
 
   TensorView operator[](Value v) const { return views_[static_cast<size_t>(v.id())]; }
   void upload(Value v, const void* from) { store_.backend().upload((*this)[v], from); }
+  // The i-th of the first dimension alone.
+  void upload_part(Value v, size_t i, const void* from);
   void download(void* to, Value v) const { store_.backend().download(to, (*this)[v]); }
   void download_later(void* to, Value v) const {  // see Backend
     store_.backend().download_later(to, (*this)[v]);
@@ -77,7 +86,8 @@ class Program {
 
   ParamStore& store_;
   Plan plan_;
-  Buffer arena_;
+  Buffer own_arena_;
+  std::byte* arena_ = nullptr;
   std::vector<Buffer> owned_;  // inputs and constants
   std::vector<TensorView> views_;
   std::vector<Step> steps_;

@@ -1,0 +1,115 @@
+#include "vitrum/infer/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <thread>
+
+#include "tests/support/data_files.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+
+namespace vitrum {
+namespace {
+
+TEST(CostTable, CutsImagesIntoTheCheapestBatches) {
+  // A card: eight cost little more than one, so three are four with padding.
+  const CostTable card({{1, 1.0}, {2, 1.1}, {4, 1.2}, {8, 1.4}});
+  EXPECT_EQ(card.first_batch(3), 4);
+  EXPECT_EQ(card.first_batch(9), 8);
+  EXPECT_EQ(card.useful_batch(), 8);
+  EXPECT_DOUBLE_EQ(card.seconds(9), 2.4);
+  // A CPU: a batch costs as many as it holds, but for a little; padding would be waste.
+  const CostTable cpu({{1, 1.0}, {2, 1.95}, {4, 3.8}});
+  EXPECT_EQ(cpu.first_batch(3), 2);
+  EXPECT_EQ(cpu.first_batch(1), 1);
+  EXPECT_EQ(cpu.useful_batch(), 1);
+  EXPECT_DOUBLE_EQ(cpu.seconds(3), 2.95);
+  EXPECT_EQ(cpu.seconds(0), 0);
+}
+
+class EngineTest : public testing::Test {
+ protected:
+  EngineTest() {
+    test::write_tiny_model(dir_ / "model", test::tiny_rgb_model());
+    predictor_ = std::make_shared<Predictor>(dir_ / "model", PredictorOptions{.threads = 2});
+    Preprocessor preprocessor(preprocess_of(predictor_->model()));
+    for (int i = 0; i < kImages; ++i) {
+      pixels_.emplace_back(preprocessor.bytes());
+      preprocessor.apply(test::gradient(3, 40 + i, 90 - i), pixels_.back());
+      expected_.emplace_back(7);
+      predictor_->run(pixels_.back(), expected_.back(), {});
+    }
+  }
+
+  static constexpr int kImages = 11;
+  test::TempDir dir_;
+  std::shared_ptr<Predictor> predictor_;
+  std::vector<std::vector<uint8_t>> pixels_;
+  std::vector<std::vector<float>> expected_;
+};
+
+TEST_F(EngineTest, AnswersAreTheSameBitsAtAnyConcurrency) {
+  Engine engine(predictor_);
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0}, answered{0};
+  for (int c = 0; c < 6; ++c)
+    callers.emplace_back([&, c] {
+      for (int k = 0; k < 40; ++k) {
+        std::vector<std::vector<float>> logits(static_cast<size_t>(1 + (c + k) % 3));
+        auto job = std::make_shared<Job>();
+        for (size_t i = 0; i < logits.size(); ++i) {
+          logits[i].resize(7);
+          job->rows.push_back({.pixels = pixels_[(static_cast<size_t>(c + k) + i) % kImages].data(),
+                               .logits = logits[i].data()});
+        }
+        engine.run(job);
+        ++answered;
+        for (size_t i = 0; i < logits.size(); ++i)
+          wrong += logits[i] != expected_[(static_cast<size_t>(c + k) + i) % kImages];
+      }
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(answered, 240);
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(engine.waiting(), 0);
+}
+
+TEST_F(EngineTest, JobsThatNobodyWaitsForAreDropped) {
+  Engine engine(predictor_);
+  std::vector<float> logits(7, -1.f);
+  auto job = std::make_shared<Job>();
+  job->rows.push_back({.pixels = pixels_[0].data(), .logits = logits.data()});
+  job->wanted = [] { return false; };
+  engine.run(job);
+  EXPECT_TRUE(job->dropped);
+  EXPECT_EQ(logits[0], -1.f);
+  EXPECT_EQ(engine.waiting(), 0);
+}
+
+TEST_F(EngineTest, TwoModelsTakeTurnsOnOneDevice) {
+  const auto device = std::make_shared<SharedDevice>(DeviceOptions{.device = "cpu", .threads = 2});
+  const auto make = [&] {
+    return std::make_shared<Engine>(
+        std::make_shared<Predictor>(dir_ / "model", PredictorOptions{.shared_device = device}));
+  };
+  const auto a = make(), b = make();
+  std::atomic<int> wrong{0};
+  const auto work = [&](Engine& engine) {
+    for (int k = 0; k < 50; ++k) {
+      std::vector<float> logits(7);
+      auto job = std::make_shared<Job>();
+      job->rows.push_back(
+          {.pixels = pixels_[static_cast<size_t>(k % kImages)].data(), .logits = logits.data()});
+      engine.run(job);
+      wrong += logits != expected_[static_cast<size_t>(k % kImages)];
+    }
+  };
+  std::thread other([&] { work(*a); });
+  work(*b);
+  other.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace vitrum

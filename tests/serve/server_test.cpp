@@ -1,0 +1,399 @@
+// The whole server on a loopback address, spoken to by bytes.
+#include "vitrum/serve/server.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <future>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/support/data_files.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "vitrum/core/base64.h"
+#include "vitrum/core/files.h"
+#include "vitrum/data/encode_png.h"
+
+namespace vitrum::serve {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+struct Answer {
+  int status = 0;
+  std::string head, body;
+  json parsed() const { return json::parse(body); }
+};
+
+class Client {
+ public:
+  explicit Client(int port) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to = {};
+    to.sin_family = AF_INET, to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0)
+      throw std::runtime_error("cannot connect");
+    const timeval limit{20, 0};
+    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+  ~Client() { close(socket_); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void send(const std::string& bytes) {
+    size_t at = 0;
+    while (at < bytes.size()) {
+      const ssize_t n = ::send(socket_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      if (n <= 0) return;
+      at += static_cast<size_t>(n);
+    }
+  }
+  // One answer, by its Content-Length; status 0 where the connection ends before it.
+  Answer receive(bool head_only = false) {
+    size_t end;
+    while ((end = read_.find("\r\n\r\n")) == std::string::npos)
+      if (!more()) return {};
+    Answer answer{std::stoi(read_.substr(9, 3)), read_.substr(0, end), {}};
+    const size_t at = answer.head.find("Content-Length: ");
+    const size_t length =
+        at == std::string::npos || head_only ? 0 : std::stoul(answer.head.substr(at + 16));
+    read_.erase(0, end + 4);
+    while (read_.size() < length)
+      if (!more()) return {};
+    answer.body = read_.substr(0, length);
+    read_.erase(0, length);
+    return answer;
+  }
+  bool closed() { return read_.empty() && !more(); }
+
+ private:
+  bool more() {
+    char buffer[65536];
+    const ssize_t n = recv(socket_, buffer, sizeof buffer, 0);
+    if (n <= 0) return false;
+    read_.append(buffer, static_cast<size_t>(n));
+    return true;
+  }
+  int socket_;
+  std::string read_;
+};
+
+std::string post(const std::string& path, const std::string& body, const std::string& more = "") {
+  return "POST " + path +
+         " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" +
+         more + "\r\n" + body;
+}
+std::string get(const std::string& path, const std::string& more = "") {
+  return "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + more + "\r\n";
+}
+
+class ServerTest : public testing::Test {
+ protected:
+  ServerTest() {
+    test::write_tiny_model(dir_ / "tiny", test::tiny_rgb_model());
+    options_.listen = "127.0.0.1:0";
+    options_.models = {{"tiny", dir_ / "tiny"}};
+    options_.device = "cpu", options_.threads = 2;
+  }
+  ~ServerTest() override { stop(); }
+
+  void start() {
+    std::promise<void> ready;
+    ServerHooks hooks;
+    hooks.listening = [&](const std::string&) { ready.set_value(); };
+    server_ = std::make_unique<Server>(options_, std::move(hooks));
+    thread_ = std::thread([this] { server_->run(); });
+    ready.get_future().wait();
+  }
+  void stop() {
+    if (thread_.joinable()) server_->stop(), thread_.join();
+  }
+  Answer ask(const std::string& request) {
+    Client client(server_->port());
+    client.send(request);
+    return client.receive();
+  }
+  static std::string photo(int i = 0) { return encode_png(test::gradient(3, 40 + i, 60)); }
+  // What `classify` says, best first.
+  std::vector<Prediction> expected(int i = 0) {
+    Predictor predictor(dir_ / "tiny", {.device = "cpu", .threads = 1});
+    return predictor.classify(test::gradient(3, 40 + i, 60), 7);
+  }
+
+  test::TempDir dir_;
+  ServeOptions options_;
+  std::unique_ptr<Server> server_;
+  std::thread thread_;
+};
+
+TEST_F(ServerTest, ClassifiesAPhotoAsClassifyDoes) {
+  start();
+  const Answer answer = ask(post("/v1/classify?top_k=7", photo()));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const json body = answer.parsed();
+  EXPECT_EQ(body["model"], "tiny");
+  EXPECT_EQ(body["version"].get<std::string>().size(), 12u);
+  const json& found = body["results"][0]["predictions"];
+  const std::vector<Prediction> want = expected();
+  ASSERT_EQ(found.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(found[i]["label"], want[i].label);
+    EXPECT_EQ(found[i]["index"], want[i].index);
+    EXPECT_EQ(found[i]["probability"].get<float>(), want[i].probability);
+  }
+}
+
+TEST_F(ServerTest, OneBadImageSpoilsNothingButItsOwnAnswer) {
+  start();
+  std::string body;
+  for (const std::string& image : {photo(1), std::string("no image"), photo(2)})
+    body +=
+        "--b\r\nContent-Disposition: form-data; name=image; filename=x\r\n\r\n" + image + "\r\n";
+  body += "--b--\r\n";
+  const Answer answer =
+      ask(post("/v1/classify", body, "Content-Type: multipart/form-data; boundary=b\r\n"));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const json results = answer.parsed()["results"];
+  ASSERT_EQ(results.size(), 3u);
+  EXPECT_EQ(results[0]["predictions"][0]["index"], expected(1)[0].index);
+  EXPECT_THAT(results[1]["error"].get<std::string>(), HasSubstr("image"));
+  EXPECT_EQ(results[2]["predictions"][0]["probability"].get<float>(), expected(2)[0].probability);
+  EXPECT_EQ(ask(post("/v1/classify", "no image")).status, 422);
+  EXPECT_EQ(ask(post("/v1/classify", "")).status, 400);
+}
+
+TEST_F(ServerTest, EmbeddingsInOpenAisForm) {
+  start();
+  const std::string uri = "data:image/png;base64," + base64(photo());
+  const Answer floats = ask(post("/v1/embeddings", json{{"input", uri}, {"model", "tiny"}}.dump()));
+  ASSERT_EQ(floats.status, 200) << floats.body;
+  const auto vector = floats.parsed()["data"][0]["embedding"].get<std::vector<float>>();
+  double length = 0;
+  for (const float x : vector) length += static_cast<double>(x * x);
+  EXPECT_NEAR(length, 1, 1e-5);
+  const Answer packed = ask(post(
+      "/v1/embeddings",
+      json{{"input", {base64(photo())}}, {"encoding_format", "base64"}, {"model", "tiny"}}.dump()));
+  const auto bytes = from_base64(packed.parsed()["data"][0]["embedding"].get<std::string>());
+  ASSERT_TRUE(bytes);
+  EXPECT_EQ(std::memcmp(bytes->data(), vector.data(), bytes->size()), 0);
+  for (const json& bad :
+       {json{{"input", "https://example.org/a.jpg"}}, json{{"input", 3}}, json::object(),
+        json{{"input", "x"}}, json{{"input", uri}, {"dimensions", 3}}}) {
+    const Answer refused = ask(post("/v1/embeddings", bad.dump()));
+    EXPECT_EQ(refused.status, 400) << bad;
+    EXPECT_TRUE(refused.parsed()["error"].contains("message")) << refused.body;
+  }
+  EXPECT_EQ(ask(post("/v1/embeddings", json{{"input", uri}, {"model", "other"}}.dump())).status,
+            404);
+}
+
+TEST_F(ServerTest, OpenInferenceProtocol) {
+  start();
+  EXPECT_EQ(ask(get("/v2/health/ready")).body, R"({"ready":true})");
+  EXPECT_EQ(ask(get("/v2/health/live")).body, R"({"live":true})");
+  const json metadata = ask(get("/v2/models/tiny")).parsed();
+  EXPECT_EQ(metadata["inputs"][1]["shape"], json::parse("[-1,3,32,32]"));
+  const std::string version = metadata["versions"][0];
+  EXPECT_EQ(ask(get("/v2/models/tiny/versions/" + version + "/ready")).status, 200);
+  EXPECT_EQ(ask(get("/v2/models/tiny/versions/1/ready")).status, 404);
+  const json request = {
+      {"inputs",
+       {{{"name", "image"}, {"datatype", "BYTES"}, {"shape", {1}}, {"data", {base64(photo())}}}}},
+      {"outputs",
+       {{{"name", "labels"}}, {{"name", "logits"}, {"parameters", {{"classification", 2}}}}}}};
+  const Answer answer = ask(post("/v2/models/tiny/infer", request.dump()));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const json outputs = answer.parsed()["outputs"];
+  EXPECT_EQ(outputs[0]["data"][0], expected()[0].label);
+  EXPECT_EQ(outputs[1]["shape"], json::parse("[1,2]"));
+  EXPECT_THAT(outputs[1]["data"][0].get<std::string>(), HasSubstr(":" + expected()[0].label));
+  EXPECT_EQ(ask(post("/v2/models/tiny/infer", "{}")).status, 400);
+  EXPECT_EQ(ask(post("/v2/models/none/infer", "{}")).status, 404);
+}
+
+TEST_F(ServerTest, KeepsConnectionsAndPipelinedRequestsInOrder) {
+  start();
+  Client client(server_->port());
+  client.send(post("/v1/classify?top_k=1", photo(3)) + get("/v2/health/live") +
+              post("/v1/classify?top_k=1", photo(4)));
+  EXPECT_EQ(client.receive().parsed()["results"][0]["predictions"][0]["probability"].get<float>(),
+            expected(3)[0].probability);
+  EXPECT_EQ(client.receive().body, R"({"live":true})");
+  EXPECT_EQ(client.receive().parsed()["results"][0]["predictions"][0]["probability"].get<float>(),
+            expected(4)[0].probability);
+}
+
+TEST_F(ServerTest, SmuggledRequestsNeverRun) {
+  start();
+  const std::string second = get("/v2/health/live");
+  const std::string post_line = "POST /v1/classify HTTP/1.1\r\nHost: localhost\r\n";
+  for (const std::string& request : {
+           post_line + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+           post_line + "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
+           post_line + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+           post_line + "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+           post_line + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+           post_line + "Transfer-Encoding: chunked\r\n\r\n1;x=y\r\na\r\n0\r\n\r\n",
+           post_line + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\na\r\n0\r\n\r\n",
+           post_line + "Content-Length: 1\r\nContent-Length: 1\r\n\r\na",
+           post_line + "Content-Length: 1, 1\r\n\r\na",
+           post_line + "Content-Length: +1\r\n\r\na",
+           post_line + "Content-Length: -1\r\n\r\n",
+           post_line + "Host: other\r\nContent-Length: 1\r\n\r\na",
+           std::string("POST /v1/classify HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: "
+                       "chunked\r\n\r\n0\r\n\r\n"),
+           std::string("GET /v2/health/live HTTP/1.1\r\n\r\n"),
+           std::string("GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n X: folded\r\n\r\n"),
+           std::string("GET  /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+           std::string("GET /v2/health/live HTTP/1.1\nHost: localhost\n\n"),
+           std::string("GET /v2/health/live HTTP/2.0\r\nHost: localhost\r\n\r\n"),
+           std::string("GET /v2/%00 HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+           std::string("GET http://other/ HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+       }) {
+    Client client(server_->port());
+    client.send(request + second);
+    const Answer answer = client.receive();
+    EXPECT_TRUE(answer.status == 400 || answer.status == 0 || answer.status == 505)
+        << answer.status << " for " << request;
+    EXPECT_TRUE(client.closed()) << request;
+  }
+}
+
+TEST_F(ServerTest, LimitsAreAnsweredAndHold) {
+  options_.limits.body_bytes = 1000, options_.limits.images = 2,
+  options_.limits.header_bytes = 1024;
+  start();
+  EXPECT_EQ(ask(post("/v1/classify", std::string(1001, 'x'))).status, 413);
+  EXPECT_EQ(ask(get("/", "X: " + std::string(2000, 'x') + "\r\n")).status, 431);
+  std::string body;
+  for (int i = 0; i < 3; ++i)
+    body += "--b\r\nContent-Disposition: form-data; name=image\r\n\r\nx\r\n";
+  EXPECT_EQ(
+      ask(post("/v1/classify", body + "--b--", "Content-Type: multipart/form-data; boundary=b\r\n"))
+          .status,
+      413);
+  EXPECT_EQ(ask(post("/v1/classify?top_k=0", photo())).status, 400);
+  EXPECT_EQ(ask(post("/v1/classify?model=none", photo())).status, 404);
+  EXPECT_EQ(ask(get("/nothing")).status, 404);
+  const Answer wrong = ask(get("/v1/classify"));
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_THAT(wrong.head, HasSubstr("Allow: POST"));
+}
+
+TEST_F(ServerTest, AnExpectingClientIsToldToGoOn) {
+  start();
+  Client client(server_->port());
+  const std::string body = photo();
+  client.send(
+      "POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
+  EXPECT_EQ(client.receive(true).status, 100);
+  client.send(body);
+  EXPECT_EQ(client.receive().status, 200);
+}
+
+TEST_F(ServerTest, ForeignNamesOriginsAndKeylessClientsAreRefusedOnEveryRoute) {
+  write_file_atomic(dir_ / "keys", "# ours\nsecret\n");
+  options_.key_file = dir_ / "keys";
+  start();
+  Router table;
+  for (const auto& [method, path] :
+       std::vector<std::pair<std::string, std::string>>{{"POST", "/v1/classify"},
+                                                        {"POST", "/v1/embed"},
+                                                        {"POST", "/v1/explain"},
+                                                        {"GET", "/v1/models"},
+                                                        {"GET", "/v1/models/tiny"},
+                                                        {"POST", "/v1/embeddings"},
+                                                        {"GET", "/v2"},
+                                                        {"GET", "/v2/models/tiny"},
+                                                        {"POST", "/v2/models/tiny/infer"},
+                                                        {"GET", "/metrics"}}) {
+    const std::string line = method + " " + path + " HTTP/1.1\r\nContent-Length: 0\r\n";
+    EXPECT_EQ(ask(line + "Host: localhost\r\n\r\n").status, 401) << path;
+    EXPECT_EQ(ask(line + "Host: localhost\r\nAuthorization: Bearer wrong\r\n\r\n").status, 401)
+        << path;
+    const std::string key = "Authorization: Bearer secret\r\n";
+    EXPECT_EQ(ask(line + key + "Host: evil.example\r\n\r\n").status, 403) << path;
+    EXPECT_EQ(ask(line + key + "Host: localhost\r\nOrigin: http://evil.example\r\n\r\n").status,
+              403)
+        << path;
+    EXPECT_EQ(ask(line + key + "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n\r\n").status, 403)
+        << path;
+    const int allowed = ask(line + key + "Host: localhost\r\n\r\n").status;
+    EXPECT_TRUE(allowed == 200 || allowed == 400) << path << " " << allowed;
+  }
+  EXPECT_EQ(ask(get("/v2/health/live")).status, 200);
+  EXPECT_EQ(ask(get("/")).status, 200);
+}
+
+TEST_F(ServerTest, SwapsKeepTheOldModelWhereTheNewOneIsBroken) {
+  start();
+  Repository& models = server_->context().repository;
+  const std::string before = models.find("tiny")->version();
+  models.reload("tiny");
+  EXPECT_EQ(models.find("tiny")->version(), before);
+  write_file_atomic(dir_ / "tiny/model.safetensors", "broken");
+  EXPECT_ANY_THROW(models.reload("tiny"));
+  EXPECT_EQ(ask(post("/v1/classify", photo())).status, 200);
+  ModelSpec other = test::tiny_rgb_model();
+  other.labels[0] = "new";
+  test::write_tiny_model(dir_ / "tiny", other);
+  models.reload("tiny");
+  EXPECT_NE(models.find("tiny")->version(), before);
+  models.unload("tiny");
+  EXPECT_EQ(ask(post("/v1/classify", photo())).status, 503);
+}
+
+TEST_F(ServerTest, DrainAnswersWhatWasBegun) {
+  start();
+  Client client(server_->port());
+  const std::string request = post("/v1/classify", photo());
+  client.send(request.substr(0, request.size() / 2));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  server_->stop();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  client.send(request.substr(request.size() / 2));
+  const Answer answer = client.receive();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.head, HasSubstr("Connection: close"));
+  thread_.join();
+}
+
+TEST_F(ServerTest, ExplainsAndDescribesItself) {
+  start();
+  const Answer overlay = ask(post("/v1/explain", photo()));
+  EXPECT_EQ(overlay.status, 200) << overlay.body;
+  EXPECT_EQ(overlay.body.substr(1, 3), "PNG");
+  EXPECT_EQ(ask(post("/v1/explain?method=x", photo())).status, 400);
+  EXPECT_TRUE(json::parse(ask(get("/openapi.json")).body).contains("paths"));
+  const Answer page = ask(get("/"));
+  EXPECT_THAT(page.head, HasSubstr("Content-Security-Policy: default-src 'none'"));
+  Client head(server_->port());
+  head.send("HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(head.receive(true).status, 200);
+  ask(post("/v1/classify", photo()));
+  const std::string metrics = ask(get("/metrics")).body;
+  EXPECT_THAT(metrics,
+              HasSubstr("vitrum_requests_total{route=\"POST /v1/classify\",status=\"200\"} 1"));
+  EXPECT_THAT(metrics, HasSubstr("vitrum_batch_images_count"));
+}
+
+TEST_F(ServerTest, OverloadIsTurnedAway) {
+  options_.limits.wait_seconds = 0;
+  start();
+  server_->context().metrics.images_waiting = 1000;  // as if so many were under way
+  const Answer busy = ask(post("/v1/classify", photo()));
+  EXPECT_EQ(busy.status, 429);
+  EXPECT_THAT(busy.head, HasSubstr("Retry-After: "));
+  server_->context().metrics.images_waiting = 0;
+  EXPECT_EQ(ask(post("/v1/classify", photo())).status, 200);
+}
+
+}  // namespace
+}  // namespace vitrum::serve

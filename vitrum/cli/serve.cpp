@@ -1,0 +1,186 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <mutex>
+
+#include "vitrum/cli/verbs.h"
+#include "vitrum/core/error.h"
+#include "vitrum/core/json_text.h"
+#include "vitrum/serve/server.h"
+
+namespace vitrum {
+namespace {
+
+struct Options {
+  std::vector<std::string> models;
+  serve::ServeOptions serve;
+  int64_t io_threads = 1;
+  double max_delay = 0;
+};
+
+// "NAME=DIR", or a directory that is called by its own name.
+serve::ModelSource parse_source(const std::string& text) {
+  const size_t equals = text.find('=');
+  serve::ModelSource source =
+      equals == std::string::npos
+          ? serve::ModelSource{std::filesystem::path(text).lexically_normal().filename().string(),
+                               text}
+          : serve::ModelSource{text.substr(0, equals), text.substr(equals + 1)};
+  if (source.name.empty())  // "DIR/"
+    source.name = std::filesystem::path(text).lexically_normal().parent_path().filename().string();
+  if (source.name.empty() || source.path.empty())
+    fail_usage("--model {}: expected DIR or NAME=DIR", text);
+  return source;
+}
+
+serve::ServeOptions settle(const Options& o, const CommonOptions& common) {
+  serve::ServeOptions s = o.serve;
+  for (const std::string& text : o.models) {
+    s.models.push_back(parse_source(text));
+    for (size_t i = 0; i + 1 < s.models.size(); ++i)
+      if (s.models[i].name == s.models.back().name)
+        fail_usage("--model: two models are called {}; give them names: NAME=DIR",
+                   s.models.back().name);
+  }
+  s.device = common.device, s.precision = common.precision;
+  s.threads = static_cast<int>(common.threads);
+  s.io_threads = static_cast<int>(o.io_threads);
+  return s;
+}
+
+std::string to_json(const serve::LogEntry& e) {
+  JsonWriter json;
+  json.begin_object()
+      .field("id", e.id)
+      .field("route", e.route)
+      .field("model", e.model)
+      .field("status", e.status)
+      .field("images", e.images)
+      .field("queue_ms", e.queue_ms)
+      .field("decode_ms", e.decode_ms)
+      .field("model_ms", e.model_ms)
+      .field("total_ms", e.total_ms)
+      .end_object();
+  return json.str() + "\n";
+}
+
+// A log that cannot be written is no reason to stop serving.
+void write_log(const std::string& line) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  try {
+    print_out(line);
+  } catch (const std::exception&) {
+  }
+}
+
+int run(const Options& o, const CommonOptions& common) {
+  const serve::ServeOptions options = settle(o, common);
+  serve::Server* running = nullptr;
+  serve::ServerHooks hooks;
+  hooks.listening = [&](const std::string& address) {
+    const bool file = address.starts_with("unix:");
+    const std::string at =
+        file ? address
+             : fmt::format("{}://{}:{}", options.tls_cert.empty() ? "http" : "https",
+                           address.substr(0, address.rfind(':')), running->port());
+    if (common.json)
+      write_log(JsonWriter().begin_object().field("listening", at).end_object().str() + "\n");
+    else
+      info(common, fmt::format("listening on {}{}", at,
+                               file ? ""
+                                    : "; open it in a browser, or: curl --data-binary "
+                                      "@photo.jpg " +
+                                          at + "/v1/classify"));
+  };
+  hooks.problem = [](const std::string& text) { print_error(text); };
+  hooks.request = [&](const serve::LogEntry& e) {
+    if (common.json) write_log(to_json(e));
+    if (common.verbose)
+      info(common, fmt::format("{} {} {} image{} {:.1f} ms", e.status, e.route, e.images,
+                               e.images == 1 ? "" : "s", e.total_ms));
+  };
+  serve::Server server(options, std::move(hooks));
+  running = &server;
+  server.run();
+  return 0;
+}
+
+}  // namespace
+
+Verb serve_verb() {
+  auto o = std::make_shared<Options>();
+  serve::Limits& l = o->serve.limits;
+  return {
+      .name = "serve",
+      .summary =
+          "put models behind HTTP: photos in, labels out; stops cleanly at Ctrl-C or SIGTERM",
+      .examples = {"serve --model DIR",
+                   "serve --model cats=runs/cats-1/best --listen 0.0.0.0:8080 "
+                   "--host photos.example --api-key-file keys.txt",
+                   "serve --model DIR --listen unix:/run/vitrum.sock --json"},
+      .options =
+          {{.name = "--model",
+            .target = &o->models,
+            .help = "a model directory, as [NAME=]DIR; repeat it for several",
+            .required = true},
+           {.name = "--listen",
+            .target = &o->serve.listen,
+            .help = "ADDRESS:PORT or unix:PATH; 127.0.0.1:8080 where not given"},
+           {.name = "--host",
+            .target = &o->serve.hosts,
+            .help = "a name under which clients call it, beside localhost; * for any"},
+           {.name = "--api-key-file",
+            .target = &o->serve.key_file,
+            .help = "clients show one of its keys, one a line: Authorization: Bearer KEY"},
+           {.name = "--tls-cert", .target = &o->serve.tls_cert, .help = "certificate chain, PEM"},
+           {.name = "--tls-key", .target = &o->serve.tls_key, .help = "its private key, PEM"},
+           {.name = "--admin",
+            .target = &o->serve.admin,
+            .help = "unix:PATH of a socket that loads and unloads models"},
+           {.name = "--max-batch",
+            .target = &o->serve.max_batch,
+            .help = "images in one run of the model; 0: as many as make it faster",
+            .max = 4096},
+           {.name = "--drain-delay",
+            .target = &o->serve.drain_delay,
+            .help = "seconds between SIGTERM and the last connection taken, for load balancers"},
+           {.name = "--io-threads",
+            .target = &o->io_threads,
+            .help = "threads for sockets",
+            .min = 1,
+            .max = 64},
+           {.name = "--max-body", .target = &l.body_bytes, .help = "bytes of a request", .min = 1},
+           {.name = "--max-header",
+            .target = &l.header_bytes,
+            .help = "bytes of its header",
+            .min = 256},
+           {.name = "--max-images", .target = &l.images, .help = "images of a request", .min = 1},
+           {.name = "--max-pixels", .target = &l.pixels, .help = "pixels of an image", .min = 1},
+           {.name = "--max-connections", .target = &l.connections, .help = "connections", .min = 1},
+           {.name = "--max-per-address",
+            .target = &l.per_address,
+            .help = "of one address",
+            .min = 1},
+           {.name = "--max-in-flight",
+            .target = &l.in_flight,
+            .help = "bytes of all requests at once",
+            .min = 1,
+            .max = int64_t{1} << 40},
+           {.name = "--max-wait",
+            .target = &l.wait_seconds,
+            .help = "seconds of waiting; more is 429"},
+           {.name = "--timeout",
+            .target = &l.request_seconds,
+            .help = "seconds for an answer; more is 504"},
+           {.name = "--header-timeout",
+            .target = &l.header_seconds,
+            .help = "seconds for a header"},
+           {.name = "--body-timeout", .target = &l.body_seconds, .help = "seconds for a body"},
+           {.name = "--idle-timeout",
+            .target = &l.idle_seconds,
+            .help = "seconds between requests"}},
+      .run = [o](const CommonOptions& common) { return run(*o, common); }};
+}
+
+}  // namespace vitrum

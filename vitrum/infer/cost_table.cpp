@@ -1,0 +1,44 @@
+#include "vitrum/infer/cost_table.h"
+
+#include <algorithm>
+#include <cassert>
+#include <limits>
+
+namespace vitrum {
+
+CostTable::CostTable(std::vector<Entry> entries) : entries_(std::move(entries)) {
+  assert(!entries_.empty() && entries_.front().batch == 1);
+  double best_rate = 0;
+  for (const Entry& e : entries_)
+    best_rate = std::max(best_rate, static_cast<double>(e.batch) / e.seconds);
+  for (const Entry& e : entries_) {
+    useful_ = e.batch;
+    if (static_cast<double>(e.batch) / e.seconds >= 0.95 * best_rate) break;
+  }
+  // The cheapest way to do n images: a first batch, and the cheapest way to do the rest.
+  const auto most = static_cast<size_t>(entries_.back().batch);
+  cost_.assign(most + 1, 0);
+  choice_.assign(most + 1, 1);
+  for (size_t n = 1; n <= most; ++n) {
+    cost_[n] = std::numeric_limits<double>::infinity();
+    for (const Entry& e : entries_) {
+      const size_t left = n - std::min(n, static_cast<size_t>(e.batch));
+      const double cost = e.seconds + cost_[left];
+      if (cost < cost_[n]) cost_[n] = cost, choice_[n] = e.batch;
+      if (left == 0) break;  // a larger one would hold more padding
+    }
+  }
+}
+
+int64_t CostTable::first_batch(int64_t images) const {
+  return choice_[static_cast<size_t>(std::clamp<int64_t>(images, 1, entries_.back().batch))];
+}
+
+double CostTable::seconds(int64_t images) const {
+  if (images <= 0) return 0;
+  const int64_t most = entries_.back().batch;
+  return static_cast<double>(images / most) * cost_.back() +
+         cost_[static_cast<size_t>(images % most)];
+}
+
+}  // namespace vitrum

@@ -1,0 +1,45 @@
+// A device that several models share. Programs of one backend never run at the same time, so
+// whoever runs one takes a turn; turns are first come, first served, so no model waits for ever.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "vitrum/runtime/backends.h"
+
+namespace vitrum {
+
+class SharedDevice {
+ public:
+  explicit SharedDevice(const DeviceOptions& options) : backend_(make_backend(options)) {}
+  SharedDevice(const SharedDevice&) = delete;
+  SharedDevice& operator=(const SharedDevice&) = delete;
+
+  Backend& backend() const { return *backend_; }
+
+  // Holds the device for as long as it lives.
+  class Turn {
+   public:
+    explicit Turn(SharedDevice& device) : device_(device) {
+      const uint64_t ticket = device.next_.fetch_add(1, std::memory_order_relaxed);
+      for (uint64_t now; (now = device.serving_.load(std::memory_order_acquire)) != ticket;)
+        device.serving_.wait(now, std::memory_order_acquire);
+      device.backend_->bind_thread();
+    }
+    ~Turn() {
+      device_.serving_.fetch_add(1, std::memory_order_release);
+      device_.serving_.notify_all();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    SharedDevice& device_;
+  };
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::atomic<uint64_t> next_{0}, serving_{0};
+};
+
+}  // namespace vitrum

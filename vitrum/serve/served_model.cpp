@@ -1,0 +1,143 @@
+#include "vitrum/serve/served_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "vitrum/core/error.h"
+#include "vitrum/core/files.h"
+#include "vitrum/core/json_text.h"
+#include "vitrum/core/sha.h"
+#include "vitrum/data/encode_png.h"
+#include "vitrum/data/orientation.h"
+#include "vitrum/explain/explain_photo.h"
+
+namespace vitrum::serve {
+namespace {
+
+// Twelve hexadecimal digits of the digest of everything the answers depend on: configuration,
+// preprocessing and weights, by name.
+std::string digest_of(const std::string& model) {
+  std::vector<std::filesystem::path> files;
+  if (std::filesystem::is_directory(model)) {
+    for (const auto& entry : std::filesystem::directory_iterator(model)) {
+      const std::string ending = entry.path().extension();
+      if (entry.is_regular_file() &&
+          (ending == ".json" || ending == ".safetensors" || ending == ".bin" || ending == ".npz"))
+        files.push_back(entry.path());
+    }
+  } else {
+    files.push_back(model);
+  }
+  std::sort(files.begin(), files.end());
+  std::string all;
+  for (const auto& file : files) {
+    const MappedFile mapped(file.string());
+    const auto bytes = mapped.bytes();
+    all += file.filename().string() + " " +
+           sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size()}) + "\n";
+  }
+  return sha256(all).substr(0, 12);
+}
+
+std::string card_of(const std::string& name, const std::string& version, Engine& engine) {
+  Predictor& p = engine.predictor();
+  JsonWriter json;
+  json.begin_object()
+      .field("id", name)
+      .field("object", "model")
+      .field("owned_by", "vitrum")
+      .field("version", version)
+      .field("architecture", p.model().architecture)
+      .field("parameters", p.store().parameter_count())
+      .field("classes", p.classes())
+      .field("dimension", p.dimension())
+      .field("channels", p.model().config.channels())
+      .field("height", p.model().config.image_h())
+      .field("width", p.model().config.image_w())
+      .field("precision", name_of(p.precision()))
+      .field("device", p.backend().name())
+      .field("max_batch", engine.most())
+      .key("labels")
+      .begin_array();
+  for (const std::string& label : p.model().labels) json.value(label);
+  return json.end_array().end_object().str();
+}
+
+}  // namespace
+
+ImageSlot::ImageSlot(const Predictor& predictor)
+    : preprocessor(preprocess_of(predictor.model())),
+      pixels(preprocessor.bytes()),
+      logits(static_cast<size_t>(predictor.classes())),
+      features(static_cast<size_t>(predictor.dimension())) {}
+
+ServedModel::ServedModel(std::string name, const std::string& path, const PredictorOptions& options,
+                         const EngineOptions& engine)
+    : name_(std::move(name)),
+      version_(digest_of(path)),
+      engine_(std::make_shared<Predictor>(path, options), engine),
+      card_(card_of(name_, version_, engine_)) {}
+
+std::string ServedModel::label(int index) const {
+  const std::vector<std::string>& labels = spec().labels;
+  const auto i = static_cast<size_t>(index);
+  return i < labels.size() ? labels[i] : std::to_string(index);
+}
+
+std::unique_ptr<ImageSlot> ServedModel::take_slot() {
+  {
+    const std::lock_guard lock(slots_mutex_);
+    if (!slots_.empty()) {
+      std::unique_ptr<ImageSlot> slot = std::move(slots_.back());
+      slots_.pop_back();
+      return slot;
+    }
+  }
+  return std::make_unique<ImageSlot>(engine_.predictor());
+}
+
+void ServedModel::give_back(std::unique_ptr<ImageSlot> slot) {
+  constexpr size_t kMostKept = 256;  // a burst's worth; more would be memory that nobody uses
+  const std::lock_guard lock(slots_mutex_);
+  if (slots_.size() < kMostKept) slots_.push_back(std::move(slot));
+}
+
+std::string ServedModel::explain(const Image& image, int orientation, const std::string& method) {
+  const std::lock_guard lock(explain_mutex_);
+  Predictor& predictor = engine_.predictor();
+  const Preprocess preprocess = preprocess_of(spec());
+  Preprocessor preprocessor(preprocess);
+  std::vector<uint8_t> pixels(preprocessor.bytes());
+  preprocessor.apply(image, pixels);
+  const bool gradient = method == "gradient" && predictor.classes() > 0;
+  std::vector<LayerAttention> layers;
+  Prediction best;
+  {
+    const SharedDevice::Turn turn(predictor.device());
+    if (!attention_)
+      attention_ = std::make_unique<AttentionProgram>(
+          spec(), predictor.store(),
+          AttentionOptions{.gradient = predictor.classes() > 0, .compute = predictor.precision()});
+    attention_->run(pixels.data());
+    if (predictor.classes() > 0)
+      best = top_predictions(attention_->logits(), spec().labels, 1).front();
+    if (gradient) attention_->run_backward(best.index);
+    layers = attention_->all();
+  }
+  ThreadPool pool(1);
+  const ExplainedPhoto photo{image, orientation, best.label};
+  const ExplainOptions options{.attention = false,
+                               .rollout = !gradient,
+                               .gradient = gradient,
+                               .layer = {},
+                               .head = {},
+                               .rolled = {},
+                               .target = best.label};
+  const Explanation found = explain_photo(photo, preprocess, layers, options, pool);
+  if (found.pictures.empty()) fail("no picture of {}", method);
+  return encode_png(found.pictures.front().image, pool);
+}
+
+}  // namespace vitrum::serve
