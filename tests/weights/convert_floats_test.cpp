@@ -76,15 +76,5 @@ TEST(ConvertFloats, OtherTypes) {
                "tensor \"t\" is i64, expected floating-point numbers");
 }
 
-TEST(ConvertFloats, AlignedFloatsAreNotCopied) {
-  std::vector<float> scratch;
-  const MemorySource aligned(DType::kF32, std::vector<float>{1, 2});
-  EXPECT_EQ(static_cast<const void*>(view_floats(aligned, aligned.at("t"), scratch).data()),
-            aligned.bytes(aligned.at("t")).data());
-  const MemorySource shifted(DType::kF32, std::vector<float>{1, 2}, 2);
-  EXPECT_EQ(view_floats(shifted, shifted.at("t"), scratch)[1], 2);
-  EXPECT_EQ(scratch.size(), 2u);
-}
-
 }  // namespace
 }  // namespace vitrum

@@ -69,16 +69,4 @@ std::vector<float> read_floats(const TensorSource& source, const TensorInfo& ten
   return values;
 }
 
-std::span<const float> view_floats(const TensorSource& source, const TensorInfo& tensor,
-                                   std::vector<float>& scratch) {
-  if (tensor.dtype == DType::kF32) {
-    const auto bytes = source.bytes(tensor);
-    if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) == 0)
-      return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-  }
-  scratch.resize(static_cast<size_t>(tensor.shape.numel()));
-  read_floats(source, tensor, scratch);
-  return scratch;
-}
-
 }  // namespace vitrum

@@ -15,8 +15,4 @@ std::vector<float> to_floats(std::span<const std::byte> bytes, DType dtype);
 void read_floats(const TensorSource& source, const TensorInfo& tensor, std::span<float> values);
 std::vector<float> read_floats(const TensorSource& source, const TensorInfo& tensor);
 
-// The same without a copy where the file holds aligned f32; `scratch` keeps the values otherwise.
-std::span<const float> view_floats(const TensorSource& source, const TensorInfo& tensor,
-                                   std::vector<float>& scratch);
-
 }  // namespace vitrum
