@@ -202,6 +202,13 @@ TEST_F(CApi, OutlivesWeightsThatShrink) {
 }
 
 // An older caller's struct is shorter; what it lacks has its default.
+TEST_F(CApi, BytesMayNotBeNull) {
+  size_t count = 0;
+  vitrum_prediction best[1];
+  EXPECT_NE(vitrum_classify_bytes(model_, nullptr, 10, best, 1, &count), VITRUM_OK);
+  EXPECT_THAT(vitrum_last_error(), HasSubstr("data is NULL"));
+}
+
 TEST_F(CApi, AcceptsOlderOptions) {
   vitrum_options options = VITRUM_OPTIONS_INIT;
   options.size = offsetof(vitrum_options, threads);

@@ -152,7 +152,10 @@ TEST(Progress, RedrawsAtMostTenTimesASecond) {
 
 // The first step may take minutes.
 TEST(Progress, IsThereBeforeTheFirstStep) {
-  const std::string text = on_terminal(60, [] { const Progress progress("features", 12, false); });
+  const std::string text = on_terminal(60, [] {
+    std::fputs("begin ", stderr);
+    const Progress progress("features", 12, false);
+  });
   if (text.empty()) GTEST_SKIP() << "no pseudo-terminal here";
   EXPECT_THAT(text, HasSubstr("features:   0%|"));
   EXPECT_THAT(text, HasSubstr("0/12"));

@@ -197,8 +197,14 @@ TEST_F(TrainCli, SignalsSaveAndSayHowToGoOn) {
 }
 
 TEST_F(TrainCli, SecondSignalStopsAtOnce) {
-  const auto process = start_long_run();
-  process->signal(SIGINT), process->signal(SIGINT);
+  // Batches long enough for the second one to come before the first has been obeyed.
+  const auto process = start({"--out", tiny_ / "run", "--epochs", "1000", "--set",
+                              "checkpoint_every=1", "--set", "image_size=96"});
+  ASSERT_TRUE(eventually([&] { return has_checkpoint(tiny_ / "run"); }));
+  process->signal(SIGINT);
+  ASSERT_TRUE(eventually(
+      [&] { return read_text(tiny_ / "stderr").find("finishing") != std::string::npos; }));
+  process->signal(SIGINT);
   EXPECT_EQ(process->wait(), 130);
 }
 

@@ -152,6 +152,36 @@ TEST(Loader, RethrowsTheFirstErrorInOrder) {
   EXPECT_TRUE(loader.next(batch));
 }
 
+// Two that cannot be read, in two parts of one batch.
+class TwoBad final : public Dataset {
+ public:
+  int64_t size() const override { return fake_.size(); }
+  ImageSize image_size() const override { return fake_.image_size(); }
+  const std::vector<std::string>& classes() const override { return fake_.classes(); }
+  int label(int64_t index) const override { return fake_.label(index); }
+  std::string name(int64_t index) const override { return fake_.name(index); }
+  void read_into(int64_t index, Image& image) const override {
+    if (index == 75 || index == 130) fail_input("fake {} is bad", index);
+    fake_.read_into(index, image);
+  }
+
+ private:
+  FakeDataset fake_{500, {1, 6, 6}};
+};
+
+TEST(Loader, OfSeveralErrorsTheFirstIsToldWhateverTheThreads) {
+  const TwoBad data;
+  for (const int threads : {1, 2, 4}) {
+    LoaderConfig config = training(threads);
+    config.shuffle = false;
+    Loader loader(data, config);
+    Batch batch;
+    loader.start(0);
+    EXPECT_TRUE(loader.next(batch));
+    EXPECT_EQ(test::input_error([&] { loader.next(batch); }), "fake 75 is bad") << threads;
+  }
+}
+
 TEST(Loader, EndsWhileWorkIsUnderWay) {
   const FakeDataset data(5000, {1, 6, 6});
   for (int i = 0; i < 20; ++i) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/tiny_run.h"
+#include "vitrum/core/error.h"
+#include "vitrum/weights/convert.h"
 
 namespace vitrum {
 namespace {
@@ -13,8 +15,10 @@ using test::TinyRun;
 TEST(ModelCard, SaysWhatItIsOnTheHubsTerms) {
   const TinyRun tiny;
   Recipe recipe = tiny.recipe();
+  recipe.epochs = 8, recipe.lr = 1e-2;
   Trainer trainer(recipe, tiny.options("run"));
   const TrainResult result = trainer.run();
+  ASSERT_GT(result.best_epoch, 1);
   const std::string best = test::read_text(tiny / "run/best/README.md"),
                     last = test::read_text(tiny / "run/last/README.md");
   using testing::HasSubstr;
@@ -28,7 +32,7 @@ TEST(ModelCard, SaysWhatItIsOnTheHubsTerms) {
   EXPECT_THAT(best, HasSubstr(fmt::format("      value: {}\n---\n", result.best_accuracy)));
   EXPECT_THAT(best, HasSubstr(fmt::format("after epoch {}\n", result.best_epoch)));
   EXPECT_THAT(last, HasSubstr(fmt::format("      value: {}\n---\n", result.last.test_acc)));
-  EXPECT_THAT(last, HasSubstr("after epoch 3\n"));
+  EXPECT_THAT(last, HasSubstr("after epoch 8\n"));
 }
 
 // What timm cannot build is not promised to it.
@@ -41,6 +45,14 @@ TEST(ModelCard, PromisesNoMoreThanIsTrue) {
   EXPECT_THAT(card, testing::StartsWith("---\nlibrary_name: vitrum\n"));
   EXPECT_THAT(card, testing::Not(testing::HasSubstr("timm.create_model")));
   EXPECT_THAT(card, testing::Not(testing::HasSubstr("transformers")));
+}
+
+TEST(ModelCard, TransformersHasNoNormsAfterTheBlocks) {
+  ModelSpec model{.architecture = "vit_small28"};
+  model.config = ViTConfig{.classes = 10};
+  EXPECT_NO_THROW(require_hf(model));
+  model.config = ViTConfig{.classes = 10, .pre_norm = false};
+  EXPECT_THROW(require_hf(model), Error);
 }
 
 }  // namespace

@@ -72,6 +72,26 @@ TEST(Stop, InsideAnAccumulatedStep) {
   expect_same_when_cut(tiny, accumulating(tiny));
 }
 
+// Without another process: nothing of the step that was given up is left.
+TEST(Stop, AndGoOnAtOnce) {
+  const TinyRun tiny;
+  const Recipe recipe = accumulating(tiny);
+  int64_t kernels = 0, count = 0;
+  Trainer(recipe, with_signal_at(tiny, "whole", -1, kernels)).run();
+  const auto expected = outcome(tiny / "whole");
+  for (const int64_t part : {3, 5, 7}) {
+    const std::string out = "run" + std::to_string(part);
+    {
+      Trainer trainer(recipe, with_signal_at(tiny, out, kernels / part, count = 0));
+      EXPECT_EQ(trainer.run().signal, SIGTERM);
+      EXPECT_EQ(trainer.run().signal, 0);
+    }
+    const auto got = outcome(tiny / out);
+    for (const auto& [name, text] : expected)
+      EXPECT_TRUE(got.at(name) == text) << name << " differs";
+  }
+}
+
 TEST(Stop, WithRunningStatistics) {
   const TinyRun tiny;
   Recipe recipe = accumulating(tiny);
@@ -155,6 +175,23 @@ TEST(Batch, LargerThanTheDataIsTheBatchOfAllImages) {
 }
 
 // ---- what is told ----
+
+// Weights that do not move: every epoch finds the same.
+TEST(Totals, AreOfOneEpoch) {
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  recipe.lr = 0, recipe.dropout = 0;
+  std::vector<EpochMetrics> rows;
+  Trainer(recipe, tiny.options("run")).run({.epoch = [&](const EpochMetrics& row, bool) {
+    rows.push_back(row);
+  }});
+  ASSERT_EQ(rows.size(), 3u);
+  for (const EpochMetrics& row : rows) {
+    EXPECT_NEAR(row.train_loss, rows[0].train_loss, 1e-5);
+    EXPECT_NEAR(row.train_loss_sum, 5 * rows[0].train_loss, 0.5);
+    EXPECT_EQ(row.train_acc, rows[0].train_acc);
+  }
+}
 
 // The pass over all images for their features is most of the first epoch.
 TEST(HeadOnly, TheTimeOfTheFeaturesCounts) {
