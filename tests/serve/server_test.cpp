@@ -302,7 +302,6 @@ TEST_F(ServerTest, ForeignNamesOriginsAndKeylessClientsAreRefusedOnEveryRoute) {
   write_file_atomic(dir_ / "keys", "# ours\nsecret\n");
   options_.key_file = dir_ / "keys";
   start();
-  Router table;
   for (const auto& [method, path] :
        std::vector<std::pair<std::string, std::string>>{{"POST", "/v1/classify"},
                                                         {"POST", "/v1/embed"},

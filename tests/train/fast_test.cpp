@@ -1,5 +1,5 @@
 // --fast against what the command line says.
-#include "vitrum/train/fast.h"
+#include "vitrum/train/fast_recipe.h"
 
 #include <gmock/gmock.h>
 

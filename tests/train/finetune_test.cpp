@@ -10,7 +10,7 @@
 #include "tests/support/tiny_run.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
-#include "vitrum/train/fast.h"
+#include "vitrum/train/fast_recipe.h"
 #include "vitrum/train/lr_scan.h"
 
 namespace vitrum {

@@ -13,7 +13,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
 #include "vitrum/core/json_text.h"
-#include "vitrum/train/fast.h"
+#include "vitrum/train/fast_recipe.h"
 #include "vitrum/train/lr_scan.h"
 #include "vitrum/train/trainer.h"
 

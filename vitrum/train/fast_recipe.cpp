@@ -1,4 +1,4 @@
-#include "vitrum/train/fast.h"
+#include "vitrum/train/fast_recipe.h"
 
 #include <algorithm>
 #include <string_view>
