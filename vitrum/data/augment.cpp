@@ -96,7 +96,7 @@ AugmentParts parse_augment(std::string_view text) {
   return all;
 }
 
-bool op_can_do(const Augment& a) {
+bool runs_on_device(const Augment& a) {
   const auto used = [](double strength) { return strength != 0; };
   return !a.resized_crop && a.policies.empty() &&
          std::none_of(a.jitter.begin(), a.jitter.end(), used);

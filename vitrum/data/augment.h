@@ -35,7 +35,7 @@ struct Augment {
 };
 
 // Whether the op TakeImages does all of it: shifts, flips and erasing.
-bool op_can_do(const Augment& augment);
+bool runs_on_device(const Augment& augment);
 
 // What a recipe's `augment` says: parts joined by '+', as in "crop-flip+trivial-m0.5". Fails on a
 // part that is neither a crop nor a policy.

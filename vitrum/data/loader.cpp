@@ -179,7 +179,7 @@ Loader::Loader(const Dataset& dataset, const LoaderConfig& config) {
   if (dataset.size() < 1 || dataset.size() > int64_t{UINT32_MAX})
     fail_input("a data set of {} images", dataset.size());
   assert(config.threads >= 1 && config.prefetch >= 1 && config.repeat >= 1);
-  assert(!config.rows || op_can_do(config.augment));
+  assert(!config.rows || runs_on_device(config.augment));
   const Transform checked(config.preprocess, config.augment);  // fails here rather than in a worker
   state_ = std::make_unique<State>(dataset, config);
   state_->start_workers();

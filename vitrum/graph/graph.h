@@ -22,7 +22,7 @@ inline constexpr ValueId kAbsent = -1;
 enum class Role : uint8_t { kInput, kConst, kParam, kGrad, kState, kArena, kTemp };
 
 // The arenas of a ParamStore, one element per parameter element at the same offset in each.
-enum class Arena : uint8_t { kMaster, kCompute, kGrad, kMoment1, kMoment2, kEma, kAside };
+enum class Arena : uint8_t { kMaster, kCompute, kGrad, kMoment1, kMoment2, kEma, kSamBackup };
 inline constexpr int kArenas = 7;
 
 struct ValueInfo {

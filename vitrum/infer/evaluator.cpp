@@ -90,7 +90,7 @@ Evaluation EvaluationTotals::result() const {
 }
 
 Evaluator::Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
-                     Arena weights, From from)
+                     Arena weights, InputStage from)
     : program_(require_head(model), store, batch, {.compute = compute, .weights = weights}, from),
       logits_(static_cast<size_t>(batch * model.config.classes())) {
   if (weights != Arena::kEma || compute != DType::kBF16) return;

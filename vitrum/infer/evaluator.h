@@ -66,7 +66,7 @@ class Evaluator {
  public:
   // `weights` is kMaster, or kEma for the averaged ones.
   Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
-            Arena weights = Arena::kMaster, From from = From::kPixels);
+            Arena weights = Arena::kMaster, InputStage from = InputStage::kPixels);
 
   // Where the loader's batches have rows in place of pixels: who makes pixels of them.
   TensorView pixels() const { return program_.pixels(); }

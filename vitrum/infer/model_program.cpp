@@ -25,7 +25,7 @@ void cut(Graph& g, Value v) {
 
 }  // namespace
 
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from, bool mixed) {
+TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, InputStage from, bool mixed) {
   const ModelConfig& c = model.config;
   g.lora = model.lora;
   const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}, DType::kU8);
@@ -34,14 +34,14 @@ TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from, bo
   const Value x = normalize(mixed ? mix_pixels(image, mix) : image, model.preprocess.mean,
                             model.preprocess.std);
   const ModelOutput out = model_output(Scope(g), x, c);
-  if (from == From::kPixels) return {image, out.features, out.logits, out.cls, out.dist, mix};
+  if (from == InputStage::kPixels) return {image, out.features, out.logits, out.cls, out.dist, mix};
   cut(g, out.features);
   return {out.features, out.features, out.logits, out.cls, out.dist};
 }
 
 bool head_sees_features_only(const ModelSpec& model) {
   Graph g(Mode::kInference);
-  const TracedModel traced = trace(g, model, 1, From::kFeatures);
+  const TracedModel traced = trace(g, model, 1, InputStage::kFeatures);
   const std::array outputs = {traced.logits};
   drop_dead(g, outputs);
   return std::none_of(g.nodes.begin(), g.nodes.end(), [&](const Node& node) {
@@ -84,7 +84,7 @@ int64_t images_at_once(int64_t macs, const Backend& backend, DType compute, int6
 }
 
 ModelProgram::ModelProgram(const ModelSpec& model, ParamStore& store, int64_t batch,
-                           const CompileOptions& options, From from,
+                           const CompileOptions& options, InputStage from,
                            std::span<const std::string> taps)
     : batch_(batch),
       model_(trace(graph_, model, batch, from)),

@@ -20,9 +20,9 @@ struct TracedModel {
 };
 // kFeatures: the head alone, `image` being the features. The graph has every parameter all the
 // same, so that it shares a store with one from pixels.
-enum class From : uint8_t { kPixels, kFeatures };
-TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, From from = From::kPixels,
-                  bool mixed = false);
+enum class InputStage : uint8_t { kPixels, kFeatures };
+TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch,
+                  InputStage from = InputStage::kPixels, bool mixed = false);
 // Whether kFeatures can be used: the logits depend on the pixels by way of the features alone.
 bool head_sees_features_only(const ModelSpec& model);
 
@@ -42,7 +42,7 @@ int64_t images_at_once(int64_t macs, const Backend& backend, DType compute, int6
 class ModelProgram {
  public:
   ModelProgram(const ModelSpec& model, ParamStore& store, int64_t batch,
-               const CompileOptions& options = {}, From from = From::kPixels,
+               const CompileOptions& options = {}, InputStage from = InputStage::kPixels,
                std::span<const std::string> taps = {});
 
   int64_t batch() const { return batch_; }

@@ -89,7 +89,7 @@ ModelProgram& Predictor::program(int64_t batch) {
   if (!program)
     program = std::make_unique<ModelProgram>(
         spec_, weights_.store(), batch, CompileOptions{.compute = precision(), .arena = &arena_},
-        From::kPixels, options_.taps);
+        InputStage::kPixels, options_.taps);
   return *program;
 }
 

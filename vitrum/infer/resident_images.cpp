@@ -21,7 +21,7 @@ int64_t image_bytes(const Preprocess& p) {
 
 std::string why_not_resident(const Dataset& data, const LoaderConfig& config) {
   if (data.image_size().height == 0) return "the images are files, decoded when they are needed";
-  if (!op_can_do(config.augment))
+  if (!runs_on_device(config.augment))
     return "the host augments the images: only crops without resizing, flips and erasing are done "
            "on "
            "the device";

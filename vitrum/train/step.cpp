@@ -36,7 +36,7 @@ Mode mode_of(const Recipe& recipe) { return recipe.head_only ? Mode::kInference 
 }  // namespace
 
 TrainStep::TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
-                     From from)
+                     InputStage from)
     : model_(model),
       recipe_(recipe),
       compute_(compute),

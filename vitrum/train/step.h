@@ -34,7 +34,7 @@ class TrainStep {
   // Parameters start as the recipe's weights, or its seed, say. kFeatures trains the head alone, on
   // batches whose pixels are the bytes of features.
   TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
-            From from = From::kPixels);
+            InputStage from = InputStage::kPixels);
 
   // Adds the gradient of one batch. `images` is how many the whole optimiser step sees,
   // `micro_step` how many batches came before in the run.
@@ -110,7 +110,7 @@ class TrainStep {
   ModelSpec model_;
   const Recipe recipe_;
   const DType compute_;
-  const From from_;
+  const InputStage from_;
   uint64_t seed_;
   std::optional<Graph> forward_graph_;
   LoadReport loaded_;

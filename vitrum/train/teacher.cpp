@@ -46,8 +46,8 @@ Teacher::Teacher(const Recipe& recipe, const ModelSpec& student, DType compute, 
       digest_(teacher_digest(path_, spec_)),
       views_(views),
       backend_(backend),
-      model_(
-          trace(graph_, spec_, views.pixels.shape[0], From::kPixels, static_cast<bool>(views.mix))),
+      model_(trace(graph_, spec_, views.pixels.shape[0], InputStage::kPixels,
+                   static_cast<bool>(views.mix))),
       weights_(std::make_unique<FrozenWeights>(path_, spec_, graph_, backend)),
       program_(compile(compute)) {}
 

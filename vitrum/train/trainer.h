@@ -95,7 +95,7 @@ class Trainer {
   // What the model leaves out in an epoch: where images are no longer augmented, they are whole.
   float patch_drop(int64_t epoch) const;
   ModelSpec last_model() const;  // as it is trained in the last epoch
-  From source() const { return features_ ? From::kFeatures : From::kPixels; }
+  InputStage source() const { return features_ ? InputStage::kFeatures : InputStage::kPixels; }
   Recipe step_recipe() const;  // with a batch no larger than the data
   void fill_features(const InterruptGuard& interrupt, const TrainHooks& hooks);
   // All return false where a signal stopped them.

@@ -16,7 +16,7 @@ double ema_decay(double decay, int64_t step) {
 
 // Muon is for matrices that map activations to activations; embeddings, heads, norms and biases are
 // left to AdamW. A convolution's kernel is the matrix (out, everything else).
-bool is_muons(const ParamSpec& p) {
+bool uses_muon(const ParamSpec& p) {
   return p.shape.rank() >= 2 && p.decay && p.name.ends_with(".weight") && in_block(p.name);
 }
 
@@ -57,7 +57,7 @@ class Recorder {
     const auto one = [&](ValueId here, ValueId there) {
       add(aside ? "aside" : "back", Copy{}, {aside ? here : there}, {aside ? there : here});
     };
-    one(arena(Arena::kMaster), arena(Arena::kAside));
+    one(arena(Arena::kMaster), arena(Arena::kSamBackup));
     for (const ValueInfo& v : forward.values)
       if (v.role == Role::kState)
         one(g_.state(v.name, v.shape, v.dtype).id(),
@@ -92,7 +92,7 @@ class Recorder {
         .momentum = hyper_.momentum, .nesterov = hyper_.nesterov, .bf16 = narrow_, .matrices = {}};
     for (Segment s : segments) {
       const ParamSpec& spec = spec_at(store_, s.offset);
-      if (is_muons(spec)) {
+      if (uses_muon(spec)) {
         own.push_back(s);
         op.matrices.push_back(matrix_of(s, spec.shape, recipe_.muon_scale));
       } else {
