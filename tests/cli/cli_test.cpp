@@ -340,7 +340,8 @@ TEST(Cli, Bench) {
     EXPECT_GT(all["images_per_second"], 0);
     EXPECT_GT(all["mfu"], 0);
     ASSERT_GT(all["trace"].size(), 5u);
-    expect_keys(all["trace"][0], {"kernel", "times", "milliseconds", "macs", "bytes"});
+    expect_keys(all["trace"][0],
+                {"kernel", "implementation", "times", "milliseconds", "macs", "bytes"});
     EXPECT_GT(all["peak_bytes"], 1 << 20);
   }
 }

@@ -8,8 +8,9 @@
 
 namespace vitrum {
 
-// Kernels by kind of op and shape, with what each kind reaches: bytes are those of its operands, so
-// that a kernel which reads them twice shows as slow.
+// Kernels by kind of op and shape, and by name where the backend has several for an op, with what
+// each kind reaches: bytes are those of its operands, so that a kernel which reads them twice shows
+// as slow.
 class TraceTable {
  public:
   void add(const Program::Step& step, double seconds);
@@ -21,9 +22,10 @@ class TraceTable {
     int64_t count = 0, bytes = 0, macs = 0;
     double seconds = 0;
   };
-  std::vector<std::pair<std::string, Sum>> sorted() const;  // the costliest first
+  using Kind = std::pair<std::string, std::string>;  // op and shape; kernel
+  std::vector<std::pair<Kind, Sum>> sorted() const;  // the costliest first
 
-  std::map<std::string, Sum> kinds_;
+  std::map<Kind, Sum> kinds_;
   double total_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -68,6 +69,8 @@ class Kernel {
  public:
   virtual ~Kernel() = default;
   virtual void launch() = 0;
+  // Which one it is, where a backend chooses between several; for traces.
+  virtual std::string_view name() const { return {}; }
 };
 
 template <class F>

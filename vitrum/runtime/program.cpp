@@ -141,13 +141,14 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
     // One kernel a node all the same: the first of joined ones has the work of all.
     kernels.push_back(nodes.size() > 1 ? store.backend().lower_joined(nodes)
                                        : store.backend().lower(*nodes[0].op, nodes[0].io));
+    add_steps(g, joint.first, nodes, *kernels.back());
     for (size_t k = 1; k < nodes.size(); ++k) kernels.push_back(make_kernel([] {}));
-    add_steps(g, joint.first, nodes);
   }
   sequence_ = store.backend().prepare(std::move(kernels));
 }
 
-void Program::add_steps(const Graph& g, size_t first, std::span<const ChainNode> joined) {
+void Program::add_steps(const Graph& g, size_t first, std::span<const ChainNode> joined,
+                        const Kernel& kernel) {
   const size_t start = steps_.size();
   for (const ChainNode& one : joined) {
     const Node& node = g.nodes[first + steps_.size() - start];
@@ -162,6 +163,7 @@ void Program::add_steps(const Graph& g, size_t first, std::span<const ChainNode>
     steps_.push_back(std::move(step));
     steps_[start].macs += multiply_adds(g, node);
   }
+  steps_[start].kernel = kernel.name();
 }
 
 TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& options) {

@@ -55,6 +55,7 @@ class Program {
   struct Step {
     std::string name;     // of the layer
     std::string_view op;  // of op.h
+    std::string kernel;   // as the backend calls it; "" where it has one for the op
     size_t number = 0;    // in the program, from 0
     int64_t bytes = 0;    // of its operands, each once
     int64_t macs = 0;     // multiply-adds of matrix products and attention
@@ -82,7 +83,8 @@ class Program {
 
  private:
   TensorView bind(const Graph& g, ValueId id, const CompileOptions& options);
-  void add_steps(const Graph& g, size_t first, std::span<const ChainNode> joined);
+  void add_steps(const Graph& g, size_t first, std::span<const ChainNode> joined,
+                 const Kernel& kernel);
 
   ParamStore& store_;
   Plan plan_;

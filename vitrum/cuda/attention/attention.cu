@@ -80,7 +80,8 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
                      .lse = operand(io.out, 1).f32(),
                      .drop = drop_site(operand(io.in, 1), op.drop, op.site)};
   add_offsets(args, bias, mask);
-  return lower_forward(cuda, task, args);
+  return named(name_of(choose_attention(cuda.card(), task).kernel),
+               lower_forward(cuda, task, args));
 }
 
 static AttentionTask backward_task(const AttentionBwd& op, const Operands& io) {
@@ -109,10 +110,12 @@ KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
                      .drop = drop_site(operand(io.in, 4), op.drop, op.site)};
   add_offsets(args, operand(io.in, 5), operand(io.in, 6));
   args.dbias = operand(io.out, 1).f32();
-  const bool adds = choose_attention(cuda.card(), task).adds_columns;
-  if (adds) args.column_sums = io.column_sums.f32();
+  const AttentionChoice choice = choose_attention(cuda.card(), task);
+  if (choice.adds_columns) args.column_sums = io.column_sums.f32();
   KernelPtr kernel = lower_backward(cuda, task, args);
-  return adds ? std::move(kernel) : with_column_sums(cuda, std::move(kernel), dqkv, io.column_sums);
+  if (!choice.adds_columns)
+    kernel = with_column_sums(cuda, std::move(kernel), dqkv, io.column_sums);
+  return named(name_of(choice.kernel), std::move(kernel));
 }
 
 }  // namespace vitrum::cuda

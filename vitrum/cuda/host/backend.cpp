@@ -195,25 +195,40 @@ std::string name_of_type() {  // "Linear"
   return text.substr(text.rfind(':') + 1);
 }
 
-// What lower() gives, with the op's name for profilers.
+// What lower() gives, with the op for profilers.
+class OpKernel final : public Kernel {
+ public:
+  OpKernel(std::string op, KernelPtr kernel) : op_(std::move(op)), kernel_(std::move(kernel)) {}
+  void launch() override { kernel_->launch(); }
+  std::string_view name() const override { return kernel_->name(); }
+  const char* op() const { return op_.c_str(); }
+
+ private:
+  std::string op_;
+  KernelPtr kernel_;
+};
+
 class NamedKernel final : public Kernel {
  public:
-  NamedKernel(std::string name, std::unique_ptr<Kernel> kernel)
-      : name_(std::move(name)), kernel_(std::move(kernel)) {}
+  NamedKernel(std::string_view name, KernelPtr kernel) : name_(name), kernel_(std::move(kernel)) {}
   void launch() override { kernel_->launch(); }
-  const char* name() const { return name_.c_str(); }
+  std::string_view name() const override { return name_; }
 
  private:
   std::string name_;
-  std::unique_ptr<Kernel> kernel_;
+  KernelPtr kernel_;
 };
 
 }  // namespace
 
+KernelPtr named(std::string_view name, KernelPtr kernel) {
+  return std::make_unique<NamedKernel>(name, std::move(kernel));
+}
+
 std::unique_ptr<Kernel> CudaBackend::lower(const Op& op, const Operands& io) {
   return std::visit(
       [&]<class T>(const T& o) -> std::unique_ptr<Kernel> {
-        return std::make_unique<NamedKernel>(name_of_type<T>(), cuda::lower(*this, o, io));
+        return std::make_unique<OpKernel>(name_of_type<T>(), cuda::lower(*this, o, io));
       },
       op);
 }
@@ -249,8 +264,8 @@ class CapturedSequence final : public Sequence {
     cudaEvent_t start = nullptr, stop = nullptr;
     check(cudaEventCreate(&start), "an event"), check(cudaEventCreate(&stop), "an event");
     check(cudaStreamSynchronize(stream_), "waiting for the card");
-    const auto* named = dynamic_cast<const NamedKernel*>(kernels_[i].get());
-    const ProfilerRange range(named ? named->name() : "joined");
+    const auto* of_op = dynamic_cast<const OpKernel*>(kernels_[i].get());
+    const ProfilerRange range(of_op ? of_op->op() : "joined");
     check(cudaEventRecord(start, stream_), "an event");
     kernels_[i]->launch();
     check(cudaGetLastError(), "launching a kernel");

@@ -98,6 +98,9 @@ inline TensorView operand(const std::vector<TensorView>& views, size_t i) {
 
 using KernelPtr = std::unique_ptr<Kernel>;
 
+// The kernel, with a name for traces.
+KernelPtr named(std::string_view name, KernelPtr kernel);
+
 // One overload per op; an op without one does not compile.
 KernelPtr lower(CudaBackend& cuda, const Normalize& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Mix& op, const Operands& io);

@@ -173,8 +173,9 @@ Built build(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChai
 }
 
 KernelPtr with_tables(KernelPtr kernel, std::vector<Buffer> tables) {
-  return make_kernel([kernel = std::shared_ptr<Kernel>(std::move(kernel)),
-                      tables = std::move(tables)] { kernel->launch(); });
+  const std::string name(kernel->name());
+  return named(name, make_kernel([kernel = std::shared_ptr<Kernel>(std::move(kernel)),
+                                  tables = std::move(tables)] { kernel->launch(); }));
 }
 
 KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChain& found,
@@ -195,8 +196,9 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, cons
   const auto lower_linear = [&](const Linear& op, const Operands& linear) {
     const bool narrow =
         choose_linear_norm(cuda.card(), linear_task(op, linear)) == LinearNormKernel::kNarrow;
-    return narrow ? lower_linear_norm(cuda, linear, norm, io, built.branch)
-                  : lower_linear_sum(cuda, linear, norm, io, built.branch);
+    if (narrow)
+      return named("linear_norm", lower_linear_norm(cuda, linear, norm, io, built.branch));
+    return named("tile, residual", lower_linear_sum(cuda, linear, norm, io, built.branch));
   };
   KernelPtr kernel = found.linear ? lower_linear(std::get<Linear>(*joined[0].op), joined[0].io)
                                   : lower_forward(cuda, norm, io, built.branch);
@@ -225,8 +227,9 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
     io.column_sums = last.column_sums;
     LinearParts parts =
         linear_norm_bwd(cuda, joined[*found.linear].io, io, built.branch, last.out[0]);
-    return with_tables(lower_linear(cuda, joined, *found.linear, std::move(parts)),
-                       std::move(built.tables));
+    return with_tables(
+        named("linear_norm_bwd", lower_linear(cuda, joined, *found.linear, std::move(parts))),
+        std::move(built.tables));
   }
   if (found.before) io.in[0] = joined[0].io.in[0];
   BranchGradient gradient{.result = last.out[0], .input = {}};
@@ -254,9 +257,11 @@ KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
     const auto& behind = std::get<Linear>(*joined[2].op);
     const auto& norm = std::get<AddLayerNorm>(*joined[1].op);
     const Operands &first = joined[0].io, &between = joined[1].io, &second = joined[2].io;
-    return kernel == LinearNormLinearKernel::kSmallM
-               ? lower_small_m_norm(*this, first, norm, between, behind, second)
-               : lower_linear_norm_linear(*this, first, norm, between, behind, second);
+    if (kernel == LinearNormLinearKernel::kSmallM)
+      return named("small_m, norm folded",
+                   lower_small_m_norm(*this, first, norm, between, behind, second));
+    return named("tile, norm folded",
+                 lower_linear_norm_linear(*this, first, norm, between, behind, second));
   }
   if (const auto found = forward_chain(*this, joined)) {
     if (const auto* norm = op_at<LayerNorm>(joined, 0))
@@ -264,7 +269,7 @@ KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
     return lower_chain(*this, joined, *found, std::get<AddLayerNorm>(*joined[found->norm].op));
   }
   if (const auto found = backward_chain(*this, joined)) return lower_chain(*this, joined, *found);
-  return lower_linear(*this, joined, 1);
+  return named("gelu_bwd", lower_linear(*this, joined, 1));
 }
 
 bool CudaBackend::adds_columns(std::span<const ChainNode> joined) const {

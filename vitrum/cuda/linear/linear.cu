@@ -202,15 +202,20 @@ LinearTask input_gradient_task(const Operands& bwd) {
           .bf16 = is_bf16(dy) && is_bf16(w)};
 }
 
-KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io) {
-  const LinearTask task = planned_task(op, io);
-  switch (choose_linear(cuda.card(), task)) {
+static KernelPtr lower_to(LinearKernel kernel, CudaBackend& cuda, const Linear& op,
+                          const Operands& io) {
+  switch (kernel) {
     case LinearKernel::kSmallM: return lower_small_m(cuda, op, io);
     case LinearKernel::kSmallK: return lower_small_k(cuda, op, io);
     case LinearKernel::kTileGelu: return lower_gelu_tile(cuda, io);
     case LinearKernel::kCublas: break;
   }
   return std::make_unique<CublasLinear>(cuda, op, io);
+}
+
+KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io) {
+  const LinearKernel kernel = choose_linear(cuda.card(), planned_task(op, io));
+  return named(name_of(kernel), lower_to(kernel, cuda, op, io));
 }
 
 KernelPtr lower(CudaBackend& cuda, const LinearBwd& op, const Operands& io) {
