@@ -176,8 +176,8 @@ void TrainStep::abandon() {
   backend.wait();
   for (; shares_.back() > 0; --shares_.back()) reading_.pop_back();
   if (std::exchange(perturbed_, false)) {
-    std::vector<std::byte> weights(store_.arena(Arena::kAside).bytes());
-    backend.download(weights.data(), store_.arena(Arena::kAside));
+    std::vector<std::byte> weights(store_.arena(Arena::kSamBackup).bytes());
+    backend.download(weights.data(), store_.arena(Arena::kSamBackup));
     backend.upload(store_.arena(Arena::kMaster), weights.data());
     store_.refresh_compute();
   }
