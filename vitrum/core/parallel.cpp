@@ -1,7 +1,9 @@
 #include "vitrum/core/parallel.h"
 
-#include <immintrin.h>
 #include <sched.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <fstream>
@@ -9,6 +11,31 @@
 #include <thread>
 
 namespace vitrum {
+namespace {
+
+// Says to the processor that a loop waits.
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// A container's share of the processor, in cores; 0 where there is no limit.
+double cgroup_cores() {
+  std::string quota;
+  double period = 0;
+  // Version 2: "quota period" in microseconds, or "max period" where there is no limit.
+  std::ifstream both("/sys/fs/cgroup/cpu.max");
+  if (both >> quota >> period) return quota == "max" || period <= 0 ? 0 : std::stod(quota) / period;
+  double old_quota = 0;  // version 1: -1 where there is no limit
+  std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
+      period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  if (!(quota_file >> old_quota && period_file >> period) || old_quota <= 0 || period <= 0)
+    return 0;
+  return old_quota / period;
+}
+
+}  // namespace
 
 // Each thread has a share of a loop's tasks, a run of them, and takes those of others when its own
 // are done: what it wrote in one loop it finds in its cache in the next, if that is cut alike. A
@@ -60,7 +87,7 @@ struct ThreadPool::State {
   void work(int thread) {
     for (uint32_t seen = 0;;) {
       for (int spin = 0; spin < kSpins && epoch.load(std::memory_order_acquire) == seen; ++spin)
-        _mm_pause();
+        relax();
       epoch.wait(seen, std::memory_order_acquire);
       seen = epoch.load(std::memory_order_acquire);
       if (stop.load(std::memory_order_acquire)) return;
@@ -98,7 +125,7 @@ void ThreadPool::dispatch(int64_t tasks, Call call, const void* body) {
   s.epoch.notify_all();
   s.take_tasks(0);
   const auto left = [&] { return s.done.load(std::memory_order_acquire) != tasks; };
-  for (int spin = 0; spin < State::kSpins && left(); ++spin) _mm_pause();
+  for (int spin = 0; spin < State::kSpins && left(); ++spin) relax();
   for (int64_t seen = s.done.load(std::memory_order_acquire); seen != tasks;
        seen = s.done.load(std::memory_order_acquire))
     s.done.wait(seen, std::memory_order_acquire);
@@ -107,12 +134,8 @@ void ThreadPool::dispatch(int64_t tasks, Call call, const void* body) {
 int available_cores() {
   cpu_set_t set;
   int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  // A container's share: "quota period" in microseconds, or "max period" where there is no limit.
-  std::ifstream limit("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (limit >> quota >> period && quota != "max" && period > 0)
-    cores = std::min(cores, std::max(1, static_cast<int>(std::stod(quota) / period + 0.5)));
+  if (const double share = cgroup_cores(); share > 0)
+    cores = std::min(cores, std::max(1, static_cast<int>(share + 0.5)));
   return std::max(1, cores);
 }
 

@@ -27,6 +27,18 @@ void refuse_special_file(const std::string& path) {
     fail_input("{}: is a pipe, a socket or a device; expected a file", path);
 }
 
+// Of the image that this thread decodes: what decoders allocate goes through allocate_rgb, which
+// is the one place that knows it.
+thread_local int64_t pixel_limit = kMaxPixels;
+
+class PixelLimit {
+ public:
+  explicit PixelLimit(int64_t limit) { pixel_limit = std::min(limit, kMaxPixels); }
+  ~PixelLimit() { pixel_limit = kMaxPixels; }
+  PixelLimit(const PixelLimit&) = delete;
+  PixelLimit& operator=(const PixelLimit&) = delete;
+};
+
 using Bytes = std::span<const uint8_t>;
 
 bool is_jpeg(Bytes bytes) { return starts_with(bytes, "\xff\xd8\xff"); }
@@ -66,6 +78,7 @@ Image decode_as_stored(Bytes bytes, const std::string& name) {
 
 Image decode_image(std::span<const uint8_t> bytes, const std::string& name,
                    const DecodeOptions& options) {
+  const PixelLimit limit(options.max_pixels);
   Image image = decode_as_stored(bytes, name);
   if (options.exif_orientation) apply_orientation(read_orientation(bytes), image);
   return image;
@@ -109,8 +122,9 @@ bool is_tiff(std::span<const uint8_t> bytes) {
 Image allocate_rgb(int64_t width, int64_t height, const std::string& name) {
   if (width <= 0 || height <= 0)
     fail_input("{}: the image has no pixels ({} x {})", name, width, height);
-  if (width > kMaxPixels / height)
-    fail_input("{}: {} x {} pixels are more than the limit of {}", name, width, height, kMaxPixels);
+  if (width > pixel_limit / height)
+    fail_input("{}: {} x {} pixels are more than the limit of {}", name, width, height,
+               pixel_limit);
   if (width > kMaxSide || height > kMaxSide)
     fail_input("{}: {} x {} pixels are more than the limit of {} on a side", name, width, height,
                kMaxSide);

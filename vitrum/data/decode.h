@@ -18,7 +18,7 @@ inline constexpr int64_t kMaxSide = 65'535;
 
 struct DecodeOptions {
   bool exif_orientation = false;  // turn the image upright, as Pillow's ImageOps.exif_transpose
-  int64_t max_pixels = kMaxPixels;
+  int64_t max_pixels = kMaxPixels;  // a server takes fewer
 };
 
 // The format is told by the first bytes, not by a file name; `name` is for messages.

@@ -49,11 +49,18 @@ class CudaLibrary {
  private:
   static std::vector<std::string> places() {
     if (const char* given = std::getenv("VITRUM_CUDA_LIBRARY")) return {given};
+    // Beside the binary or shared library that this code is in, which may be part of another
+    // program, and where `make install` and packages put it.
     std::error_code ignored;
-    const auto dir = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-    return {(dir / cuda::kLibraryName).string(),
+    std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", ignored);
+    Dl_info info = {};
+    if (dladdr(reinterpret_cast<const void*>(&make_backend), &info) != 0 && info.dli_fname &&
+        std::filesystem::exists(info.dli_fname, ignored))
+      own = std::filesystem::absolute(info.dli_fname, ignored);
+    const std::filesystem::path dir = own.parent_path();
+    return {(dir / cuda::kLibraryName).string(), (dir / "vitrum" / cuda::kLibraryName).string(),
             (dir.parent_path() / "lib" / "vitrum" / cuda::kLibraryName).string(),
-            cuda::kLibraryName};
+            std::string(VITRUM_LIBDIR "/vitrum/") + cuda::kLibraryName, cuda::kLibraryName};
   }
   template <class F>
   F* symbol(const char* name) const {

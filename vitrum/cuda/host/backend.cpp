@@ -107,8 +107,11 @@ bool tf32_wanted() {
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device) : tf32_(tf32_wanted()) {
-  check(cudaSetDevice(device), "choosing the card");
+// The current card is a thread's own, and a thread that has chosen none works on the first one.
+void CudaBackend::bind_thread() { check(cudaSetDevice(device_), "choosing the card"); }
+
+CudaBackend::CudaBackend(int device) : device_(device), tf32_(tf32_wanted()) {
+  bind_thread();
   cudaDeviceProp card;
   check(cudaGetDeviceProperties(&card, device), "asking for the card's properties");
   name_ = fmt::format("cuda ({})", card.name);

@@ -44,6 +44,7 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
 
   std::string name() const override { return name_; }
+  void bind_thread() override;
   Buffer allocate(size_t bytes) override;
   void upload(TensorView to, const void* from) override;
   void download(void* to, TensorView from) override;
@@ -79,6 +80,7 @@ class CudaBackend final : public Backend {
     size_t slot, bytes;
   };
 
+  int device_;
   std::string name_;
   cudaStream_t stream_ = nullptr;
   CardInfo card_;
