@@ -26,9 +26,6 @@ struct ConfigText {
 bool is_hf_config(const JsonKeys& config);
 // config.json and preprocessor_config.json ("{}": what transformers has for a ViT without one).
 ModelSpec parse_hf_config(const JsonKeys& config, const ConfigText& preprocessor);
-inline ModelSpec parse_hf_config(const ConfigText& config, const ConfigText& preprocessor) {
-  return parse_hf_config(JsonKeys(config.text, config.path), preprocessor);
-}
 std::string hf_config_text(const ModelSpec& spec, const std::string& dtype = "float32");
 std::string hf_preprocessor_text(const ModelSpec& spec);
 
