@@ -14,6 +14,10 @@ namespace {
 
 using namespace gelu_bwd;
 
+static_assert(limits_of(LinearKernel::kTileGelu).min_depth > kStages * kDepth);
+static_assert(kCluster == 2 && kTileRows == 256 &&
+              TileScheduler::kAcross == 256);  // choose_gelu_bwd
+
 __global__ void __launch_bounds__(kThreads, 1)
     gelu_bwd_kernel([[maybe_unused]] const __grid_constant__ Args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

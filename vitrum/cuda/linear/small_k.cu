@@ -13,6 +13,8 @@ namespace {
 
 using namespace small_k;
 
+static_assert(limits_of(LinearKernel::kSmallK).max_depth == kMaxSteps * kDepth);
+
 template <class F>
 __global__ void __launch_bounds__(F::kThreads, 1)
     small_k_kernel([[maybe_unused]] const __grid_constant__ Args g) {

@@ -16,6 +16,8 @@ namespace {
 
 using namespace small_m;
 
+static_assert(kRows == 64 && kDepth == 64 && kMaxSplits == 4 && kMaxTiles == 16);  // plan_small_m
+
 template <class Epilogue>
 __global__ void __launch_bounds__(kThreads, 1)
     product([[maybe_unused]] const __grid_constant__ Args<Epilogue> g) {
