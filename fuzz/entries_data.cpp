@@ -48,9 +48,8 @@ void hf_config(Input bytes) {
   const size_t end = text.find('\0');
   const std::string second(end == text.npos ? "{}" : text.substr(end + 1));
   judge([&] {
-    const ConfigText first{std::string(text.substr(0, end)), "config.json"};
-    if (is_hf_config(first.text, first.path))
-      parse_hf_config(first, {second, "preprocessor_config.json"});
+    const JsonKeys config(std::string(text.substr(0, end)), "config.json");
+    if (is_hf_config(config)) parse_hf_config(config, {second, "preprocessor_config.json"});
   });
 }
 

@@ -55,7 +55,7 @@ TEST(Choose, PlainLoopsAreForWhatTensorCoresDoNotTake) {
   for (const CardInfo& card : {kH200, kA100})
     for_attention_tasks([&](const AttentionTask& task) {
       if (choose_attention(card, task).kernel != AttentionKernel::kPlain) return;
-      const bool odd = task.dtype != DType::kBF16 || task.size % 8 != 0 || task.size > 128 ||
+      const bool odd = task.dtype != DType::kBF16 || task.size % 8 != 0 || task.size > 192 ||
                        !task.aligned || (task.drop && task.tokens > 1024);
       ASSERT_TRUE(odd) << "tokens " << task.tokens << ", size " << task.size << ", extras "
                        << extras_of(task);
@@ -131,20 +131,20 @@ int expect_tensor_cores(const Graph& g) {
 }
 
 TEST(Choose, NoPresetRunsPlainLoopsOnHopper) {
-  int forward = 0, backward = 0;
+  int inference = 0, training = 0;
   for (const Preset& preset : presets()) {
     SCOPED_TRACE(preset.name);
     const ModelConfig& cfg = preset.config;
     for (const int64_t batch : {1, 64}) {
       Graph g(Mode::kInference);
       model(Scope(g), g.input("image", {batch, cfg.channels(), cfg.image_h(), cfg.image_w()}), cfg);
-      forward += expect_tensor_cores(g);
+      inference += expect_tensor_cores(g);
     }
-    test::TrainingGraph training(cfg, 8);
-    backward += expect_tensor_cores(training.g);
+    const test::TrainingGraph graph(cfg, 8);
+    training += expect_tensor_cores(graph.g);
   }
-  EXPECT_GT(forward, 0);
-  EXPECT_GT(backward, forward);
+  EXPECT_GT(inference, 0);
+  EXPECT_EQ(training, inference);  // there and back, where inference was traced twice
 }
 
 TEST(Choose, ThePageHasTheTables) {

@@ -218,6 +218,7 @@ TEST(EmulatedMmaSync, BiasAndMaskOfWindows) {
 TEST(EmulatedMmaSync, BiasOfWideHeadsAndOfLongerSequences) {
   Windows<4>({.tokens = 197, .images = 2, .heads = 1, .size = 64, .masks = 1}).check();
   Windows<8>({.tokens = 65, .images = 2, .heads = 1, .size = 128}).check();
+  Windows<12>({.tokens = 33, .images = 1, .heads = 1, .size = 192}).check();
 }
 
 TEST(EmulatedMmaSync, MaskAloneAndDropout) {

@@ -104,7 +104,7 @@ constexpr AttentionLimits limits_of(AttentionKernel kernel, bool backward) {
               .takes = kTakesNoResult};
     case AttentionKernel::kMmaSync:
       return {.min_size = 8,
-              .max_size = 128,
+              .max_size = 192,
               .size_step = 8,
               .takes = kTakesDrop | kTakesBias | kTakesMask | kTakesNoResult};
     case AttentionKernel::kPlain: break;
@@ -194,8 +194,8 @@ inline std::optional<MmaSyncPlan> plan_mma_sync(const CardInfo& card, const Atte
   constexpr int64_t kChunk = 64, kPad = 8;
   MmaSyncPlan plan;
   plan.tokens16 = static_cast<int>((task.tokens + 15) / 16 * 16);
-  // Heads of 97 to 128 values have one instantiation.
-  const int64_t width = task.size > 96 ? 128 : (task.size + 15) / 16 * 16;
+  // Heads of 97 to 128 values have one instantiation, those of more another.
+  const int64_t width = task.size > 128 ? 192 : task.size > 96 ? 128 : (task.size + 15) / 16 * 16;
   const size_t bits = task.drop ? static_cast<size_t>(task.tokens * draws_per_row(task.tokens)) : 0;
   const size_t row = static_cast<size_t>(2 * (width + kPad)) * sizeof(uint16_t);
   const size_t rest =

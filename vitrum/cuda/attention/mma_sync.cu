@@ -79,7 +79,9 @@ KernelPtr with_steps(int size, const Body& body) {
     case 4: return body(std::integral_constant<int, 4>{});
     case 5: return body(std::integral_constant<int, 5>{});
     case 6: return body(std::integral_constant<int, 6>{});
-    default: return body(std::integral_constant<int, 8>{});
+    case 7:
+    case 8: return body(std::integral_constant<int, 8>{});
+    default: return body(std::integral_constant<int, 12>{});
   }
 }
 

@@ -1,4 +1,4 @@
-// Attention by mma.sync, for bf16 and heads of 8 to 128 values: one CTA a head of an image, K and V
+// Attention by mma.sync, for bf16 and heads of 8 to 192 values: one CTA a head of an image, K and V
 // in shared memory (whole where they fit), 16 queries a warp, online softmax. A bias and a mask are
 // read from global memory where scores are made. The backward pass recomputes scores twice, dq by
 // queries and dk, dv by keys: two GEMMs more than the least, and no reduction between warps.
@@ -374,7 +374,11 @@ __device__ __forceinline__ void backward(const AttentionArgs& args, const MmaSyn
     cp_async_wait_all();
     __syncthreads();
   };
-  constexpr int kLanes = kSteps <= 1 ? 2 : kSteps <= 2 ? 4 : kSteps <= 4 ? 8 : 16;
+  constexpr int kLanes = kSteps <= 1   ? 2
+                         : kSteps <= 2 ? 4
+                         : kSteps <= 4 ? 8
+                         : kSteps <= 8 ? 16
+                                       : 32;
   row_terms<kLanes>(at, shape, args.lse + int64_t{blockIdx.x} * shape.tokens, layout.tokens16, lse,
                     delta);
   drop.draw(args.drop, blockIdx.x, shape.tokens);

@@ -305,16 +305,15 @@ __device__ __forceinline__ void write_columns(const ShortArgs& args, const Place
 // The sums of a group's images for the bias' gradient; one tile: there is no bias.
 template <class S, int kCount>
 __device__ __forceinline__ void write_bias(const ShortArgs& args, const Place<S>& at,
-                                           const Tile (&sums)[kCount], int row) {
-  const AttentionShape& shape = args.attention.shape;
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+                                           const AttentionShape& shape, const Tile (&sums)[kCount],
+                                           int first, int t) {
   float* to = args.partials + ((int64_t{at.part} * S::kGroups + at.group) * shape.heads + at.head) *
                                   shape.tokens * shape.tokens;
 #pragma unroll
   for (int n = 0; n < (kCount > 1 ? kCount : 0); ++n)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int query = row + g + i / 2 * 8, key = 8 * n + 2 * t + i % 2;
+      const int query = first + i / 2 * 8, key = 8 * n + 2 * t + i % 2;
       if (query < shape.tokens && key < shape.tokens) to[query * shape.tokens + key] = sums[n].v[i];
     }
 }
@@ -326,7 +325,7 @@ __global__ void __launch_bounds__(S::kThreads, S::blocks(true, kBuffers, kBiased
   const Place<S> at(args, shared, S::bytes(true, kBuffers));
   const AttentionShape shape = args.attention.shape;
   bf16* weights = at.memory + 4 * kBuffers * S::kMatrix;
-  const int g = threadIdx.x % kWarp / 4, row = at.warp * kRows;
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, row = at.warp * kRows;
   const float unit = sqrtf(static_cast<float>(shape.size)), scale = 1 / unit;
   Tile sums[kBiased ? 2 * kTiles : 1];
   float columns[3][S::kSums] = {};
@@ -415,7 +414,7 @@ __global__ void __launch_bounds__(S::kThreads, S::blocks(true, kBuffers, kBiased
   if (args.columns) write_columns<S, kTiles>(args, at, columns);
   if (!kBiased) return;
   trigger_dependents();
-  write_bias(args, at, sums, row);
+  write_bias(args, at, shape, sums, row + g, t);
 }
 
 __global__ void find_masked(const float* mask, int64_t size, int* masked) {
