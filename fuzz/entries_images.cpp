@@ -28,8 +28,20 @@ uint64_t little_endian(std::string_view bytes) {
 uint64_t claimed_pixels(std::string_view bytes) {
   if (bytes.starts_with("\x89PNG") && bytes.size() >= 24)
     return big_endian(bytes.substr(16, 4)) * big_endian(bytes.substr(20, 4));
-  if (bytes.starts_with("GIF") && bytes.size() >= 10)
-    return little_endian(bytes.substr(6, 2)) * little_endian(bytes.substr(8, 2));
+  if (bytes.starts_with("BM") && bytes.size() >= 26) {  // the height may be negative
+    constexpr char kShortHeader = 12;
+    if (bytes[14] == kShortHeader)
+      return little_endian(bytes.substr(18, 2)) * little_endian(bytes.substr(20, 2));
+    return little_endian(bytes.substr(18, 4)) * (little_endian(bytes.substr(22, 4)) & 0x7fffffff);
+  }
+  if (bytes.starts_with("GIF") && bytes.size() >= 13) {
+    const uint64_t canvas = little_endian(bytes.substr(6, 2)) * little_endian(bytes.substr(8, 2));
+    const size_t palette = bytes[10] & 0x80 ? 6u << (bytes[10] & 7) : 0;
+    const size_t frame = bytes.find(',', 13 + palette);
+    if (frame == bytes.npos || frame + 9 > bytes.size()) return canvas;
+    const auto number = [&](size_t at) { return little_endian(bytes.substr(frame + at, 2)); };
+    return std::max(canvas, (number(1) + number(5)) * (number(3) + number(7)));
+  }
   int width = 0, height = 0;
   if (WebPGetInfo(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), &width, &height))
     return static_cast<uint64_t>(width) * static_cast<uint64_t>(height);

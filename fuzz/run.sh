@@ -7,6 +7,7 @@ shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 # Some are fuzzed through real files.
 [[ ! -d /dev/shm ]] || export TMPDIR=/dev/shm
+export LSAN_OPTIONS="suppressions=$here/lsan.supp:print_suppressions=0"
 targets=("$@")
 ((${#targets[@]} > 0)) || targets=($(ls "$here/corpus"))
 for target in "${targets[@]}"; do
@@ -16,6 +17,6 @@ for target in "${targets[@]}"; do
     -dict="$here/dict/$target.dict" -artifact_prefix="$build/findings/$target-" \
     "$build/corpus/$target" "$here/corpus/$target" 2> "$build/findings/$target.log" ||
     { tail -40 "$build/findings/$target.log"; echo "fuzz $target: a finding in $build/findings" >&2; exit 1; }
-  grep -E "^stat::(number_of_executed_units|peak_rss_mb)|cov: " "$build/findings/$target.log" | tail -3
+  grep -aE "^stat::(number_of_executed_units|peak_rss_mb)|cov: " "$build/findings/$target.log" | tail -3
 done
 echo "make fuzz: nothing found"

@@ -14,7 +14,7 @@ BEGIN {
   split("core 0 graph 1 runtime 2 models 3 weights 3 data 3 fetch 3 infer 4 train 5 explain 5 export 5 report 6 serve 6 cli 7 c 7", pairs, " ")
   for (i = 1; i in pairs; i += 2) rank[pairs[i]] = pairs[i + 1]
   backend["reference"] = backend["cpu"] = backend["cuda"] = 1
-  heavy = "^(nlohmann/|toml\\+\\+/)"
+  heavy = "^(nlohmann/json\\.hpp|toml\\+\\+/)"
   max_lines = 600
   max_function = 100
 }
@@ -41,7 +41,7 @@ opened && RLENGTH == indent && /^ *\}/ {
   opened = 0; fresh = 1
   next
 }
-!opened && (/^ *(\/\/|#)/ || /^ *$/) { fresh = 1 }
+!opened && (/^ *#/ || /^ *$/) { fresh = 1 }
 !opened && !/^ *(\/\/|#)/ && !/^ *$/ {
   if (fresh) { match($0, /^ */); indent = RLENGTH; text = ""; first = FNR; fresh = 0 }
   text = text $0

@@ -24,9 +24,9 @@ using testing::HasSubstr;
 using testing::Not;
 using Words = std::vector<std::string>;
 
-class HostileFiles : public testing::Test {
+class HostileFilesCli : public testing::Test {
  protected:
-  HostileFiles() { test::write_tiny_model(dir_ / "model", test::tiny_rgb_model()); }
+  HostileFilesCli() { test::write_tiny_model(dir_ / "model", test::tiny_rgb_model()); }
 
   test::Finished run(const Words& words) { return test::run_vitrum(words, scratch_ / "x"); }
   // A script of the shell in which "$@" is the call.
@@ -56,7 +56,7 @@ constexpr const char* kInTime = "exec timeout 20 \"$@\"";
 
 // ---- pipes and devices ----
 
-TEST_F(HostileFiles, PipesAreNotWaitedFor) {
+TEST_F(HostileFilesCli, PipesAreNotWaitedFor) {
   make_pipe("pipe"), make_pipe("m/config.json"), make_pipe("p.safetensors"), make_pipe("p.jpg");
   const std::string pipe = dir_ / "pipe";
   expect_failure(3, "no process writes to", shell(kInTime, {"train", "--recipe", pipe}));
@@ -69,7 +69,7 @@ TEST_F(HostileFiles, PipesAreNotWaitedFor) {
                  shell(kInTime, {"classify", dir_ / "p.jpg", "--model", dir_ / "model"}));
 }
 
-TEST_F(HostileFiles, PipesBesideDataAreNotWaitedFor) {
+TEST_F(HostileFilesCli, PipesBesideDataAreNotWaitedFor) {
   test::write_file(dir_ / "c/test_batch.bin", test::Bytes(3073));
   test::write_file(dir_ / "c/data_batch_1.bin", test::Bytes(3073));
   make_pipe("c/batches.meta.txt");
@@ -77,7 +77,7 @@ TEST_F(HostileFiles, PipesBesideDataAreNotWaitedFor) {
 }
 
 // Recipes come out of a shell's <(..) as they did.
-TEST_F(HostileFiles, RecipesMayComeThroughAPipe) {
+TEST_F(HostileFilesCli, RecipesMayComeThroughAPipe) {
   write_file_atomic(dir_ / "r.toml", "epohcs = 1\n");
   const std::string file = "'" + (dir_ / "r.toml") + "'";
   expect_failure(2, "'epohcs'", shell("\"$@\" --recipe <(cat " + file + ")", {"train"}));
@@ -85,7 +85,7 @@ TEST_F(HostileFiles, RecipesMayComeThroughAPipe) {
   expect_failure(2, "'epohcs'", shell("\"$@\" --recipe /dev/stdin < " + file, {"train"}));
 }
 
-TEST_F(HostileFiles, DevicesAreNotRead) {
+TEST_F(HostileFilesCli, DevicesAreNotRead) {
   fs::create_directories(dir_ / "run");
   write_file_atomic(dir_ / "run/config.toml", "epochs = 1\n");
   fs::create_symlink("/dev/zero", dir_ / "run/metrics.csv");
@@ -101,7 +101,7 @@ TEST_F(HostileFiles, DevicesAreNotRead) {
 
 // ---- names ----
 
-TEST_F(HostileFiles, ClassFoldersHaveUtf8Names) {
+TEST_F(HostileFilesCli, ClassFoldersHaveUtf8Names) {
   write_photo("data/train/h\xFCndin/a.png");
   write_photo("data/val/h\xFCndin/a.png");
   const std::string spec = "folder:" + (dir_ / "data");
@@ -113,7 +113,7 @@ TEST_F(HostileFiles, ClassFoldersHaveUtf8Names) {
 }
 
 // The recipe that a run keeps names its data: one that cannot be written down cannot be resumed.
-TEST_F(HostileFiles, DataOfARunHasAUtf8Name) {
+TEST_F(HostileFilesCli, DataOfARunHasAUtf8Name) {
   write_photo("d\xFC/train/a/a.png");
   write_photo("d\xFC/val/a/a.png");
   expect_failure(2, "d\\xfc' is not UTF-8",
@@ -121,7 +121,7 @@ TEST_F(HostileFiles, DataOfARunHasAUtf8Name) {
                       "--out", dir_ / "out"}));
 }
 
-TEST_F(HostileFiles, ClassesOfAListAreUtf8) {
+TEST_F(HostileFilesCli, ClassesOfAListAreUtf8) {
   write_photo("a.png");
   write_file_atomic(dir_ / "list.csv", "a.png,h\xFCndin\n");
   expect_failure(3, "list.csv:1: the class 'h\\xfcndin' is not UTF-8",
@@ -129,7 +129,7 @@ TEST_F(HostileFiles, ClassesOfAListAreUtf8) {
 }
 
 // A name that would clear the screen, in what every verb says.
-TEST_F(HostileFiles, NamesDoNotReachTheTerminalAsCommands) {
+TEST_F(HostileFilesCli, NamesDoNotReachTheTerminalAsCommands) {
   const std::string evil =
       "\033[2J\xC2\x9B"
       "31m\n";
@@ -169,7 +169,7 @@ TEST_F(HostileFiles, NamesDoNotReachTheTerminalAsCommands) {
 
 // ---- no memory, no disk ----
 
-TEST_F(HostileFiles, OutOfMemoryIsExitCode4) {
+TEST_F(HostileFilesCli, OutOfMemoryIsExitCode4) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "a sanitizer needs all the address space there is";
 #endif
@@ -180,7 +180,7 @@ TEST_F(HostileFiles, OutOfMemoryIsExitCode4) {
 }
 
 // Nothing but the address space is short: there is no room for the stack of a thread.
-TEST_F(HostileFiles, NoRoomForThreadsIsExitCode4) {
+TEST_F(HostileFilesCli, NoRoomForThreadsIsExitCode4) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "a sanitizer needs all the address space there is";
 #endif
@@ -190,7 +190,7 @@ TEST_F(HostileFiles, NoRoomForThreadsIsExitCode4) {
                        {"classify", dir_ / "a.png", "--model", dir_ / "model", "--threads", "4"}));
 }
 
-TEST_F(HostileFiles, FullDiskIsExitCode4AndKeepsTheOldFile) {
+TEST_F(HostileFilesCli, FullDiskIsExitCode4AndKeepsTheOldFile) {
   const Words words = {"export", "--model", dir_ / "model", "--output", dir_ / "m.onnx"};
   ASSERT_EQ(run(words).code, 0);
   const std::string before = read_file(dir_ / "m.onnx");

@@ -156,7 +156,7 @@ TEST(Models, AliasesNameTheSamePreset) {
     find_preset("vit_base_patch16_223");
     FAIL();
   } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kUsage);
+    EXPECT_EQ(e.kind(), ErrorKind::kInput);
     EXPECT_NE(std::string(e.what()).find("'vit_base_patch16_224'"), std::string::npos) << e.what();
   }
 }

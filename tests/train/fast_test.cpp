@@ -1,12 +1,11 @@
 // --fast against what the command line says.
-#include "vitrum/train/fast_recipe.h"
-
 #include <gmock/gmock.h>
 
 #include <filesystem>
 
 #include "tests/support/process.h"
 #include "tests/support/tiny_run.h"
+#include "vitrum/train/fast_recipe.h"
 
 namespace vitrum {
 namespace {

@@ -314,7 +314,9 @@ TEST(Trainer, RefusesWhatCannotWork) {
   };
   EXPECT_THAT(usage([](Recipe& r) { r.image_size = 9; }), HasSubstr("not divisible"));
   EXPECT_THAT(usage([](Recipe& r) { r.num_classes = 3; }), HasSubstr("10 classes"));
-  EXPECT_THAT(usage([](Recipe& r) { r.model = "vit_bas_patch16_224"; }),
+  Recipe mistyped = tiny.recipe();
+  mistyped.model = "vit_bas_patch16_224";
+  EXPECT_THAT(error_of([&] { Trainer trainer(mistyped, tiny.options("bad")); }, ErrorKind::kInput),
               HasSubstr("vit_base_patch16_224"));
   EXPECT_THAT(usage([](Recipe& r) {
                 r.mean = {0.5, 0.5}, r.std = {0.5, 0.5};

@@ -64,8 +64,8 @@ class BmpReader {
       masks_[c] = number(kFileHeader + kInfoHeader + 4 * c, 4);
     for (const uint32_t mask : masks_) {
       const int ones = std::popcount(mask);
-      const bool run = ones > 0 && mask >> std::countr_zero(mask) == (1u << ones) - 1;
-      if (ones > 8 || !run)
+      const bool run = ones >= 1 && ones <= 8 && mask >> std::countr_zero(mask) == (1u << ones) - 1;
+      if (!run)
         fail_input("{}: BMP with the colour mask {:#010x}; expected up to 8 bits side by side",
                    name_, mask);
     }

@@ -38,7 +38,9 @@ std::optional<std::string_view> refuse_framing(int minor, std::span<const Header
     if (!is_clean(value)) return "a header has control bytes";
     if (same(name, "host")) {
       ++hosts;
-      if (value.empty()) return "the Host header is empty";
+      // A header that goes on in another line was joined to this one by a blank.
+      if (value.empty() || value.find_first_of(" \t") != std::string_view::npos)
+        return "the Host header is not the name of a host";
     }
     if (same(name, "content-length")) {
       ++lengths;

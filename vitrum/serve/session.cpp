@@ -187,16 +187,10 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   // has left, and its work can be dropped.
   void watch_for_end() {
     beast::get_lowest_layer(stream_).expires_never();
+    if (buffer_.size() > 0) return;  // the next request is there already, so the client is, too
     watching_ = true;
-    const size_t room = static_cast<size_t>(limits().header_bytes);
-    if (buffer_.size() >= room) {
-      watching_ = false;
-      return;
-    }
-    stream_.async_read_some(buffer_.prepare(room - buffer_.size()),
-                            [self = this->shared_from_this()](error_code problem, size_t bytes) {
-                              self->on_watched(problem, bytes);
-                            });
+    stream_.async_read_some(buffer_.prepare(static_cast<size_t>(limits().header_bytes)),
+                            then(&Session::on_watched));
   }
 
   void on_watched(error_code problem, size_t bytes) {
