@@ -286,6 +286,18 @@ TEST_F(ServerTest, LimitsAreAnsweredAndHold) {
   EXPECT_THAT(wrong.head, HasSubstr("Allow: POST"));
 }
 
+// A client that sends before it reads gets the answer all the same.
+TEST_F(ServerTest, RefusedBodiesDoNotCostTheAnswer) {
+  options_.limits.body_bytes = 8 << 20;
+  start();
+  for (int i = 0; i < 20; ++i) {
+    Client client(server_->port());
+    client.send("POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000000\r\n\r\n" +
+                std::string(4000000, 'x'));
+    EXPECT_EQ(client.receive().status, 404);
+  }
+}
+
 TEST_F(ServerTest, AnExpectingClientIsToldToGoOn) {
   start();
   Client client(server_->port());

@@ -256,6 +256,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   void on_written(error_code problem, size_t) {
     log();
     if (problem) keep_alive_ = false;
+    if (!problem && !keep_alive_ && parser_ && !parser_->is_done()) return linger();
     answered_ = true;
     if (!watching_) return finish_answer();
     if (!keep_alive_) return close();  // ends the read that watches; its handler goes on
@@ -264,6 +265,27 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     idle_.async_wait([self = this->shared_from_this()](error_code problem) {
       if (!problem) self->close();
     });
+  }
+
+  // A client that is still sending would lose the answer if the connection were closed on it: what
+  // comes is read and dropped, for a moment and no more than a request may have.
+  void linger() {
+    error_code ignored;
+    beast::get_lowest_layer(stream_).socket().shutdown(asio::socket_base::shutdown_send, ignored);
+    expire_in(std::min(2.0, limits().body_seconds));
+    dropped_ = 0;
+    drop_more();
+  }
+
+  void drop_more() {
+    buffer_.clear();
+    stream_.async_read_some(buffer_.prepare(65536), then(&Session::on_dropped));
+  }
+
+  void on_dropped(error_code problem, size_t bytes) {
+    dropped_ += static_cast<int64_t>(bytes);
+    if (problem || dropped_ > limits().body_bytes) return close();
+    drop_more();
   }
 
   void finish_answer() {
@@ -313,6 +335,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   std::optional<http::response<http::string_body>> out_;
   std::optional<http::response_serializer<http::string_body>> serializer_;
   int status_ = 0;
+  int64_t dropped_ = 0;  // bytes read after an answer that refused them
   bool keep_alive_ = true, head_ = false, counted_ = false;
   bool watching_ = false, answering_ = false, answered_ = false;
 };
