@@ -61,7 +61,7 @@ style: $(BUILD)/build.ninja
 	ctest --test-dir $(BUILD) -L '^style$$' --no-tests=error --output-on-failure
 
 format:
-	find vitrum tests bench examples fuzz -name '*.h' -o -name '*.cpp' 2>/dev/null | xargs clang-format -i
+	find vitrum tests bench examples fuzz -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | xargs clang-format -i
 
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)

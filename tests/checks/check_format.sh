@@ -7,5 +7,5 @@ if [[ -z $tool ]] || ! "$tool" --version | grep -q 'version 14\.'; then
   echo "skipped: clang-format 14 is not installed"
   exit 77
 fi
-{ find vitrum tests bench examples fuzz \( -name '*.h' -o -name '*.cpp' \) -print0 2>/dev/null || true; } |
+{ find vitrum tests bench examples fuzz \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 2>/dev/null || true; } |
   xargs -0 -r "$tool" --dry-run -Werror

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# check_includes.sh ROOT: who may include whom (docs/architecture.md), and how long a file and a function may be.
+# check_includes.sh ROOT: who may include whom (docs/architecture.md), how long a file and a function may be, and that
+# kernels call their operands by name.
 #   cli -> report, serve -> train, explain, export -> models, weights, data, fetch -> runtime -> graph -> core
 # A file includes its own folder and lower ranks; weights also sees models. models sees graph and core only. Backends see core,
 # runtime/backend.h and graph/op.h, and only the loader, runtime/backends.cpp, sees them.
@@ -54,6 +55,7 @@ opened && RLENGTH == indent && /^ *\}/ {
     fresh = 1
   }
 }
+folder in backend && /(^|[^a-z_.])[a-z_]+\.(in|out)(\[[0-9]|, [0-9]+\))/ { complain("name the operand, as io.in[Linear::kBias]") }
 /^[ \t]*#[ \t]*include[ \t]*["<]/ {
   match($0, /["<][^">]*/)
   target = substr($0, RSTART + 1, RLENGTH - 1)

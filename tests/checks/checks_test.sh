@@ -45,6 +45,9 @@ one_file fail vitrum/core/a.cpp '#include "shape.h"'
 one_file fail vitrum/misc/a.cpp 'int x;'
 one_file fail vitrum/core/long.cpp "$(seq 601)"
 one_file pass vitrum/core/long.cpp "$(seq 600)"
+one_file pass vitrum/cpu/a.cpp '  const TensorView x = io.in[Linear::kX], y = operand(io.out, Linear::kY);'
+one_file fail vitrum/cpu/a.cpp '  const TensorView x = io.in[0];'
+one_file fail vitrum/cuda/norm/a.cu '  const TensorView bias = operand(norm.in, 2);'
 # body LINES: that many lines inside of a function or kernel.
 body() { printf '  f();\n%.0s' $(seq "$1"); }
 one_file pass vitrum/core/a.cpp "$(printf 'void g() {\n%s\n}' "$(body 98)")"

@@ -23,7 +23,7 @@ struct Windows {
 
 // Every window as a row (K, K, C), zeros beyond the edges.
 Values unfolded(const Windows& w, const Values& x, int64_t channels) {
-  const int64_t rows = w.out[0] * w.out[1] * w.out[2], k = w.kernel;
+  const int64_t rows = w.out.rows(), k = w.kernel;
   Values columns(static_cast<size_t>(rows * k * k * channels));
   double* to = columns.data();
   for (int64_t r = 0; r < rows; ++r)
@@ -93,7 +93,7 @@ void run(const Conv2dBwd& op, const Operands& io) {
 // use(row of y, channel, pixel of x): the first greatest value of every window.
 template <class Use>
 static void each_maximum(const Windows& windows, const Values& x, const Use& use) {
-  const int64_t channels = windows.in[3];
+  const int64_t channels = windows.in[-1];
   for (int64_t r = 0; r < windows.out.rows(); ++r)
     for (int64_t c = 0; c < channels; ++c) {
       std::optional<int64_t> best;
@@ -111,7 +111,7 @@ void run(const MaxPool& op, const Operands& io) {
   const Values x = read(io.in[MaxPool::kX]);
   const Windows windows{io.in[MaxPool::kX].shape, io.out[MaxPool::kY].shape, kernel, stride,
                         padding};
-  const int64_t channels = windows.in[3];
+  const int64_t channels = windows.in[-1];
   Values y(static_cast<size_t>(windows.out.numel()));
   each_maximum(windows, x, [&](int64_t r, int64_t c, int64_t pixel) {
     y[r * channels + c] = x[pixel * channels + c];
@@ -125,7 +125,7 @@ void run(const MaxPoolBwd& op, const Operands& io) {
   const Values dy = read(io.in[MaxPoolBwd::kDy]), x = read(io.in[MaxPoolBwd::kX]);
   const Windows windows{io.in[MaxPoolBwd::kX].shape, io.in[MaxPoolBwd::kDy].shape, kernel, stride,
                         padding};
-  const int64_t channels = windows.in[3];
+  const int64_t channels = windows.in[-1];
   Values dx(x.size());
   each_maximum(windows, x, [&](int64_t r, int64_t c, int64_t pixel) {
     dx[pixel * channels + c] += dy[r * channels + c];

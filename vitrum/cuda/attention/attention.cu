@@ -66,9 +66,10 @@ KernelPtr lower_backward(CudaBackend& cuda, const AttentionTask& task, const Att
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
-  const TensorView qkv = io.in[0], bias = operand(io.in, 2), mask = operand(io.in, 3),
-                   y = io.out[0];
-  AttentionTask task = task_of(qkv, op.heads, op.drop);
+  const auto& [heads, drop, site] = op;
+  const TensorView qkv = io.in[Attention::kQkv], bias = operand(io.in, Attention::kBias),
+                   mask = operand(io.in, Attention::kMask), y = io.out[Attention::kY];
+  AttentionTask task = task_of(qkv, heads, drop);
   task.bias = static_cast<bool>(bias), task.mask = static_cast<bool>(mask);
   task.writes = static_cast<bool>(y);
   task.aligned = aligned16(qkv) && aligned16(y);
@@ -77,18 +78,20 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
                      .y = nullptr,
                      .dy = nullptr,
                      .out = y.data,
-                     .lse = operand(io.out, 1).f32(),
-                     .drop = drop_site(operand(io.in, 1), op.drop, op.site)};
+                     .lse = operand(io.out, Attention::kLse).f32(),
+                     .drop = drop_site(operand(io.in, Attention::kRng), drop, site)};
   add_offsets(args, bias, mask);
   return named(name_of(choose_attention(cuda.card(), task).kernel),
                lower_forward(cuda, task, args));
 }
 
 static AttentionTask backward_task(const AttentionBwd& op, const Operands& io) {
-  AttentionTask task = task_of(io.in[1], op.heads, op.drop);
+  const auto& [heads, drop, site] = op;
+  AttentionTask task = task_of(io.in[AttentionBwd::kQkv], heads, drop);
   task.backward = true;
   // Before memory is planned there are shapes only.
-  task.bias = operand(io.in, 5).shape.rank() > 0, task.mask = operand(io.in, 6).shape.rank() > 0;
+  task.bias = operand(io.in, AttentionBwd::kBias).shape.rank() > 0,
+  task.mask = operand(io.in, AttentionBwd::kMask).shape.rank() > 0;
   return task;
 }
 
@@ -97,7 +100,9 @@ bool adds_columns(const CudaBackend& cuda, const AttentionBwd& op, const Operand
 }
 
 KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
-  const TensorView dy = io.in[0], qkv = io.in[1], y = io.in[2], dqkv = io.out[0];
+  const auto& [heads, drop, site] = op;
+  const TensorView dy = io.in[AttentionBwd::kDy], qkv = io.in[AttentionBwd::kQkv],
+                   y = io.in[AttentionBwd::kY], dqkv = io.out[AttentionBwd::kDqkv];
   AttentionTask task = backward_task(op, io);
   task.writes = static_cast<bool>(dqkv);
   task.aligned = aligned16(qkv) && aligned16(y) && aligned16(dy) && aligned16(dqkv);
@@ -106,10 +111,10 @@ KernelPtr lower(CudaBackend& cuda, const AttentionBwd& op, const Operands& io) {
                      .y = y.data,
                      .dy = dy.data,
                      .out = dqkv.data,
-                     .lse = io.in[3].f32(),
-                     .drop = drop_site(operand(io.in, 4), op.drop, op.site)};
-  add_offsets(args, operand(io.in, 5), operand(io.in, 6));
-  args.dbias = operand(io.out, 1).f32();
+                     .lse = io.in[AttentionBwd::kLse].f32(),
+                     .drop = drop_site(operand(io.in, AttentionBwd::kRng), drop, site)};
+  add_offsets(args, operand(io.in, AttentionBwd::kBias), operand(io.in, AttentionBwd::kMask));
+  args.dbias = operand(io.out, AttentionBwd::kDbias).f32();
   const AttentionChoice choice = choose_attention(cuda.card(), task);
   if (choice.adds_columns) args.column_sums = io.column_sums.f32();
   KernelPtr kernel = lower_backward(cuda, task, args);

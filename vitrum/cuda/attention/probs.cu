@@ -88,13 +88,15 @@ AttentionShape shape_of(const TensorView& qkv, int64_t heads) {
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const AttentionProbs& op, const Operands& io) {
-  const TensorView qkv = io.in[0], bias = operand(io.in, 2), mask = operand(io.in, 3);
+  const auto& [heads] = op;
+  const TensorView qkv = io.in[AttentionProbs::kQkv], bias = operand(io.in, AttentionProbs::kBias),
+                   mask = operand(io.in, AttentionProbs::kMask);
   const int64_t width = qkv.shape[2] / 3;
   return launch<true>(cuda,
-                      {shape_of(qkv, op.heads),
+                      {shape_of(qkv, heads),
                        {mixed(qkv), 3 * width, 0},
                        {mixed(qkv), 3 * width, width},
-                       io.out[0].f32(),
+                       io.out[AttentionProbs::kProbs].f32(),
                        bias.f32(),
                        mask.f32(),
                        mask ? mask.shape[0] : 1},
@@ -102,13 +104,14 @@ KernelPtr lower(CudaBackend& cuda, const AttentionProbs& op, const Operands& io)
 }
 
 KernelPtr lower(CudaBackend& cuda, const AttentionProbsGrad& op, const Operands& io) {
-  const TensorView dy = io.in[0], qkv = io.in[1];
+  const auto& [heads] = op;
+  const TensorView dy = io.in[AttentionProbsGrad::kDy], qkv = io.in[AttentionProbsGrad::kQkv];
   const int64_t width = qkv.shape[2] / 3;
   return launch<false>(cuda,
-                       {shape_of(qkv, op.heads),
+                       {shape_of(qkv, heads),
                         {mixed(dy), width, 0},
                         {mixed(qkv), 3 * width, 2 * width},
-                        io.out[0].f32()},
+                        io.out[AttentionProbsGrad::kDprobs].f32()},
                        qkv.shape[0]);
 }
 

@@ -67,29 +67,34 @@ Window window_of(int64_t h, int64_t w, int64_t heads) {
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const RelativeBias& op, const Operands& io) {
-  const int64_t count = io.out[0].shape.numel();
+  const auto& [window_h, window_w] = op;
+  const int64_t count = io.out[RelativeBias::kBias].shape.numel();
   return launch_kernel(cuda, relative_bias, blocks_for(count, kThreads), kThreads, 0,
-                       io.in[0].f32(), window_of(op.window_h, op.window_w, io.out[0].shape[0]),
-                       io.out[0].f32(), count);
+                       io.in[RelativeBias::kTable].f32(),
+                       window_of(window_h, window_w, io.out[RelativeBias::kBias].shape[0]),
+                       io.out[RelativeBias::kBias].f32(), count);
 }
 
 KernelPtr lower(CudaBackend& cuda, const RelativeBiasBwd& op, const Operands& io) {
-  if (!io.out[0]) return make_kernel([] {});
-  return launch_kernel(cuda, relative_bias_bwd, blocks_for(io.out[0].shape.numel(), kThreads),
-                       kThreads, 0, io.in[0].f32(),
-                       window_of(op.window_h, op.window_w, io.in[0].shape[0]), io.out[0].f32());
+  const auto& [window_h, window_w] = op;
+  if (!io.out[RelativeBiasBwd::kDtable]) return make_kernel([] {});
+  return launch_kernel(cuda, relative_bias_bwd,
+                       blocks_for(io.out[RelativeBiasBwd::kDtable].shape.numel(), kThreads),
+                       kThreads, 0, io.in[RelativeBiasBwd::kDy].f32(),
+                       window_of(window_h, window_w, io.in[RelativeBiasBwd::kDy].shape[0]),
+                       io.out[RelativeBiasBwd::kDtable].f32());
 }
 
 KernelPtr lower(CudaBackend& cuda, const GatherTokens& op, const Operands& io) {
-  const TensorView x = io.in[0], y = io.out[0];
-  const size_t bytes = op.from.size() * sizeof(int32_t);
+  const auto& [tokens, width, from] = op;
+  const TensorView x = io.in[GatherTokens::kX], y = io.out[GatherTokens::kY];
+  const size_t bytes = from.size() * sizeof(int32_t);
   Buffer table = cuda.allocate(bytes);
-  cuda.upload({table.data(), {static_cast<int64_t>(bytes)}, DType::kU8}, op.from.data());
+  cuda.upload({table.data(), {static_cast<int64_t>(bytes)}, DType::kU8}, from.data());
   const int64_t piece = 16 / static_cast<int64_t>(size_of(y.dtype));
-  const bool wide = x.dtype == y.dtype && op.width % piece == 0 && aligned16(x) && aligned16(y);
+  const bool wide = x.dtype == y.dtype && width % piece == 0 && aligned16(x) && aligned16(y);
   const int64_t count = wide ? y.shape.numel() / piece : y.shape.numel();
-  const Gather gather{op.tokens, static_cast<int64_t>(op.from.size()),
-                      wide ? op.width / piece : op.width,
+  const Gather gather{tokens, static_cast<int64_t>(from.size()), wide ? width / piece : width,
                       reinterpret_cast<const int32_t*>(table.data())};
   return make_kernel([=, table = std::move(table), stream = cuda.stream()] {
     const unsigned blocks = blocks_for(count, kThreads);

@@ -189,7 +189,9 @@ class WindowProducts {
 class ConvKernel final : public Kernel, WindowProducts {
  public:
   ConvKernel(CudaBackend& cuda, const Geometry& g, const Operands& io)
-      : WindowProducts(cuda, g, io.in[1], io.in[0].shape[0]), x_(io.in[0]), y_(io.out[0]) {
+      : WindowProducts(cuda, g, io.in[Conv2d::kWeight], io.in[Conv2d::kX].shape[0]),
+        x_(io.in[Conv2d::kX]),
+        y_(io.out[Conv2d::kY]) {
     scratch_ = static_cast<std::byte*>(cuda.scratch(layout_.bytes));
     prepare_both(gemms_, [&](int64_t rows) {
       return cuda.gemms().prepare({.m = rows,
@@ -217,11 +219,11 @@ class ConvKernel final : public Kernel, WindowProducts {
 class ConvBwdKernel final : public Kernel, WindowProducts {
  public:
   ConvBwdKernel(CudaBackend& cuda, const Geometry& g, const Operands& io)
-      : WindowProducts(cuda, g, io.in[2], io.in[1].shape[0]),
-        dy_(io.in[0]),
-        x_(io.in[1]),
-        dx_(io.out[0]),
-        dw_(operand(io.out, 1)) {
+      : WindowProducts(cuda, g, io.in[Conv2dBwd::kWeight], io.in[Conv2dBwd::kX].shape[0]),
+        dy_(io.in[Conv2dBwd::kDy]),
+        x_(io.in[Conv2dBwd::kX]),
+        dx_(io.out[Conv2dBwd::kDx]),
+        dw_(operand(io.out, Conv2dBwd::kDweight)) {
     const size_t sums_at = layout_.take(static_cast<size_t>(out_) * g.depth() * sizeof(float));
     scratch_ = static_cast<std::byte*>(cuda.scratch(layout_.bytes));
     sums_ = matrix(sums_at, out_, DType::kF32);
@@ -291,11 +293,11 @@ bool pixel_by_pixel(const TensorView& w, int64_t stride, int64_t padding) {
   return w.shape[2] == 1 && stride == 1 && padding == 0;
 }
 
-KernelPtr plain(CudaBackend& cuda, const Conv2d& op, const Operands& io) {
-  const TensorView x = io.in[0], w = io.in[1];
-  if (pixel_by_pixel(w, op.stride, op.padding))
-    return lower(cuda, Linear{}, {{x, as_matrix(w), {}, {}}, {io.out[0]}});
-  const Geometry g = geometry_of(x.shape, io.out[0].shape, w.shape[2], op.stride, op.padding);
+KernelPtr product_of(CudaBackend& cuda, int64_t stride, int64_t padding, const Operands& io) {
+  const TensorView x = io.in[Conv2d::kX], w = io.in[Conv2d::kWeight];
+  if (pixel_by_pixel(w, stride, padding))
+    return lower(cuda, Linear{}, {{x, as_matrix(w), {}, {}}, {io.out[Conv2d::kY]}});
+  const Geometry g = geometry_of(x.shape, io.out[Conv2d::kY].shape, w.shape[2], stride, padding);
   return std::make_unique<ConvKernel>(cuda, g, io);
 }
 
@@ -303,11 +305,14 @@ KernelPtr plain(CudaBackend& cuda, const Conv2d& op, const Operands& io) {
 
 // The norm of inference follows in place.
 KernelPtr lower(CudaBackend& cuda, const Conv2d& op, const Operands& io) {
-  KernelPtr product = plain(cuda, op, io);
-  if (!operand(io.in, 2)) return product;
+  const auto& [stride, padding, eps, act] = op;
+  KernelPtr product = product_of(cuda, stride, padding, io);
+  if (!operand(io.in, Conv2d::kNormWeight)) return product;
   KernelPtr norm =
-      lower(cuda, FrozenBatchNorm{.eps = op.eps, .act = op.act},
-            {{io.out[0], io.in[2], io.in[3], io.in[4], io.in[5], operand(io.in, 6)}, {io.out[0]}});
+      lower(cuda, FrozenBatchNorm{.eps = eps, .act = act},
+            {{io.out[Conv2d::kY], io.in[Conv2d::kNormWeight], io.in[Conv2d::kNormBias],
+              io.in[Conv2d::kMean], io.in[Conv2d::kVar], operand(io.in, Conv2d::kSkip)},
+             {io.out[Conv2d::kY]}});
   struct Both final : Kernel {
     Both(KernelPtr a, KernelPtr b) : first(std::move(a)), second(std::move(b)) {}
     void launch() override { first->launch(), second->launch(); }
@@ -317,11 +322,14 @@ KernelPtr lower(CudaBackend& cuda, const Conv2d& op, const Operands& io) {
 }
 
 KernelPtr lower(CudaBackend& cuda, const Conv2dBwd& op, const Operands& io) {
-  const TensorView dy = io.in[0], x = io.in[1], w = io.in[2];
-  if (pixel_by_pixel(w, op.stride, op.padding))
+  const auto& [stride, padding] = op;
+  const TensorView dy = io.in[Conv2dBwd::kDy], x = io.in[Conv2dBwd::kX],
+                   w = io.in[Conv2dBwd::kWeight];
+  if (pixel_by_pixel(w, stride, padding))
     return lower(cuda, LinearBwd{},
-                 {{dy, x, as_matrix(w), {}, {}}, {io.out[0], as_matrix(operand(io.out, 1)), {}}});
-  const Geometry g = geometry_of(x.shape, dy.shape, w.shape[2], op.stride, op.padding);
+                 {{dy, x, as_matrix(w), {}, {}},
+                  {io.out[Conv2dBwd::kDx], as_matrix(operand(io.out, Conv2dBwd::kDweight)), {}}});
+  const Geometry g = geometry_of(x.shape, dy.shape, w.shape[2], stride, padding);
   return std::make_unique<ConvBwdKernel>(cuda, g, io);
 }
 

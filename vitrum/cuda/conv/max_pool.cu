@@ -69,16 +69,19 @@ Windows windows_of(const Shape& x, const Shape& y, int64_t kernel, int64_t strid
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const MaxPool& op, const Operands& io) {
-  const TensorView x = io.in[0], y = io.out[0];
-  const Windows windows = windows_of(x.shape, y.shape, op.kernel, op.stride, op.padding);
+  const auto& [kernel, stride, padding] = op;
+  const TensorView x = io.in[MaxPool::kX], y = io.out[MaxPool::kY];
+  const Windows windows = windows_of(x.shape, y.shape, kernel, stride, padding);
   const int64_t count = y.shape.numel();
   return launch_kernel(cuda, max_pool, blocks_for(count, kThreads), kThreads, 0, windows, mixed(x),
                        mixed(y), count);
 }
 
 KernelPtr lower(CudaBackend& cuda, const MaxPoolBwd& op, const Operands& io) {
-  const TensorView dy = io.in[0], x = io.in[1], dx = io.out[0];
-  const Windows windows = windows_of(x.shape, dy.shape, op.kernel, op.stride, op.padding);
+  const auto& [kernel, stride, padding] = op;
+  const TensorView dy = io.in[MaxPoolBwd::kDy], x = io.in[MaxPoolBwd::kX],
+                   dx = io.out[MaxPoolBwd::kDx];
+  const Windows windows = windows_of(x.shape, dy.shape, kernel, stride, padding);
   const int64_t count = x.shape.numel();
   return launch_kernel(cuda, max_pool_back, blocks_for(count, kThreads), kThreads, 0, windows,
                        mixed(dy), mixed(x), mixed(dx), count);

@@ -17,11 +17,12 @@ const T* op_at(std::span<const ChainNode> chain, size_t i) {
 
 // Whether it only changes the order of an image's tokens.
 bool reorders(const GatherTokens& op, const Operands& io) {
-  if (io.in[0].shape.numel() != io.out[0].shape.numel() || op.width != io.in[0].shape[-1] ||
-      op.tokens != static_cast<int64_t>(op.from.size()))
+  const auto& [tokens, width, from] = op;
+  if (io.in[GatherTokens::kX].shape.numel() != io.out[GatherTokens::kY].shape.numel() ||
+      width != io.in[GatherTokens::kX].shape[-1] || tokens != static_cast<int64_t>(from.size()))
     return false;
-  std::vector<bool> seen(op.from.size(), false);
-  for (int32_t t : op.from) {
+  std::vector<bool> seen(from.size(), false);
+  for (int32_t t : from) {
     if (t < 0 || seen[static_cast<size_t>(t)]) return false;
     seen[static_cast<size_t>(t)] = true;
   }
@@ -49,12 +50,12 @@ std::optional<size_t> take(std::span<const ChainNode> chain, size_t& i, size_t r
 
 bool one_type(std::span<const ChainNode> chain, DType dtype) {
   for (const ChainNode& node : chain)
-    if (node.io.in[0].dtype != dtype || node.io.out[0].dtype != dtype) return false;
+    if (node.io.in.front().dtype != dtype || node.io.out.front().dtype != dtype) return false;
   return true;
 }
 
 bool suits(std::span<const ChainNode> chain, const NormChain& found) {
-  const TensorView& x = chain[found.norm].io.in[0];
+  const TensorView& x = chain[found.norm].io.in.front();
   return found.count > 1 && x.shape.rows() > 0 && x.shape.rows() < INT32_MAX &&
          x.shape[-1] % 8 == 0 && x.shape[-1] <= kMaxVectorsWithBranch * kSpan &&
          one_type(chain.first(found.count), x.dtype);
@@ -94,8 +95,9 @@ LinearNormLinearKernel choose_linear_norm_linear(const CudaBackend& cuda,
       !chain[2].only)
     return LinearNormLinearKernel::kNone;
   const Operands& norm = chain[1].io;
-  if (!is_bf16(norm.in[0]) || absent(norm.out[0]) || !absent(operand(norm.out, 2)) ||
-      !absent(operand(norm.out, 3)))
+  if (!is_bf16(norm.in[AddLayerNorm::kA]) || absent(norm.out[AddLayerNorm::kSum]) ||
+      !absent(operand(norm.out, AddLayerNorm::kMean)) ||
+      !absent(operand(norm.out, AddLayerNorm::kRstd)))
     return LinearNormLinearKernel::kNone;
   return choose_linear_norm_linear(cuda.card(), linear_task(*before, chain[0].io),
                                    linear_task(*behind, chain[2].io));
@@ -128,7 +130,9 @@ std::optional<NormChain> backward_chain(const CudaBackend& cuda, std::span<const
   if (found.linear) {
     // Its kernel has no room for another sum: the branch alone saves more.
     const Operands& norm = chain[found.norm].io;
-    if (found.scale || operand(norm.in, 5).shape != norm.in[1].shape) return {};
+    if (found.scale ||
+        operand(norm.in, LayerNormBwd::kDskip).shape != norm.in[LayerNormBwd::kX].shape)
+      return {};
   }
   return suits(chain, found) ? std::optional(found) : std::nullopt;
 }
@@ -164,10 +168,11 @@ Built build(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChai
   }
   if (found.after) built.branch.to = built.order(cuda, inverse(order_of(*found.after)));
   if (found.drop) {
-    const auto& op = std::get<DropPath>(*joined[*found.drop].op);
+    const auto& [drop, site] = std::get<DropPath>(*joined[*found.drop].op);
     const Operands& io = joined[*found.drop].io;
-    built.branch.drop = drop_site(io.in[1], op.drop, op.site);
-    built.branch.sample_rows = static_cast<uint32_t>(io.in[0].shape.rows() / io.in[0].shape[0]);
+    const Shape& x = io.in[DropPath::kX].shape;
+    built.branch.drop = drop_site(io.in[DropPath::kRng], drop, site);
+    built.branch.sample_rows = static_cast<uint32_t>(x.rows() / x[0]);
   }
   return built;
 }
@@ -182,17 +187,17 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, cons
                       const LayerNorm& norm) {
   Built built = build(cuda, joined, found);
   Operands io = joined[found.norm].io;
-  io.out[0] = joined[*found.after].io.out[0];
+  io.out[LayerNorm::kY] = joined[*found.after].io.out[GatherTokens::kY];
   return with_tables(lower_forward(cuda, norm, io, built.branch), std::move(built.tables));
 }
 
 KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, const NormChain& found,
                       const AddLayerNorm& norm) {
   Built built = build(cuda, joined, found);
-  if (found.scale) built.branch.gamma = joined[*found.scale].io.in[1].f32();
+  if (found.scale) built.branch.gamma = joined[*found.scale].io.in[ChannelScale::kGamma].f32();
   Operands io = joined[found.norm].io;
-  if (found.norm > 0) io.in[1] = joined[0].io.in[0];
-  if (found.after) io.out[1] = joined[*found.after].io.out[0];
+  if (found.norm > 0) io.in[AddLayerNorm::kB] = joined[0].io.in.front();
+  if (found.after) io.out[AddLayerNorm::kY] = joined[*found.after].io.out[GatherTokens::kY];
   const auto lower_linear = [&](const Linear& op, const Operands& linear) {
     const bool narrow =
         choose_linear_norm(cuda.card(), linear_task(op, linear)) == LinearNormKernel::kNarrow;
@@ -226,17 +231,18 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
   if (found.linear) {
     io.column_sums = last.column_sums;
     LinearParts parts =
-        linear_norm_bwd(cuda, joined[*found.linear].io, io, built.branch, last.out[0]);
+        linear_norm_bwd(cuda, joined[*found.linear].io, io, built.branch, last.out.front());
     return with_tables(
         named("linear_norm_bwd", lower_linear(cuda, joined, *found.linear, std::move(parts))),
         std::move(built.tables));
   }
-  if (found.before) io.in[0] = joined[0].io.in[0];
-  BranchGradient gradient{.result = last.out[0], .input = {}};
+  if (found.before) io.in[LayerNormBwd::kDy] = joined[0].io.in[GatherTokens::kX];
+  BranchGradient gradient{.result = last.out.front(), .input = {}};
   if (found.scale) {
     const Operands& scale = joined[*found.scale].io;
-    built.branch.gamma = scale.in[2].f32();
-    gradient.input = scale.in[1], gradient.dgamma = operand(scale.out, 1).f32();
+    built.branch.gamma = scale.in[ChannelScaleBwd::kGamma].f32();
+    gradient.input = scale.in[ChannelScaleBwd::kX];
+    gradient.dgamma = operand(scale.out, ChannelScaleBwd::kDgamma).f32();
   }
   io.column_sums = last.column_sums;
   return with_tables(lower_backward(cuda, io, built.branch, gradient), std::move(built.tables));

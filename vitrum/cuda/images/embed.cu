@@ -181,8 +181,8 @@ bool images_fit(int64_t images, int64_t row) {  // an int, and the second dimens
 
 }  // namespace
 
-KernelPtr lower(CudaBackend& cuda, const Tokens&, const Operands& io) {
-  const TensorView x = io.in[0], pos = io.in[1], y = io.out[0];
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<Tokens>&, const Operands& io) {
+  const TensorView x = io.in[Tokens::kX], pos = io.in[Tokens::kPos], y = io.out[Tokens::kY];
   const int64_t images = y.shape[0], tokens = y.shape[1], width = y.shape[2];
   const auto prefix = prefixes<const float>(io.in);
   bool wide = width % 8 == 0 && x.dtype == y.dtype && images_fit(images, tokens * width);
@@ -199,10 +199,10 @@ KernelPtr lower(CudaBackend& cuda, const Tokens&, const Operands& io) {
 }
 
 // dx has the type of dy: both are activations of the same program.
-KernelPtr lower(CudaBackend& cuda, const TokensBwd&, const Operands& io) {
-  const TensorView dy = io.in[0], dx = io.out[0];
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<TokensBwd>&, const Operands& io) {
+  const TensorView dy = io.in[TokensBwd::kDy], dx = io.out[TokensBwd::kDx];
   const int64_t images = dy.shape[0], width = dy.shape[2], columns = dy.shape[1] * width;
-  const AddToTokens sink{operand(io.out, 1).f32(), prefixes<float>(io.out), width};
+  const AddToTokens sink{operand(io.out, TokensBwd::kDpos).f32(), prefixes<float>(io.out), width};
   const bool wide = width % 8 == 0 && aligned16(dy) && aligned16(dx);
   const ColumnPlan plan = plan_columns(images, columns, wide);
   auto* partials = sink.wanted()
@@ -218,28 +218,30 @@ KernelPtr lower(CudaBackend& cuda, const TokensBwd&, const Operands& io) {
 }
 
 KernelPtr lower(CudaBackend& cuda, const Pool& op, const Operands& io) {
-  const TensorView x = io.in[0], y = io.out[0];
-  const Span span = span_of(x.shape, op.first, op.count);
-  const int64_t count = y.shape.numel();
+  const auto& [first, count] = op;
+  const TensorView x = io.in[Pool::kX], y = io.out[Pool::kY];
+  const Span span = span_of(x.shape, first, count);
+  const int64_t values = y.shape.numel();
   if (span.width % 8 != 0 || x.dtype != y.dtype || !aligned16(x) || !aligned16(y))
-    return launch_kernel(cuda, pool_ones, blocks_for(count, kThreads), kThreads, 0, mixed(x),
-                         mixed(y), span, count);
+    return launch_kernel(cuda, pool_ones, blocks_for(values, kThreads), kThreads, 0, mixed(x),
+                         mixed(y), span, values);
   return with_type(y.dtype, [&](auto type) {
     using T = decltype(type);
-    return launch_kernel(cuda, pool_eights<T>, blocks_for(count / 8, kThreads), kThreads, 0,
-                         static_cast<const T*>(x.data), static_cast<T*>(y.data), span, count / 8);
+    return launch_kernel(cuda, pool_eights<T>, blocks_for(values / 8, kThreads), kThreads, 0,
+                         static_cast<const T*>(x.data), static_cast<T*>(y.data), span, values / 8);
   });
 }
 
 KernelPtr lower(CudaBackend& cuda, const PoolBwd& op, const Operands& io) {
-  const TensorView dy = io.in[0], dx = io.out[0];
+  const auto& [first, count] = op;
+  const TensorView dy = io.in[PoolBwd::kDy], dx = io.out[PoolBwd::kDx];
   if (!dx) return make_kernel([] {});
-  const Span span = span_of(dx.shape, op.first, op.count);
-  const int64_t images = dx.shape[0], row = span.tokens * span.width, count = dx.shape.numel();
+  const Span span = span_of(dx.shape, first, count);
+  const int64_t images = dx.shape[0], row = span.tokens * span.width, values = dx.shape.numel();
   if (span.width % 8 != 0 || dx.dtype != dy.dtype || !aligned16(dx) || !aligned16(dy) ||
       !images_fit(images, row))
-    return launch_kernel(cuda, pool_back_ones, blocks_for(count, kThreads), kThreads, 0, mixed(dy),
-                         mixed(dx), span, count);
+    return launch_kernel(cuda, pool_back_ones, blocks_for(values, kThreads), kThreads, 0, mixed(dy),
+                         mixed(dx), span, values);
   return with_type(dx.dtype, [&](auto type) {
     using T = decltype(type);
     return launch_kernel(cuda, pool_back_eights<T>, image_grid(images, row), kThreads, 0,

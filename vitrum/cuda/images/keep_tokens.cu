@@ -79,8 +79,8 @@ __global__ void keep_tokens(Pieces pieces, Choice c, int parts) {
   }
 }
 
-KernelPtr lower_choice(CudaBackend& cuda, const Choice& choice, const Operands& io) {
-  const TensorView x = io.in[0], y = io.out[0];
+KernelPtr lower_choice(CudaBackend& cuda, const Choice& choice, const TensorView& x,
+                       const TensorView& y) {
   const int64_t width = x.shape[2], piece = 16 / static_cast<int64_t>(size_of(y.dtype));
   const bool wide = x.dtype == y.dtype && width % piece == 0 && aligned16(x) && aligned16(y);
   const auto launch = [&](auto pieces, int64_t parts) {
@@ -107,13 +107,17 @@ Choice choice_of(const TensorView& rng, uint32_t site, int64_t prefix, int64_t t
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const KeepTokens& op, const Operands& io) {
-  const int64_t tokens = io.in[0].shape[1], kept = io.out[0].shape[1];
-  return lower_choice(cuda, choice_of(io.in[1], op.site, op.prefix, tokens, kept, false), io);
+  const auto& [prefix, site] = op;
+  const TensorView x = io.in[KeepTokens::kX], y = io.out[KeepTokens::kY],
+                   rng = io.in[KeepTokens::kRng];
+  return lower_choice(cuda, choice_of(rng, site, prefix, x.shape[1], y.shape[1], false), x, y);
 }
 
 KernelPtr lower(CudaBackend& cuda, const KeepTokensBwd& op, const Operands& io) {
-  const int64_t tokens = io.out[0].shape[1], kept = io.in[0].shape[1];
-  return lower_choice(cuda, choice_of(io.in[1], op.site, op.prefix, tokens, kept, true), io);
+  const auto& [prefix, site] = op;
+  const TensorView dy = io.in[KeepTokensBwd::kDy], dx = io.out[KeepTokensBwd::kDx],
+                   rng = io.in[KeepTokensBwd::kRng];
+  return lower_choice(cuda, choice_of(rng, site, prefix, dx.shape[1], dy.shape[1], true), dy, dx);
 }
 
 }  // namespace vitrum::cuda

@@ -142,9 +142,10 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Index>
 Grid<Index> grid_of(const Patchify& op, const Shape& s) {
-  return {static_cast<Index>(s[1]),       static_cast<Index>(s[2]),
-          static_cast<Index>(s[3]),       static_cast<Index>(op.patch_h),
-          static_cast<Index>(op.patch_w), op.order == PatchOrder::kChannelLast};
+  const auto& [patch_h, patch_w, order] = op;
+  return {static_cast<Index>(s[1]),    static_cast<Index>(s[2]),
+          static_cast<Index>(s[3]),    static_cast<Index>(patch_h),
+          static_cast<Index>(patch_w), order == PatchOrder::kChannelLast};
 }
 
 template <class X>
@@ -161,38 +162,41 @@ KernelPtr patchify_wide(CudaBackend& cuda, const Patchify& op, const TensorView&
 
 }  // namespace
 
-KernelPtr lower(CudaBackend& cuda, const Normalize&, const Operands& io) {
-  const Shape& s = io.in[0].shape;  // (B, C, H, W)
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<Normalize>&, const Operands& io) {
+  const Shape& s = io.in[Normalize::kPixels].shape;  // (B, C, H, W)
   return launch_kernel(cuda, normalize, blocks_for(s.numel(), kThreads), kThreads, 0,
-                       mixed(io.in[0]), mixed(io.out[0]), Affine{io.in[1].f32(), io.in[2].f32()},
+                       mixed(io.in[Normalize::kPixels]), mixed(io.out[Normalize::kY]),
+                       Affine{io.in[Normalize::kScale].f32(), io.in[Normalize::kShift].f32()},
                        s[2] * s[3], s[1], s.numel());
 }
 
-KernelPtr lower(CudaBackend& cuda, const Mix&, const Operands& io) {
-  const Shape& s = io.in[0].shape;  // (B, C, H, W)
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<Mix>&, const Operands& io) {
+  const Shape& s = io.in[Mix::kPixels].shape;  // (B, C, H, W)
   return launch_kernel(cuda, mix_images, blocks_for(s.numel(), kThreads), kThreads, 0,
-                       static_cast<const uint8_t*>(io.in[0].data), io.in[1].f32(), io.out[0].f32(),
-                       s[1] * s[2] * s[3], static_cast<int>(s[2]), static_cast<int>(s[3]),
-                       s.numel());
+                       static_cast<const uint8_t*>(io.in[Mix::kPixels].data),
+                       io.in[Mix::kMix].f32(), io.out[Mix::kY].f32(), s[1] * s[2] * s[3],
+                       static_cast<int>(s[2]), static_cast<int>(s[3]), s.numel());
 }
 
-KernelPtr lower(CudaBackend& cuda, const TakeImages&, const Operands& io) {
-  const Shape& s = io.out[0].shape;  // (B, C, H, W)
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<TakeImages>&, const Operands& io) {
+  const Shape& s = io.out[TakeImages::kY].shape;  // (B, C, H, W)
   return launch_kernel(cuda, take_images, static_cast<unsigned>(s[0] * s[1]), kThreads, 0,
-                       static_cast<const uint8_t*>(io.in[0].u8()),
-                       static_cast<const ImageRow*>(io.in[1].data),
-                       static_cast<const uint8_t*>(operand(io.in, 2).u8()), io.out[0].u8(),
-                       static_cast<int>(s[1]), static_cast<int>(s[2]), static_cast<int>(s[3]));
+                       static_cast<const uint8_t*>(io.in[TakeImages::kImages].u8()),
+                       static_cast<const ImageRow*>(io.in[TakeImages::kRows].data),
+                       static_cast<const uint8_t*>(operand(io.in, TakeImages::kNoise).u8()),
+                       io.out[TakeImages::kY].u8(), static_cast<int>(s[1]), static_cast<int>(s[2]),
+                       static_cast<int>(s[3]));
 }
 
 KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io) {
-  const TensorView image = io.in[0], y = io.out[0];
-  const Affine affine{operand(io.in, 1).f32(), operand(io.in, 2).f32()};
+  const auto& [patch_h, patch_w, order] = op;
+  const TensorView image = io.in[Patchify::kImage], y = io.out[Patchify::kY];
+  const Affine affine{operand(io.in, Patchify::kScale).f32(),
+                      operand(io.in, Patchify::kShift).f32()};
   const int64_t count = image.shape.numel();
   const bool small = count <= UINT32_MAX;
-  const bool eights = op.patch_w % 8 == 0 || (op.patch_w == 4 && image.shape[3] % 8 == 0);
-  if (small && op.order == PatchOrder::kChannelFirst && eights && aligned16(image) &&
-      aligned16(y)) {
+  const bool eights = patch_w % 8 == 0 || (patch_w == 4 && image.shape[3] % 8 == 0);
+  if (small && order == PatchOrder::kChannelFirst && eights && aligned16(image) && aligned16(y)) {
     if (image.dtype == DType::kU8) return patchify_wide<uint8_t>(cuda, op, image, y, affine);
     if (image.dtype == DType::kBF16) return patchify_wide<bf16>(cuda, op, image, y, affine);
     return patchify_wide<float>(cuda, op, image, y, affine);

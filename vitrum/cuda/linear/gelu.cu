@@ -54,13 +54,14 @@ struct GeluEpilogue {
 }  // namespace
 
 KernelPtr lower_gelu_tile(CudaBackend& cuda, const Operands& io) {
-  const TensorView &x = io.in[0], &w = io.in[1];
-  return tile::launch(cuda, x, w,
-                      GeluEpilogue{.bias = static_cast<const bf16*>(operand(io.in, 2).data),
-                                   .pre = static_cast<bf16*>(operand(io.out, 1).data),
-                                   .y = static_cast<bf16*>(io.out[0].data),
-                                   .rows = static_cast<int>(x.shape.rows()),
-                                   .columns = static_cast<int>(w.shape[0])});
+  const TensorView &x = io.in[Linear::kX], &w = io.in[Linear::kWeight];
+  return tile::launch(
+      cuda, x, w,
+      GeluEpilogue{.bias = static_cast<const bf16*>(operand(io.in, Linear::kBias).data),
+                   .pre = static_cast<bf16*>(operand(io.out, Linear::kSaved).data),
+                   .y = static_cast<bf16*>(io.out[Linear::kY].data),
+                   .rows = static_cast<int>(x.shape.rows()),
+                   .columns = static_cast<int>(w.shape[0])});
 }
 
 }  // namespace vitrum::cuda

@@ -66,19 +66,23 @@ KernelPtr lower_tile_gelu_bwd(CudaBackend& cuda, const GeluGradient& of) {
 
 GeluBwdKernel choose_mlp_bwd(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,
                              const LinearBwd& before, const Operands& before_io) {
-  if (behind.act != Act::kNone || behind.drop != 0) return GeluBwdKernel::kNone;
-  if (before.act != Act::kGelu || before.drop != 0) return GeluBwdKernel::kNone;
+  const auto& [behind_act, behind_drop, behind_site] = behind;
+  const auto& [act, drop, site] = before;
+  if (behind_act != Act::kNone || behind_drop != 0) return GeluBwdKernel::kNone;
+  if (act != Act::kGelu || drop != 0) return GeluBwdKernel::kNone;
   LinearTask task = input_gradient_task(io);
-  for (const TensorView& view : {io.out[0], operand(before_io.in, 3), before_io.in[2]})
+  for (const TensorView& view : {io.out[LinearBwd::kDx], operand(before_io.in, LinearBwd::kSaved),
+                                 before_io.in[LinearBwd::kWeight]})
     task.bf16 = task.bf16 && is_bf16(view);
   return choose_gelu_bwd(cuda.card(), task);
 }
 
 LinearParts mlp_bwd_parts(CudaBackend& cuda, const Operands& behind, const Operands& before) {
-  const TensorView dy = behind.in[0], w = behind.in[2], pre = before.in[3];
+  const TensorView dy = behind.in[LinearBwd::kDy], w = behind.in[LinearBwd::kWeight],
+                   pre = before.in[LinearBwd::kSaved];
   const bool small_k =
       choose_gelu_bwd(cuda.card(), input_gradient_task(behind)) == GeluBwdKernel::kSmallK;
-  const auto to_d = [=, &cuda, dbias = operand(before.out, 2).f32()](
+  const auto to_d = [=, &cuda, dbias = operand(before.out, LinearBwd::kDbias).f32()](
                         const TensorView& d, int64_t first, std::byte* scratch) {
     const int64_t rows = d.shape[0];
     const GeluGradient of{

@@ -24,15 +24,15 @@ void launch_convert(const TensorView& from, const TensorView& to, cudaStream_t s
 class CublasLinear final : public Kernel {
  public:
   CublasLinear(CudaBackend& cuda, const Linear& op, const Operands& io)
-      : x_(io.in[0]),
-        w_(io.in[1]),
-        bias_(operand(io.in, 2)),
-        y_(io.out[0]),
+      : x_(io.in[Linear::kX]),
+        w_(io.in[Linear::kWeight]),
+        bias_(operand(io.in, Linear::kBias)),
+        y_(io.out[Linear::kY]),
         // The product lands where it is saved for the backward pass, or where the result will be.
-        pre_(operand(io.out, 1) ? io.out[1] : y_),
-        act_(op.act),
-        drop_(drop_site(operand(io.in, 3), op.drop, op.site)),
+        pre_(operand(io.out, Linear::kSaved) ? io.out[Linear::kSaved] : y_),
         stream_(cuda.stream()) {
+    const auto& [act, drop, site] = op;
+    act_ = act, drop_ = drop_site(operand(io.in, Linear::kRng), drop, site);
     // Features that are handed out are f32 also where weights are not: then so is their product.
     if (x_.dtype != w_.dtype)
       laid_ = {cuda.scratch(static_cast<size_t>(w_.shape.numel()) * size_of(x_.dtype)), w_.shape,
@@ -57,8 +57,8 @@ class CublasLinear final : public Kernel {
 
  private:
   TensorView x_, w_, bias_, y_, pre_, laid_;
-  Act act_;
-  DropSite drop_;
+  Act act_ = Act::kNone;
+  DropSite drop_{};
   cudaStream_t stream_;
   Gemm gemm_;
 };
@@ -74,19 +74,20 @@ class LinearBwdKernel final : public Kernel {
  public:
   LinearBwdKernel(CudaBackend& cuda, const LinearBwd& op, const Operands& io,
                   const LinearParts& instead)
-      : dy_(io.in[0]),
-        x_(io.in[1]),
-        w_(io.in[2]),
-        dx_(io.out[0]),
-        dw_(operand(io.out, 1)),
-        saved_(operand(io.in, 3)),
+      : dy_(io.in[LinearBwd::kDy]),
+        x_(io.in[LinearBwd::kX]),
+        w_(io.in[LinearBwd::kWeight]),
+        dx_(io.out[LinearBwd::kDx]),
+        dw_(operand(io.out, LinearBwd::kDweight)),
+        saved_(operand(io.in, LinearBwd::kSaved)),
         stream_(cuda.stream()) {
+    const auto& [act, drop, site] = op;
     const int64_t rows = dy_.shape.rows(), n = w_.shape[0];
-    const bool plain = op.act == Act::kNone && op.drop == 0;
+    const bool plain = act == Act::kNone && drop == 0;
     narrows_ = dy_.dtype != w_.dtype;  // the gradient of logits that are f32 beside bf16 weights
     assert(plain || !narrows_);
     // Draws of dropout are counted from the first row on.
-    const bool divisible = !plain && op.drop == 0;
+    const bool divisible = !plain && drop == 0;
     const int64_t wanted =
         divisible ? divide_up(static_cast<int64_t>(dy_.bytes()), most_scratch(cuda)) : 1;
     const int64_t most =
@@ -101,13 +102,13 @@ class LinearBwdKernel final : public Kernel {
     d_ = own == 0 ? dy_ : TensorView{scratch, dy_.shape, w_.dtype};
     partials_ = reinterpret_cast<float*>(scratch + own);
     pre_ = {.d = plain ? nullptr : d_.data,
-            .dbias = operand(io.out, 2).f32(),
+            .dbias = operand(io.out, LinearBwd::kDbias).f32(),
             .columns = n,
             .dtype = dy_.dtype,
-            .act = op.act,
+            .act = act,
             // The output of ReLU is positive exactly where it was active and kept: the kernel needs
             // the factor only, no draw.
-            .drop = drop_site(operand(io.in, 4), op.drop, op.site)};
+            .drop = drop_site(operand(io.in, LinearBwd::kRng), drop, site)};
     for (int64_t first = 0; first < rows; first += most)
       parts_.push_back(prepare(cuda, first, std::min(most, rows - first), instead));
   }
@@ -175,27 +176,31 @@ class LinearBwdKernel final : public Kernel {
 }  // namespace
 
 LinearTask linear_task(const Linear& op, const Operands& io) {
-  const TensorView &x = io.in[0], &w = io.in[1], bias = operand(io.in, 2);
+  const auto& [act, drop, site] = op;
+  const TensorView &x = io.in[Linear::kX], &w = io.in[Linear::kWeight],
+                   bias = operand(io.in, Linear::kBias);
   return {.rows = x.shape.rows(),
           .columns = w.shape[0],
           .depth = w.shape[1],
-          .act = op.act,
-          .drop = op.drop != 0,
-          .bf16 = is_bf16(x) && is_bf16(w) && is_bf16(io.out[0]) && (absent(bias) || is_bf16(bias)),
-          .saves = !absent(operand(io.out, 1)),
+          .act = act,
+          .drop = drop != 0,
+          .bf16 = is_bf16(x) && is_bf16(w) && is_bf16(io.out[Linear::kY]) &&
+                  (absent(bias) || is_bf16(bias)),
+          .saves = !absent(operand(io.out, Linear::kSaved)),
           .frozen = io.packed != nullptr};
 }
 
 LinearTask planned_task(const Linear& op, const Operands& io) {
   LinearTask task = linear_task(op, io);
-  task.writes = static_cast<bool>(io.out[0]);
-  task.aligned = common_alignment(
-                     {io.in[0], io.in[1], io.out[0], operand(io.out, 1), operand(io.in, 2)}) == 16;
+  task.writes = static_cast<bool>(io.out[Linear::kY]);
+  task.aligned =
+      common_alignment({io.in[Linear::kX], io.in[Linear::kWeight], io.out[Linear::kY],
+                        operand(io.out, Linear::kSaved), operand(io.in, Linear::kBias)}) == 16;
   return task;
 }
 
 LinearTask input_gradient_task(const Operands& bwd) {
-  const TensorView &dy = bwd.in[0], &w = bwd.in[2];
+  const TensorView &dy = bwd.in[LinearBwd::kDy], &w = bwd.in[LinearBwd::kWeight];
   return {.rows = dy.shape.rows(),
           .columns = w.shape[1],
           .depth = w.shape[0],

@@ -255,23 +255,24 @@ bool has_tma_wgmma(int capability) { return capability == 90 && built() && encod
 
 KernelPtr lower_linear_norm(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                             const Operands& norm, const Branch& branch) {
-  const TensorView &x = linear.in[0], &w = linear.in[1];
+  const auto& [eps] = op;
+  const TensorView &x = linear.in[Linear::kX], &w = linear.in[Linear::kWeight];
   const int64_t rows = x.shape.rows();
   const Args args{.x = tile_map(x, kDepth, kTileRows),
                   .w = permuted_rows_map(w, kDepth, w.shape[0]),
-                  .bias = static_cast<const bf16*>(operand(linear.in, 2).data),
-                  .skip = static_cast<const bf16*>(norm.in[0].data),
-                  .sum = static_cast<bf16*>(norm.out[0].data),
-                  .y = static_cast<bf16*>(operand(norm.out, 1).data),
-                  .scale = norm.in[2].f32(),
-                  .shift = operand(norm.in, 3).f32(),
-                  .mean = operand(norm.out, 2).f32(),
-                  .rstd = operand(norm.out, 3).f32(),
+                  .bias = static_cast<const bf16*>(operand(linear.in, Linear::kBias).data),
+                  .skip = static_cast<const bf16*>(norm.in[AddLayerNorm::kA].data),
+                  .sum = static_cast<bf16*>(norm.out[AddLayerNorm::kSum].data),
+                  .y = static_cast<bf16*>(operand(norm.out, AddLayerNorm::kY).data),
+                  .scale = norm.in[AddLayerNorm::kWeight].f32(),
+                  .shift = operand(norm.in, AddLayerNorm::kBias).f32(),
+                  .mean = operand(norm.out, AddLayerNorm::kMean).f32(),
+                  .rstd = operand(norm.out, AddLayerNorm::kRstd).f32(),
                   .branch = branch,
                   .rows = static_cast<int>(rows),
                   .tiles = static_cast<int>(divide_up(rows, kTileRows)),
                   .steps = static_cast<int>(divide_up(x.shape[-1], kDepth)),
-                  .eps = op.eps};
+                  .eps = eps};
   return w.shape[0] == 256 ? launch<256>(cuda, args) : launch<192>(cuda, args);
 }
 

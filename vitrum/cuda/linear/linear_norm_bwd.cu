@@ -379,18 +379,18 @@ KernelPtr launch(CudaBackend& cuda, const Args& args, const AddToEach& sink) {
 
 LinearParts linear_norm_bwd(CudaBackend& cuda, const Operands& linear, const Operands& norm,
                             const Branch& branch, const TensorView& result) {
-  const TensorView& w = linear.in[2];
+  const TensorView& w = linear.in[LinearBwd::kWeight];
   const int64_t width = w.shape[1];
-  Args args{.x = static_cast<const bf16*>(norm.in[1].data),
-            .dskip = static_cast<const bf16*>(operand(norm.in, 5).data),
-            .dx = static_cast<bf16*>(norm.out[0].data),
+  Args args{.x = static_cast<const bf16*>(norm.in[LayerNormBwd::kX].data),
+            .dskip = static_cast<const bf16*>(operand(norm.in, LayerNormBwd::kDskip).data),
+            .dx = static_cast<bf16*>(norm.out[LayerNormBwd::kDx].data),
             .result = static_cast<bf16*>(result.data),
-            .scale = norm.in[2].f32(),
-            .mean = norm.in[3].f32(),
-            .rstd = norm.in[4].f32(),
+            .scale = norm.in[LayerNormBwd::kWeight].f32(),
+            .mean = norm.in[LayerNormBwd::kMean].f32(),
+            .rstd = norm.in[LayerNormBwd::kRstd].f32(),
             .branch = branch};
-  const AddToEach sink{.dw = operand(norm.out, 1).f32(),
-                       .dbias = operand(norm.out, 2).f32(),
+  const AddToEach sink{.dw = operand(norm.out, LayerNormBwd::kDweight).f32(),
+                       .dbias = operand(norm.out, LayerNormBwd::kDbias).f32(),
                        .result = norm.column_sums.f32(),
                        .width = width};
   const auto to_dx = [&cuda, args, sink, w](const TensorView& d, int64_t first,

@@ -71,46 +71,49 @@ struct ScaledOrDropped {
 template <class Change>
 KernelPtr lower_sum(CudaBackend& cuda, const Operands& linear, const TensorView& skip,
                     const TensorView& sum, const Change& change, RowMoments* row_moments) {
-  const TensorView &x = linear.in[0], &w = linear.in[1];
-  return tile::launch(
-      cuda, x, w,
-      ResidualEpilogue<Change>{.bias = static_cast<const bf16*>(operand(linear.in, 2).data),
-                               .skip = static_cast<const bf16*>(skip.data),
-                               .sum = static_cast<bf16*>(sum.data),
-                               .row_moments = row_moments,
-                               .rows = static_cast<int>(x.shape.rows()),
-                               .columns = static_cast<int>(w.shape[0]),
-                               .change = change});
+  const TensorView &x = linear.in[Linear::kX], &w = linear.in[Linear::kWeight];
+  return tile::launch(cuda, x, w,
+                      ResidualEpilogue<Change>{
+                          .bias = static_cast<const bf16*>(operand(linear.in, Linear::kBias).data),
+                          .skip = static_cast<const bf16*>(skip.data),
+                          .sum = static_cast<bf16*>(sum.data),
+                          .row_moments = row_moments,
+                          .rows = static_cast<int>(x.shape.rows()),
+                          .columns = static_cast<int>(w.shape[0]),
+                          .change = change});
 }
 
 }  // namespace
 
 KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                            const Operands& norm, const Branch& branch) {
-  const TensorView& sum = norm.out[0];
+  const auto& [eps] = op;
+  const TensorView& sum = norm.out[AddLayerNorm::kSum];
   const auto added = [&](const auto& change) {
-    return lower_sum(cuda, linear, norm.in[0], sum, change, nullptr);
+    return lower_sum(cuda, linear, norm.in[AddLayerNorm::kA], sum, change, nullptr);
   };
   std::shared_ptr<Kernel> add_up =
       branch.gamma || branch.drop.rng ? added(ScaledOrDropped{branch}) : added(Identity{});
-  const Operands of_sum{.in = {sum, norm.in[2], operand(norm.in, 3)},
-                        .out = {operand(norm.out, 1), operand(norm.out, 2), operand(norm.out, 3)}};
+  const Operands of_sum{
+      .in = {sum, norm.in[AddLayerNorm::kWeight], operand(norm.in, AddLayerNorm::kBias)},
+      .out = {operand(norm.out, AddLayerNorm::kY), operand(norm.out, AddLayerNorm::kMean),
+              operand(norm.out, AddLayerNorm::kRstd)}};
   std::shared_ptr<Kernel> normalise =
-      lower_forward(cuda, LayerNorm{.eps = op.eps}, of_sum, Branch{.from = {}, .to = branch.to});
+      lower_forward(cuda, LayerNorm{.eps = eps}, of_sum, Branch{.from = {}, .to = branch.to});
   return make_kernel([add_up, normalise] { add_up->launch(), normalise->launch(); });
 }
 
 FoldedNorm fold_norm(CudaBackend& cuda, const Operands& norm, const Operands& second) {
-  const TensorView& next = second.in[1];
+  const TensorView& next = second.in[Linear::kWeight];
   const int64_t columns = next.shape[0], width = next.shape[1];
   FoldedNorm folded{cuda.allocate(next.bytes() + 2 * static_cast<size_t>(columns) * sizeof(float))};
   folded.scaled = reinterpret_cast<bf16*>(folded.memory.data());
   folded.sums = reinterpret_cast<float*>(folded.scaled + columns * width);
   folded.shift = folded.sums + columns;
   const Fold fold{.w = static_cast<const bf16*>(next.data),
-                  .bias = static_cast<const bf16*>(operand(second.in, 2).data),
-                  .scale = norm.in[2].f32(),
-                  .offset = operand(norm.in, 3).f32(),
+                  .bias = static_cast<const bf16*>(operand(second.in, Linear::kBias).data),
+                  .scale = norm.in[AddLayerNorm::kWeight].f32(),
+                  .offset = operand(norm.in, AddLayerNorm::kBias).f32(),
                   .scaled = folded.scaled,
                   .sums = folded.sums,
                   .shift = folded.shift,
@@ -123,26 +126,29 @@ FoldedNorm fold_norm(CudaBackend& cuda, const Operands& norm, const Operands& se
 KernelPtr lower_linear_norm_linear(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
                                    const Operands& norm, const Linear& behind,
                                    const Operands& second) {
-  const TensorView &next = second.in[1], &sum = norm.out[0];
+  const auto& [eps] = op;
+  const auto& [act, drop, site] = behind;
+  const TensorView &next = second.in[Linear::kWeight], &sum = norm.out[AddLayerNorm::kSum];
   const int64_t rows = sum.shape.rows(), width = sum.shape[-1], columns = next.shape[0],
                 tiles = width / kColumns;
   const auto weights = std::make_shared<FoldedNorm>(fold_norm(cuda, norm, second));
   auto* const row_moments = cuda.scratch_of<RowMoments>(tiles * rows);
-  std::shared_ptr<Kernel> add_up = lower_sum(cuda, first, norm.in[0], sum, Identity{}, row_moments);
-  const auto product = [&](auto act) -> std::shared_ptr<Kernel> {
-    return tile::launch(
-        cuda, sum, {weights->scaled, next.shape, DType::kBF16},
-        FoldedNormEpilogue<decltype(act)::value>{.row_moments = row_moments,
-                                                 .sums = weights->sums,
-                                                 .shift = weights->shift,
-                                                 .y = static_cast<bf16*>(second.out[0].data),
-                                                 .rows = static_cast<int>(rows),
-                                                 .columns = static_cast<int>(columns),
-                                                 .tiles = static_cast<int>(tiles),
-                                                 .part = 1 / static_cast<float>(tiles),
-                                                 .eps = op.eps});
+  std::shared_ptr<Kernel> add_up =
+      lower_sum(cuda, first, norm.in[AddLayerNorm::kA], sum, Identity{}, row_moments);
+  const auto product = [&](auto kind) -> std::shared_ptr<Kernel> {
+    return tile::launch(cuda, sum, {weights->scaled, next.shape, DType::kBF16},
+                        FoldedNormEpilogue<decltype(kind)::value>{
+                            .row_moments = row_moments,
+                            .sums = weights->sums,
+                            .shift = weights->shift,
+                            .y = static_cast<bf16*>(second.out[Linear::kY].data),
+                            .rows = static_cast<int>(rows),
+                            .columns = static_cast<int>(columns),
+                            .tiles = static_cast<int>(tiles),
+                            .part = 1 / static_cast<float>(tiles),
+                            .eps = eps});
   };
-  std::shared_ptr<Kernel> multiply = behind.act == Act::kGelu
+  std::shared_ptr<Kernel> multiply = act == Act::kGelu
                                          ? product(std::integral_constant<Act, Act::kGelu>{})
                                          : product(std::integral_constant<Act, Act::kNone>{});
   return make_kernel([weights, add_up, multiply] { add_up->launch(), multiply->launch(); });

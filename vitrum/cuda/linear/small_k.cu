@@ -68,16 +68,17 @@ size_t transposed_bytes(const TensorView& w) { return (w.bytes() + 255) / 256 * 
 }  // namespace
 
 KernelPtr lower_small_k(CudaBackend& cuda, const Linear& op, const Operands& io) {
-  const TensorView &x = io.in[0], &w = io.in[1];
+  const auto& [act, drop, site] = op;
+  const TensorView &x = io.in[Linear::kX], &w = io.in[Linear::kWeight];
   const Args args{.x = tile_map(x, kDepth, kTileRows),
-                  .bias = static_cast<const bf16*>(operand(io.in, 2).data),
-                  .pre = static_cast<bf16*>(operand(io.out, 1).data),
-                  .y = static_cast<bf16*>(io.out[0].data),
+                  .bias = static_cast<const bf16*>(operand(io.in, Linear::kBias).data),
+                  .pre = static_cast<bf16*>(operand(io.out, Linear::kSaved).data),
+                  .y = static_cast<bf16*>(io.out[Linear::kY].data),
                   .rows = static_cast<int>(x.shape.rows()),
                   .columns = static_cast<int>(w.shape[0]),
                   .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
                   .tiles = static_cast<int>(divide_up(x.shape.rows(), kTileRows))};
-  if (op.act == Act::kNone) return launch<Traits<256, Act::kNone>>(cuda, w, args);
+  if (act == Act::kNone) return launch<Traits<256, Act::kNone>>(cuda, w, args);
   if (args.columns % 256 != 0) return launch<Traits<192, Act::kGelu>>(cuda, w, args);
   return launch<Traits<256, Act::kGelu>>(cuda, w, args);
 }

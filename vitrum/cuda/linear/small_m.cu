@@ -60,22 +60,26 @@ auto with_gelu(Act act, const Body& body) {
 }  // namespace
 
 KernelPtr lower_small_m(CudaBackend& cuda, const Linear& op, const Operands& io) {
+  const auto& [act, drop, site] = op;
   const SmallMPlan plan = plan_small_m(cuda.card(), linear_task(op, io));
   return with_columns(plan, [&](auto tile) {
-    return with_gelu(op.act, [&](auto act) {
-      return launch(cuda, io.in[0], io.in[1], plan,
-                    BiasActEpilogue<tile(), decltype(act)::value>{
-                        .bias = static_cast<const bf16*>(operand(io.in, 2).data),
-                        .y = static_cast<bf16*>(io.out[0].data),
-                        .rows = static_cast<int>(io.in[0].shape.rows()),
-                        .columns = static_cast<int>(io.in[1].shape[0])});
+    return with_gelu(act, [&](auto kind) {
+      return launch(cuda, io.in[Linear::kX], io.in[Linear::kWeight], plan,
+                    BiasActEpilogue<tile(), decltype(kind)::value>{
+                        .bias = static_cast<const bf16*>(operand(io.in, Linear::kBias).data),
+                        .y = static_cast<bf16*>(io.out[Linear::kY].data),
+                        .rows = static_cast<int>(io.in[Linear::kX].shape.rows()),
+                        .columns = static_cast<int>(io.in[Linear::kWeight].shape[0])});
     });
   });
 }
 
 KernelPtr lower_small_m_norm(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
                              const Operands& norm, const Linear& behind, const Operands& second) {
-  const TensorView &x = first.in[0], &w = first.in[1], &next = second.in[1], &sum = norm.out[0];
+  const auto& [eps] = op;
+  const auto& [act, drop, site] = behind;
+  const TensorView &x = first.in[Linear::kX], &w = first.in[Linear::kWeight],
+                   &next = second.in[Linear::kWeight], &sum = norm.out[AddLayerNorm::kSum];
   const int64_t rows = x.shape.rows(), width = w.shape[0], columns = next.shape[0];
   const SmallMPlan to_sum = plan_small_m(cuda.card(), linear_task({}, first)),
                    to_y = plan_small_m(cuda.card(), linear_task(behind, second));
@@ -85,27 +89,27 @@ KernelPtr lower_small_m_norm(CudaBackend& cuda, const Operands& first, const Add
   check(cudaStreamSynchronize(cuda.stream()), "folding a norm");
   auto* const row_moments = cuda.scratch_of<RowMoments>(width / wide * rows);
   const std::shared_ptr<Kernel> add_up = with_columns(to_sum, [&](auto tile) {
-    return launch(
-        cuda, x, w, to_sum,
-        ResidualEpilogue<tile()>{.bias = static_cast<const bf16*>(operand(first.in, 2).data),
-                                 .skip = static_cast<const bf16*>(norm.in[0].data),
-                                 .sum = static_cast<bf16*>(sum.data),
-                                 .row_moments = row_moments,
-                                 .rows = static_cast<int>(rows),
-                                 .columns = static_cast<int>(width)});
+    return launch(cuda, x, w, to_sum,
+                  ResidualEpilogue<tile()>{
+                      .bias = static_cast<const bf16*>(operand(first.in, Linear::kBias).data),
+                      .skip = static_cast<const bf16*>(norm.in[AddLayerNorm::kA].data),
+                      .sum = static_cast<bf16*>(sum.data),
+                      .row_moments = row_moments,
+                      .rows = static_cast<int>(rows),
+                      .columns = static_cast<int>(width)});
   });
   const std::shared_ptr<Kernel> multiply = with_columns(to_y, [&](auto tile) {
-    return with_gelu(behind.act, [&](auto act) {
-      const FoldedNormEpilogue<tile(), decltype(act)::value> epilogue{
+    return with_gelu(act, [&](auto kind) {
+      const FoldedNormEpilogue<tile(), decltype(kind)::value> epilogue{
           .row_moments = row_moments,
           .sums = weights->sums,
           .shift = weights->shift,
-          .y = static_cast<bf16*>(second.out[0].data),
+          .y = static_cast<bf16*>(second.out[Linear::kY].data),
           .rows = static_cast<int>(rows),
           .columns = static_cast<int>(columns),
           .tiles = static_cast<int>(width / wide),
           .wide = static_cast<float>(wide),
-          .eps = op.eps};
+          .eps = eps};
       return launch(cuda, sum, {weights->scaled, next.shape, DType::kBF16}, to_y, epilogue);
     });
   });

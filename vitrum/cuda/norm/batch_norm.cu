@@ -257,10 +257,11 @@ __global__ void __launch_bounds__(kThreads)
                  float* running_mean, float* running_var, int64_t channels) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (k >= channels) return;
-  const double n = static_cast<double>(Counted{weight, op.samples, op.positions}.rows(1));
-  const double momentum = static_cast<double>(op.momentum), unbiased = n / fmax(n - 1, 1.0);
+  const auto& [momentum, samples, positions] = op;
+  const double n = static_cast<double>(Counted{weight, samples, positions}.rows(1));
+  const double step = static_cast<double>(momentum), unbiased = n / fmax(n - 1, 1.0);
   const auto moved = [&](float from, double to) {
-    return static_cast<float>((1 - momentum) * static_cast<double>(from) + momentum * to);
+    return static_cast<float>((1 - step) * static_cast<double>(from) + step * to);
   };
   if (running_mean) running_mean[k] = moved(running_mean[k], static_cast<double>(mean[k]));
   if (running_var) running_var[k] = moved(running_var[k], static_cast<double>(var[k]) * unbiased);
@@ -269,24 +270,25 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io) {
-  const TensorView x = io.in[0], y = io.out[0];
+  const auto& [eps, act] = op;
+  const TensorView x = io.in[BatchNorm::kX], y = io.out[BatchNorm::kY];
   const int64_t rows = x.shape.rows(), width = x.shape[-1], each = room(width);
-  const Counted counted = counted_of(x, operand(io.in, 3));
+  const Counted counted = counted_of(x, operand(io.in, BatchNorm::kSampleWeight));
   const ColumnPlan plan = plan_columns(rows, width, wide_fits(width, {x}));
   auto* scratch = static_cast<float*>(
       cuda.scratch(column_scratch_bytes(rows, width) + (4 * each + 8) * sizeof(float)));
   float *mean = scratch, *var = mean + each, *scale = var + each, *shift = scale + each,
         *n = shift + each, *partials = n + 8;
-  const Affine affine{.w = io.in[1].f32(),
-                      .bias = io.in[2].f32(),
+  const Affine affine{.w = io.in[BatchNorm::kWeight].f32(),
+                      .bias = io.in[BatchNorm::kBias].f32(),
                       .mean = mean,
                       .var = var,
-                      .eps = op.eps,
+                      .eps = eps,
                       .scale = scale,
                       .shift = shift,
-                      .mean_out = operand(io.out, 1).f32(),
-                      .var_out = operand(io.out, 2).f32()};
-  const Application application{x, operand(io.in, 4), y, scale, shift, op.act};
+                      .mean_out = operand(io.out, BatchNorm::kMean).f32(),
+                      .var_out = operand(io.out, BatchNorm::kVar).f32()};
+  const Application application{x, operand(io.in, BatchNorm::kSkip), y, scale, shift, act};
   return with_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     const T* data = static_cast<const T*>(x.data);
@@ -303,19 +305,24 @@ KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io) {
 }
 
 KernelPtr lower(CudaBackend& cuda, const FrozenBatchNorm& op, const Operands& io) {
-  const int64_t width = io.in[0].shape[-1], each = room(width);
+  const auto& [eps, act] = op;
+  const int64_t width = io.in[FrozenBatchNorm::kX].shape[-1], each = room(width);
   auto* scale = cuda.scratch_of<float>(2 * each);
-  const Affine affine{.w = io.in[1].f32(),
-                      .bias = io.in[2].f32(),
-                      .mean = io.in[3].f32(),
-                      .var = io.in[4].f32(),
-                      .eps = op.eps,
+  const Affine affine{.w = io.in[FrozenBatchNorm::kWeight].f32(),
+                      .bias = io.in[FrozenBatchNorm::kBias].f32(),
+                      .mean = io.in[FrozenBatchNorm::kMean].f32(),
+                      .var = io.in[FrozenBatchNorm::kVar].f32(),
+                      .eps = eps,
                       .scale = scale,
                       .shift = scale + each,
                       .mean_out = nullptr,
                       .var_out = nullptr};
-  const Application application{io.in[0], operand(io.in, 5), io.out[0],
-                                scale,    scale + each,      op.act};
+  const Application application{io.in[FrozenBatchNorm::kX],
+                                operand(io.in, FrozenBatchNorm::kSkip),
+                                io.out[FrozenBatchNorm::kY],
+                                scale,
+                                scale + each,
+                                act};
   return make_kernel([=, stream = cuda.stream()] {
     make_affine<<<blocks_for(width, kThreads), kThreads, 0, stream>>>(affine, width);
     application.launch(stream);
@@ -323,37 +330,40 @@ KernelPtr lower(CudaBackend& cuda, const FrozenBatchNorm& op, const Operands& io
 }
 
 KernelPtr lower(CudaBackend& cuda, const RunningStats& op, const Operands& io) {
-  const int64_t channels = io.in[0].shape.numel();
+  const int64_t channels = io.in[RunningStats::kMean].shape.numel();
   return launch_kernel(cuda, move_running, blocks_for(channels, kThreads), kThreads, 0, op,
-                       static_cast<const float*>(io.in[0].f32()),
-                       static_cast<const float*>(io.in[1].f32()),
-                       static_cast<const float*>(operand(io.in, 2).f32()), io.out[0].f32(),
-                       operand(io.out, 1).f32(), channels);
+                       static_cast<const float*>(io.in[RunningStats::kMean].f32()),
+                       static_cast<const float*>(io.in[RunningStats::kVar].f32()),
+                       static_cast<const float*>(operand(io.in, RunningStats::kSampleWeight).f32()),
+                       io.out[RunningStats::kRunningMean].f32(),
+                       operand(io.out, RunningStats::kRunningVar).f32(), channels);
 }
 
 KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io) {
-  const TensorView dy = io.in[0], x = io.in[1], y = op.act == Act::kRelu ? io.in[5] : TensorView{},
-                   dx = io.out[0], dskip = operand(io.out, 3);
+  const auto& [eps, act] = op;
+  const TensorView dy = io.in[BatchNormBwd::kDy], x = io.in[BatchNormBwd::kX],
+                   y = act == Act::kRelu ? io.in[BatchNormBwd::kY] : TensorView{},
+                   dx = io.out[BatchNormBwd::kDx], dskip = operand(io.out, BatchNormBwd::kDskip);
   const int64_t rows = x.shape.rows(), width = x.shape[-1], each = room(width);
-  const float* mean = io.in[3].f32();
-  const Counted counted = counted_of(x, operand(io.in, 6));
+  const float* mean = io.in[BatchNormBwd::kMean].f32();
+  const Counted counted = counted_of(x, operand(io.in, BatchNormBwd::kSampleWeight));
   auto* scratch = static_cast<float*>(
       cuda.scratch(column_scratch_bytes(rows, width) + (5 * each + 8) * sizeof(float)));
   float *sum = scratch, *product = sum + each, *n = product + each, *scale = n + 8,
         *offset = scale + each, *slope = offset + each, *partials = slope + each;
-  const BackwardCoefficients coefficients{.w = io.in[2].f32(),
-                                          .var = io.in[4].f32(),
+  const BackwardCoefficients coefficients{.w = io.in[BatchNormBwd::kWeight].f32(),
+                                          .var = io.in[BatchNormBwd::kVar].f32(),
                                           .sum = sum,
                                           .product = product,
                                           .rows = n,
-                                          .eps = op.eps,
+                                          .eps = eps,
                                           .scale = scale,
                                           .offset = offset,
                                           .slope = slope,
-                                          .dw = operand(io.out, 1).f32(),
-                                          .dbias = operand(io.out, 2).f32()};
+                                          .dw = operand(io.out, BatchNormBwd::kDweight).f32(),
+                                          .dbias = operand(io.out, BatchNormBwd::kDbias).f32()};
   const ColumnPlan plan = plan_columns(rows, width, wide_fits(width, {dy, x, y}));
-  const bool wide = wide_fits(width, {dy, x, y, dx, dskip, io.in[3]});
+  const bool wide = wide_fits(width, {dy, x, y, dx, dskip, io.in[BatchNormBwd::kMean]});
   return with_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto data = [](const TensorView& view) { return static_cast<T*>(view.data); };

@@ -182,29 +182,31 @@ KernelPtr forward(CudaBackend& cuda, const Forward& g) {
 }
 
 Forward alone(const LayerNorm& op, const Operands& io) {
-  return {.a = io.in[0],
-          .y = io.out[0],
-          .w = io.in[1].f32(),
-          .bias = operand(io.in, 2).f32(),
-          .mean = operand(io.out, 1).f32(),
-          .rstd = operand(io.out, 2).f32(),
-          .rows = io.in[0].shape.rows(),
-          .width = static_cast<int>(io.in[0].shape[-1]),
-          .eps = op.eps};
+  const auto& [eps] = op;
+  return {.a = io.in[LayerNorm::kX],
+          .y = io.out[LayerNorm::kY],
+          .w = io.in[LayerNorm::kWeight].f32(),
+          .bias = operand(io.in, LayerNorm::kBias).f32(),
+          .mean = operand(io.out, LayerNorm::kMean).f32(),
+          .rstd = operand(io.out, LayerNorm::kRstd).f32(),
+          .rows = io.in[LayerNorm::kX].shape.rows(),
+          .width = static_cast<int>(io.in[LayerNorm::kX].shape[-1]),
+          .eps = eps};
 }
 
 Forward added(const AddLayerNorm& op, const Operands& io) {
-  return {.a = io.in[0],
-          .b = io.in[1],
-          .sum = io.out[0],
-          .y = operand(io.out, 1),
-          .w = io.in[2].f32(),
-          .bias = operand(io.in, 3).f32(),
-          .mean = operand(io.out, 2).f32(),
-          .rstd = operand(io.out, 3).f32(),
-          .rows = io.in[0].shape.rows(),
-          .width = static_cast<int>(io.in[0].shape[-1]),
-          .eps = op.eps};
+  const auto& [eps] = op;
+  return {.a = io.in[AddLayerNorm::kA],
+          .b = io.in[AddLayerNorm::kB],
+          .sum = io.out[AddLayerNorm::kSum],
+          .y = operand(io.out, AddLayerNorm::kY),
+          .w = io.in[AddLayerNorm::kWeight].f32(),
+          .bias = operand(io.in, AddLayerNorm::kBias).f32(),
+          .mean = operand(io.out, AddLayerNorm::kMean).f32(),
+          .rstd = operand(io.out, AddLayerNorm::kRstd).f32(),
+          .rows = io.in[AddLayerNorm::kA].shape.rows(),
+          .width = static_cast<int>(io.in[AddLayerNorm::kA].shape[-1]),
+          .eps = eps};
 }
 
 }  // namespace

@@ -303,18 +303,18 @@ KernelPtr backward_mixed(CudaBackend& cuda, const Backward& g) {
 }
 
 Backward backward_of(const Operands& io) {
-  return {.dy = io.in[0],
-          .x = io.in[1],
-          .dskip = operand(io.in, 5),
-          .dx = io.out[0],
-          .w = io.in[2].f32(),
-          .mean = io.in[3].f32(),
-          .rstd = io.in[4].f32(),
-          .dw = operand(io.out, 1).f32(),
-          .dbias = operand(io.out, 2).f32(),
+  return {.dy = io.in[LayerNormBwd::kDy],
+          .x = io.in[LayerNormBwd::kX],
+          .dskip = operand(io.in, LayerNormBwd::kDskip),
+          .dx = io.out[LayerNormBwd::kDx],
+          .w = io.in[LayerNormBwd::kWeight].f32(),
+          .mean = io.in[LayerNormBwd::kMean].f32(),
+          .rstd = io.in[LayerNormBwd::kRstd].f32(),
+          .dw = operand(io.out, LayerNormBwd::kDweight).f32(),
+          .dbias = operand(io.out, LayerNormBwd::kDbias).f32(),
           .sums = adds_columns(LayerNormBwd{}, io) ? io.column_sums.f32() : nullptr,
-          .rows = io.in[0].shape.rows(),
-          .width = static_cast<int>(io.in[0].shape[-1])};
+          .rows = io.in[LayerNormBwd::kDy].shape.rows(),
+          .width = static_cast<int>(io.in[LayerNormBwd::kDy].shape[-1])};
 }
 
 bool all_suit(const Backward& g) {
@@ -333,7 +333,7 @@ KernelPtr backward_fast(CudaBackend& cuda, const Backward& g) {
 
 }  // namespace
 
-KernelPtr lower(CudaBackend& cuda, const LayerNormBwd&, const Operands& io) {
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<LayerNormBwd>&, const Operands& io) {
   const Backward g = backward_of(io);
   const bool fast = all_suit(g);
   KernelPtr kernel = fast ? backward_fast(cuda, g) : backward_mixed(cuda, g);
@@ -351,9 +351,9 @@ KernelPtr lower_backward(CudaBackend& cuda, const Operands& io, const Branch& br
   return with_column_sums(cuda, std::move(kernel), gradient.result, io.column_sums);
 }
 
-bool adds_columns(const LayerNormBwd&, const Operands& io) {
-  const TensorView& dy = io.in[0];
-  return dy.dtype == io.in[1].dtype && row_fits(dy.shape[-1], dy.dtype) &&
+bool adds_columns(const NoAttributes<LayerNormBwd>&, const Operands& io) {
+  const TensorView& dy = io.in[LayerNormBwd::kDy];
+  return dy.dtype == io.in[LayerNormBwd::kX].dtype && row_fits(dy.shape[-1], dy.dtype) &&
          dy.shape[-1] <= kMaxVectorsWithBranch * kSpan;
 }
 

@@ -228,49 +228,58 @@ __global__ void __launch_bounds__(kTotalThreads)
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const CrossEntropy& op, const Operands& io) {
-  const Loss g = loss_of(io.in[0], io.in[1], io.in[2], op.form);
-  const int64_t rows = io.in[0].shape.rows();
+  const auto& [form] = op;
+  const Loss g = loss_of(io.in[CrossEntropy::kLogits], io.in[CrossEntropy::kTarget],
+                         io.in[CrossEntropy::kSampleWeight], form);
+  const int64_t rows = io.in[CrossEntropy::kLogits].shape.rows();
   auto* losses = cuda.scratch_of<double>(rows);
-  return make_kernel(
-      [=, loss = io.out[0].f32(), lse = operand(io.out, 1).f32(), stream = cuda.stream()] {
-        const auto blocks = static_cast<unsigned>(rows);
-        if (g.kind == LossKind::kBinary)
-          binary_rows<<<blocks, threads_for(g.classes), 0, stream>>>(g, losses);
-        else
-          loss_rows<<<blocks, threads_for(g.classes), 0, stream>>>(g, losses, lse);
-        if (loss) loss_total<<<1, kTotalThreads, 0, stream>>>(losses, rows, loss);
-      });
+  return make_kernel([=, loss = io.out[CrossEntropy::kLoss].f32(),
+                      lse = operand(io.out, CrossEntropy::kLse).f32(), stream = cuda.stream()] {
+    const auto blocks = static_cast<unsigned>(rows);
+    if (g.kind == LossKind::kBinary)
+      binary_rows<<<blocks, threads_for(g.classes), 0, stream>>>(g, losses);
+    else
+      loss_rows<<<blocks, threads_for(g.classes), 0, stream>>>(g, losses, lse);
+    if (loss) loss_total<<<1, kTotalThreads, 0, stream>>>(losses, rows, loss);
+  });
 }
 
 KernelPtr lower(CudaBackend& cuda, const CrossEntropyBwd& op, const Operands& io) {
-  const Loss g = loss_of(io.in[0], io.in[1], io.in[2], op.form);
-  const auto rows = static_cast<unsigned>(io.in[0].shape.rows());
-  if (op.form.kind == LossKind::kBinary)
+  const auto& [form] = op;
+  const Loss g = loss_of(io.in[CrossEntropyBwd::kLogits], io.in[CrossEntropyBwd::kTarget],
+                         io.in[CrossEntropyBwd::kSampleWeight], form);
+  const auto rows = static_cast<unsigned>(io.in[CrossEntropyBwd::kLogits].shape.rows());
+  if (form.kind == LossKind::kBinary)
     return launch_kernel(cuda, binary_rows_back, rows, threads_for(g.classes), 0, g,
-                         mixed(io.out[0]));
+                         mixed(io.out[CrossEntropyBwd::kDlogits]));
   return launch_kernel(cuda, loss_rows_back, rows, threads_for(g.classes), 0, g,
-                       static_cast<const float*>(io.in[3].f32()), mixed(io.out[0]));
+                       static_cast<const float*>(io.in[CrossEntropyBwd::kLse].f32()),
+                       mixed(io.out[CrossEntropyBwd::kDlogits]));
 }
 
-KernelPtr lower(CudaBackend& cuda, const Argmax&, const Operands& io) {
-  const int64_t classes = io.in[0].shape[-1];
-  return launch_kernel(cuda, argmax_rows, static_cast<unsigned>(io.in[0].shape.rows()),
-                       threads_for(classes), 0, mixed(io.in[0]), classes, io.out[0].i32());
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<Argmax>&, const Operands& io) {
+  const int64_t classes = io.in[Argmax::kX].shape[-1];
+  return launch_kernel(cuda, argmax_rows, static_cast<unsigned>(io.in[Argmax::kX].shape.rows()),
+                       threads_for(classes), 0, mixed(io.in[Argmax::kX]), classes,
+                       io.out[Argmax::kY].i32());
 }
 
 KernelPtr lower(CudaBackend& cuda, const LogSoftmax& op, const Operands& io) {
-  const int64_t classes = io.in[0].shape[-1];
-  return launch_kernel(cuda, log_softmax_rows, static_cast<unsigned>(io.in[0].shape.rows()),
-                       threads_for(classes), 0, mixed(io.in[0]), 1.0f / op.tau, classes,
-                       mixed(io.out[0]));
+  const auto& [tau] = op;
+  const int64_t classes = io.in[LogSoftmax::kX].shape[-1];
+  return launch_kernel(cuda, log_softmax_rows,
+                       static_cast<unsigned>(io.in[LogSoftmax::kX].shape.rows()),
+                       threads_for(classes), 0, mixed(io.in[LogSoftmax::kX]), 1.0f / tau, classes,
+                       mixed(io.out[LogSoftmax::kY]));
 }
 
-KernelPtr lower(CudaBackend& cuda, const TrainMetrics&, const Operands& io) {
-  const Loss g = loss_of(io.in[1], io.in[2], io.in[3], {});
-  const int64_t rows = io.in[1].shape.rows();
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<TrainMetrics>&, const Operands& io) {
+  const Loss g = loss_of(io.in[TrainMetrics::kLogits], io.in[TrainMetrics::kTarget],
+                         io.in[TrainMetrics::kSampleWeight], {});
+  const int64_t rows = io.in[TrainMetrics::kLogits].shape.rows();
   auto* seen = cuda.scratch_of<uint8_t>(2 * rows);
-  return make_kernel([=, right = seen + rows, loss = io.in[0].f32(), totals = io.out[0].f64(),
-                      stream = cuda.stream()] {
+  return make_kernel([=, right = seen + rows, loss = io.in[TrainMetrics::kLoss].f32(),
+                      totals = io.out[TrainMetrics::kSums].f64(), stream = cuda.stream()] {
     judge_rows<<<static_cast<unsigned>(rows), threads_for(g.classes), 0, stream>>>(g, seen, right);
     add_metrics<<<1, kTotalThreads, 0, stream>>>(loss, seen, right, rows, totals);
   });

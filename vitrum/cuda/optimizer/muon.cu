@@ -113,14 +113,13 @@ struct Square {
 class MuonKernel final : public Kernel {
  public:
   MuonKernel(CudaBackend& cuda, const Orthogonalize& op, const Operands& io)
-      : bf16_(op.bf16), stream_(cuda.stream()) {
-    args_ = {io.out[0].f32(),
-             io.out[1].f32(),
-             operand(io.in, 0).f32(),
-             static_cast<float>(op.momentum),
-             static_cast<float>(1 - op.momentum),
-             op.nesterov};
-    place(cuda, op.matrices);
+      : stream_(cuda.stream()) {
+    const auto& [momentum, nesterov, bf16, matrices] = op;
+    bf16_ = bf16;
+    args_ = {io.out[Orthogonalize::kGradients].f32(),    io.out[Orthogonalize::kMomentum].f32(),
+             operand(io.in, Orthogonalize::kClip).f32(), static_cast<float>(momentum),
+             static_cast<float>(1 - momentum),           nesterov};
+    place(cuda, matrices);
     lay_out(cuda);
     prepare(cuda);
   }
@@ -228,7 +227,7 @@ class MuonKernel final : public Kernel {
     }
   }
 
-  bool bf16_;
+  bool bf16_ = false;
   cudaStream_t stream_;
   MomentumArgs args_{};
   std::vector<Group> groups_;
@@ -242,7 +241,8 @@ class MuonKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const Orthogonalize& op, const Operands& io) {
-  if (op.matrices.empty()) return make_kernel([] {});
+  const auto& [momentum, nesterov, bf16, matrices] = op;
+  if (matrices.empty()) return make_kernel([] {});
   return std::make_unique<MuonKernel>(cuda, op, io);
 }
 

@@ -269,16 +269,19 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 Arenas arenas(const OptimizerStep& op, const Operands& io) {
+  const auto& [kind, beta1, beta2, eps, nesterov, segments] = op;
   const auto rest = [](double beta) { return static_cast<float>(1.0 - beta); };
   Arenas g{};
-  g.gradient = io.out[0].f32(), g.param = io.out[1].f32();
-  g.first = operand(io.out, 2).f32(), g.second = operand(io.out, 3).f32();
-  g.ema = operand(io.out, 4).f32();
-  g.copy = reinterpret_cast<bf16*>(operand(io.out, 5).bf16());
-  g.hyper = io.in[0].f32(), g.clip = operand(io.in, 1).f32();
-  g.beta1 = static_cast<float>(op.beta1), g.rest1 = rest(op.beta1);
-  g.beta2 = static_cast<float>(op.beta2), g.rest2 = rest(op.beta2);
-  g.eps = op.eps, g.nesterov = op.nesterov;
+  g.gradient = io.out[OptimizerStep::kGradients].f32(),
+  g.param = io.out[OptimizerStep::kParameters].f32();
+  g.first = operand(io.out, OptimizerStep::kMoment1).f32(),
+  g.second = operand(io.out, OptimizerStep::kMoment2).f32();
+  g.ema = operand(io.out, OptimizerStep::kEma).f32();
+  g.copy = reinterpret_cast<bf16*>(operand(io.out, OptimizerStep::kCopy).bf16());
+  g.hyper = io.in[OptimizerStep::kHyper].f32(), g.clip = operand(io.in, OptimizerStep::kClip).f32();
+  g.beta1 = static_cast<float>(beta1), g.rest1 = rest(beta1);
+  g.beta2 = static_cast<float>(beta2), g.rest2 = rest(beta2);
+  g.eps = eps, g.nesterov = nesterov;
   g.aligned = true;
   for (const TensorView& arena : io.out) g.aligned = g.aligned && aligned16(arena);
   return g;
@@ -292,28 +295,30 @@ __global__ void narrow(const float* x, bf16* y, int64_t n) {
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const ClipScale& op, const Operands& io) {
-  const TensorView x = io.in[0];
+  const auto& [max_norm] = op;
+  const TensorView x = io.in[ClipScale::kGradients];
   const int64_t count = x.shape.numel(), fours = aligned16(x) ? count / 4 : 0;
   const auto blocks = static_cast<int>(
       std::clamp<int64_t>(divide_up(count, kThreads * 4), 1, int64_t{cuda.processors()} * 8));
   auto* partials = cuda.scratch_of<double>(blocks);
-  return make_kernel([=, x = x.f32(), y = io.out[0].f32(),
-                      max_norm = static_cast<double>(op.max_norm), stream = cuda.stream()] {
+  return make_kernel([=, x = x.f32(), y = io.out[ClipScale::kNorms].f32(),
+                      max_norm = static_cast<double>(max_norm), stream = cuda.stream()] {
     sum_squares<<<blocks, kThreads, 0, stream>>>(x, fours, count, partials);
     clip_scale<<<1, kThreads, 0, stream>>>(partials, blocks, max_norm, y);
   });
 }
 
 static KernelPtr lower_lamb(CudaBackend& cuda, const OptimizerStep& op, const Operands& io) {
-  const std::vector<Chunk> chunks = cut(op.segments);
-  std::vector<ChunksOf> segments;
-  for (const Segment& s : op.segments) segments.push_back({0, 0, s.decay});
+  const auto& [kind, beta1, beta2, eps, nesterov, segments] = op;
+  const std::vector<Chunk> chunks = cut(segments);
+  std::vector<ChunksOf> chunks_of;
+  for (const Segment& s : segments) chunks_of.push_back({0, 0, s.decay});
   for (size_t i = chunks.size(); i-- > 0;) {
-    ChunksOf& own = segments[static_cast<size_t>(chunks[i].segment)];
+    ChunksOf& own = chunks_of[static_cast<size_t>(chunks[i].segment)];
     own.first = static_cast<int32_t>(i), ++own.count;
   }
   return make_kernel([first = arenas(op, io), table = to_card(cuda, chunks),
-                      of = to_card(cuda, segments),
+                      of = to_card(cuda, chunks_of),
                       ratios = cuda.allocate(segments.size() * sizeof(float)),
                       squares = cuda.scratch_of<Squares>(static_cast<int64_t>(chunks.size())),
                       count = static_cast<unsigned>(segments.size()),
@@ -330,10 +335,11 @@ static KernelPtr lower_lamb(CudaBackend& cuda, const OptimizerStep& op, const Op
 }
 
 KernelPtr lower(CudaBackend& cuda, const OptimizerStep& op, const Operands& io) {
-  const std::vector<Chunk> chunks = cut(op.segments);
+  const auto& [kind, beta1, beta2, eps, nesterov, segments] = op;
+  const std::vector<Chunk> chunks = cut(segments);
   if (chunks.empty()) return make_kernel([] {});
-  if (op.kind == OptimizerKind::kLamb) return lower_lamb(cuda, op, io);
-  return make_kernel([table = to_card(cuda, chunks), g = arenas(op, io), kind = op.kind,
+  if (kind == OptimizerKind::kLamb) return lower_lamb(cuda, op, io);
+  return make_kernel([table = to_card(cuda, chunks), g = arenas(op, io), kind = kind,
                       blocks = static_cast<unsigned>(chunks.size()), stream = cuda.stream()] {
     const auto* list = reinterpret_cast<const Chunk*>(table.data());
     const auto launch = [&](auto* kernel) { kernel<<<blocks, kThreads, 0, stream>>>(g, list); };
@@ -349,26 +355,29 @@ KernelPtr lower(CudaBackend& cuda, const OptimizerStep& op, const Operands& io) 
 }
 
 KernelPtr lower(CudaBackend& cuda, const Perturb& op, const Operands& io) {
-  const std::vector<Chunk> chunks = cut(op.segments);
+  const auto& [rho, segments] = op;
+  const std::vector<Chunk> chunks = cut(segments);
   if (chunks.empty()) return make_kernel([] {});
-  return make_kernel([table = to_card(cuda, chunks), gradient = io.out[0].f32(),
-                      param = io.out[1].f32(), norms = io.in[0].f32(),
-                      copy = reinterpret_cast<bf16*>(operand(io.out, 2).bf16()),
-                      rho = static_cast<double>(op.rho),
-                      blocks = static_cast<unsigned>(chunks.size()), stream = cuda.stream()] {
+  return make_kernel([table = to_card(cuda, chunks), gradient = io.out[Perturb::kGradients].f32(),
+                      param = io.out[Perturb::kParameters].f32(),
+                      norms = io.in[Perturb::kNorms].f32(),
+                      copy = reinterpret_cast<bf16*>(operand(io.out, Perturb::kCopy).bf16()),
+                      rho = static_cast<double>(rho), blocks = static_cast<unsigned>(chunks.size()),
+                      stream = cuda.stream()] {
     perturb<<<blocks, kThreads, 0, stream>>>(gradient, param, copy, norms, rho,
                                              reinterpret_cast<const Chunk*>(table.data()));
   });
 }
 
-KernelPtr lower(CudaBackend& cuda, const Copy&, const Operands& io) {
-  if (io.in[0].dtype != io.out[0].dtype)
-    return make_kernel([x = io.in[0].f32(), y = reinterpret_cast<bf16*>(io.out[0].bf16()),
-                        n = io.in[0].shape.numel(), stream = cuda.stream()] {
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<Copy>&, const Operands& io) {
+  if (io.in[Copy::kX].dtype != io.out[Copy::kY].dtype)
+    return make_kernel([x = io.in[Copy::kX].f32(),
+                        y = reinterpret_cast<bf16*>(io.out[Copy::kY].bf16()),
+                        n = io.in[Copy::kX].shape.numel(), stream = cuda.stream()] {
       narrow<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads, 0, stream>>>(x, y,
                                                                                             n);
     });
-  return make_kernel([x = io.in[0], y = io.out[0], stream = cuda.stream()] {
+  return make_kernel([x = io.in[Copy::kX], y = io.out[Copy::kY], stream = cuda.stream()] {
     check(cudaMemcpyAsync(y.data, x.data, x.bytes(), cudaMemcpyDeviceToDevice, stream), "a copy");
   });
 }

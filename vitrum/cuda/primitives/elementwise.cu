@@ -208,42 +208,52 @@ void launch_activation(const void* pre, void* y, int64_t count, DType dtype, Act
 }
 
 KernelPtr lower(CudaBackend& cuda, const Activation& op, const Operands& io) {
-  return with_act(op.act, [&](auto kind) {
-    return map(cuda, io.in[0], {}, io.out[0], Activate<decltype(kind)::value, false>{});
+  const auto& [act] = op;
+  return with_act(act, [&](auto kind) {
+    return map(cuda, io.in[Activation::kX], {}, io.out[Activation::kY],
+               Activate<decltype(kind)::value, false>{});
   });
 }
 
 KernelPtr lower(CudaBackend& cuda, const ActivationBwd& op, const Operands& io) {
-  return with_act(op.act, [&](auto kind) {
-    return map(cuda, io.in[0], io.in[1], io.out[0], ActivateBack<decltype(kind)::value>{});
+  const auto& [act] = op;
+  return with_act(act, [&](auto kind) {
+    return map(cuda, io.in[ActivationBwd::kDy], io.in[ActivationBwd::kX],
+               io.out[ActivationBwd::kDx], ActivateBack<decltype(kind)::value>{});
   });
 }
 
-KernelPtr lower(CudaBackend& cuda, const Add&, const Operands& io) {
-  return map(cuda, io.in[0], io.in[1], io.out[0], Sum{});
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<Add>&, const Operands& io) {
+  return map(cuda, io.in[Add::kA], io.in[Add::kB], io.out[Add::kY], Sum{});
 }
 
 KernelPtr lower(CudaBackend& cuda, const Dropout& op, const Operands& io) {
-  const DropSite drop = drop_site(io.in[1], op.drop, op.site);
-  if (!drop.rng) return map(cuda, io.in[0], {}, io.out[0], Activate<Act::kNone, false>{});
-  return map(cuda, io.in[0], {}, io.out[0], Activate<Act::kNone, true>{drop});
+  const auto& [drop, site] = op;
+  const DropSite chance = drop_site(io.in[Dropout::kRng], drop, site);
+  if (!chance.rng)
+    return map(cuda, io.in[Dropout::kX], {}, io.out[Dropout::kY], Activate<Act::kNone, false>{});
+  return map(cuda, io.in[Dropout::kX], {}, io.out[Dropout::kY], Activate<Act::kNone, true>{chance});
 }
 
 KernelPtr lower(CudaBackend& cuda, const DropPath& op, const Operands& io) {
-  const int64_t samples = io.in[0].shape[0], each = samples ? io.in[0].shape.numel() / samples : 1;
-  const DropSamples f{drop_site(io.in[1], op.drop, op.site), each};
-  return map(cuda, io.in[0], {}, io.out[0], f, /*wide=*/each % 8 == 0);
+  const auto& [drop, site] = op;
+  const int64_t samples = io.in[DropPath::kX].shape[0],
+                each = samples ? io.in[DropPath::kX].shape.numel() / samples : 1;
+  const DropSamples f{drop_site(io.in[DropPath::kRng], drop, site), each};
+  return map(cuda, io.in[DropPath::kX], {}, io.out[DropPath::kY], f, /*wide=*/each % 8 == 0);
 }
 
-KernelPtr lower(CudaBackend& cuda, const ChannelScale&, const Operands& io) {
-  const ScaleChannels f{io.in[1].f32(), io.in[0].shape[-1]};
-  return map(cuda, io.in[0], {}, io.out[0], f, f.width % 8 == 0 && aligned16(io.in[1]));
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<ChannelScale>&, const Operands& io) {
+  const ScaleChannels f{io.in[ChannelScale::kGamma].f32(), io.in[ChannelScale::kX].shape[-1]};
+  return map(cuda, io.in[ChannelScale::kX], {}, io.out[ChannelScale::kY], f,
+             f.width % 8 == 0 && aligned16(io.in[ChannelScale::kGamma]));
 }
 
 // dy, x and dx have one type: all three are activations of the same program.
-KernelPtr lower(CudaBackend& cuda, const ChannelScaleBwd&, const Operands& io) {
-  const TensorView dy = io.in[0], x = io.in[1], gamma = io.in[2], dx = io.out[0];
-  float* dgamma = operand(io.out, 1).f32();
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<ChannelScaleBwd>&, const Operands& io) {
+  const TensorView dy = io.in[ChannelScaleBwd::kDy], x = io.in[ChannelScaleBwd::kX],
+                   gamma = io.in[ChannelScaleBwd::kGamma], dx = io.out[ChannelScaleBwd::kDx];
+  float* dgamma = operand(io.out, ChannelScaleBwd::kDgamma).f32();
   const int64_t rows = dy.shape.rows(), width = dy.shape[-1];
   const bool wide =
       width % 8 == 0 && aligned16(dy) && aligned16(x) && aligned16(dx) && aligned16(gamma);
