@@ -17,7 +17,7 @@ inline constexpr int64_t kMaxPixels = 178'956'970;
 inline constexpr int64_t kMaxSide = 65'535;
 
 struct DecodeOptions {
-  bool exif_orientation = false;  // turn the image upright, as Pillow's ImageOps.exif_transpose
+  bool exif_orientation = false;    // turn the image upright, as Pillow's ImageOps.exif_transpose
   int64_t max_pixels = kMaxPixels;  // a server takes fewer
 };
 

@@ -111,7 +111,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;
-  virtual void bind_thread() {}  // to be called by a thread before it uses the backend
+  virtual void bind_thread() {}               // to be called by a thread before it uses the backend
   virtual Buffer allocate(size_t bytes) = 0;  // zeroed
   virtual void upload(TensorView to, const void* from) = 0;
   virtual void download(void* to, TensorView from) = 0;

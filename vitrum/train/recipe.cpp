@@ -288,7 +288,8 @@ std::vector<std::string> all_keys() {
 }
 
 [[noreturn]] void fail_unknown(const std::string& place, const std::string& key) {
-  fail_usage("{}: unknown key '{}'{}", place, shown(key), did_you_mean(key, all_keys(), other_keys()));
+  fail_usage("{}: unknown key '{}'{}", place, shown(key),
+             did_you_mean(key, all_keys(), other_keys()));
 }
 
 // How --set and options may spell a key's value without TOML's quotes and brackets.
