@@ -150,7 +150,10 @@ TEST(Cli, BadUsageIsExplained) {
   expect_failure(2, "unexpected argument 'b'", "summary vit_mnist b");
   expect_failure(2, "unknown option '-x'", "models -x");
   expect_failure(2, "expected auto, f32, bf16, not 'f23'", "models --precision f23");
-  expect_failure(2, "expected infer, train", "bench --model vit_mnist --mode fast");
+  expect_failure(2, "expected infer, train, serve", "bench --model vit_mnist --mode fast");
+  expect_failure(2, "--model is required", "bench");
+  expect_failure(2, "needs --url", "bench --mode serve");
+  expect_failure(2, "expected max, or requests", "bench --mode serve --url http://a --rate fast");
   expect_failure(2, "preset without weights", "eval --model vit_mnist --data x");
   expect_failure(2, "--max-size -1: expected GB", "download a/b --max-size -1");
   expect_failure(2, "are for `vitrum data download NAME`", "data mnist:x --to y");

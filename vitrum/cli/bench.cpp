@@ -8,8 +8,10 @@
 #include <fstream>
 #include <numeric>
 
+#include "vitrum/cli/bench_serve.h"
 #include "vitrum/cli/size_options.h"
 #include "vitrum/cli/trace_table.h"
+#include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/parallel.h"
 #include "vitrum/core/philox.h"
@@ -25,6 +27,7 @@ struct Options : SizeOptions {
   std::string model, mode = "infer", recompute = "none", clock = "wall";
   int64_t batch = 32, steps = 10, warmup = 2;
   bool trace = false;
+  ServeLoad serve;
 };
 
 using Clock = double (*)();  // in seconds
@@ -276,6 +279,8 @@ TraceTable traced(Workload& work, Backend& backend) {
 }
 
 int run(const Options& o, const CommonOptions& common) {
+  if (o.mode == "serve") return bench_serve(o.serve, common);
+  if (o.model.empty()) fail_usage("--model is required, but for --mode serve");
   const ModelSpec spec = resolve_sized(o.model, o);
   const std::unique_ptr<Backend> backend = open_backend(common);
   const DType compute = compute_precision(common, *backend);
@@ -302,13 +307,12 @@ Verb bench_verb() {
       {.name = "--model",
        .target = &o->model,
        .help = "preset or model directory",
-       .value = "MODEL",
-       .required = true},
+       .value = "MODEL"},
       {.name = "--mode",
        .target = &o->mode,
-       .help = "what is measured",
+       .help = "what is measured: a model here, or a server at --url",
        .value = "NAME",
-       .choices = {"infer", "train"}},
+       .choices = {"infer", "train", "serve"}},
       {.name = "--batch", .target = &o->batch, .help = "images in a batch", .min = 1, .max = 65536},
       {.name = "--steps", .target = &o->steps, .help = "steps to measure", .min = 1},
       {.name = "--warmup", .target = &o->warmup, .help = "steps before measuring", .min = 1},
@@ -327,11 +331,12 @@ Verb bench_verb() {
        .help = "then run one step kernel by kernel: where its time goes, and on a CPU whether "
                "all results are finite"}};
   for (Option& option : size_options(*o)) options.push_back(std::move(option));
+  for (Option& option : serve_load_options(o->serve)) options.push_back(std::move(option));
   return {.name = "bench",
-          .summary = "measure throughput, latency and memory of a model",
+          .summary = "measure throughput, latency and memory of a model, or a server's latency",
           .examples = {"bench --model vit_tiny_patch16_224",
                        "bench --model vit_mnist --mode train --batch 128 --precision bf16",
-                       "bench --model minvit_cifar10 --mode train --batch 64 --json"},
+                       "bench --mode serve --url http://127.0.0.1:8080 --rate 50 photos/"},
           .options = std::move(options),
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }

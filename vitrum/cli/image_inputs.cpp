@@ -15,16 +15,16 @@
 namespace vitrum {
 namespace {
 
-void add(const std::string& input, std::vector<LabelledFile>& files) {
+void add(const std::string& input, std::vector<std::string>& files) {
   std::error_code ignored;
-  if (!std::filesystem::is_directory(input, ignored)) return files.push_back({input, 0});
+  if (!std::filesystem::is_directory(input, ignored)) return files.push_back(input);
   const std::vector<std::string> found = image_files(input);
   if (found.empty()) fail_input("{}: holds no image ({})", input, kImageExtensions);
-  for (const std::string& path : found) files.push_back({path, 0});
+  files.insert(files.end(), found.begin(), found.end());
 }
 
 // One name a line, or as `find -print0` ends them.
-void add_listed(std::vector<LabelledFile>& files) {
+void add_listed(std::vector<std::string>& files) {
   constexpr size_t kMostBytes = size_t{256} << 20;
   std::string text;
   std::vector<char> block(1 << 16);
@@ -43,11 +43,17 @@ void add_listed(std::vector<LabelledFile>& files) {
 
 }  // namespace
 
+std::vector<std::string> image_paths(const std::vector<std::string>& inputs) {
+  std::vector<std::string> files;
+  for (const std::string& input : inputs) input == "-" ? add_listed(files) : add(input, files);
+  if (files.empty()) fail_input("no images: standard input is empty");
+  return files;
+}
+
 std::unique_ptr<Dataset> open_images(const std::vector<std::string>& inputs,
                                      const DecodeOptions& options) {
   std::vector<LabelledFile> files;
-  for (const std::string& input : inputs) input == "-" ? add_listed(files) : add(input, files);
-  if (files.empty()) fail_input("no images: standard input is empty");
+  for (const std::string& path : image_paths(inputs)) files.push_back({path, 0});
   return std::make_unique<FileDataset>(std::move(files), std::vector<std::string>{}, options);
 }
 

@@ -12,6 +12,7 @@ namespace vitrum {
 
 // Files as they are given; for a folder, the images below it in sorted order; for "-", the files
 // and folders that standard input lists, one a line.
+std::vector<std::string> image_paths(const std::vector<std::string>& inputs);
 std::unique_ptr<Dataset> open_images(const std::vector<std::string>& inputs,
                                      const DecodeOptions& options);
 
