@@ -33,6 +33,26 @@ TEST(ModelCard, SaysWhatItIsOnTheHubsTerms) {
   EXPECT_THAT(best, HasSubstr(fmt::format("after epoch {}\n", result.best_epoch)));
   EXPECT_THAT(last, HasSubstr(fmt::format("      value: {}\n---\n", result.last.test_acc)));
   EXPECT_THAT(last, HasSubstr("after epoch 8\n"));
+  const auto stated = stated_accuracy(best);
+  ASSERT_TRUE(stated);
+  EXPECT_EQ(stated->data, "mnist");
+  EXPECT_EQ(stated->accuracy, result.best_accuracy);
+}
+
+TEST(ModelCard, OtherFilesStateNoAccuracy) {
+  const std::string index =
+      "---\nmodel-index:\n- name: a\n  results:\n  - dataset:\n      name: b\n";
+  EXPECT_EQ(
+      stated_accuracy(index + "    metrics:\n    - type: accuracy\n      value: 0.5\n---\n")->data,
+      "b");
+  for (const std::string& text :
+       {std::string(), std::string("---"), std::string("# A model\n"), index, index + "---\n",
+        index + "    metrics:\n    - type: f1\n      value: 0.5\n---\n",
+        index + "    metrics:\n    - type: accuracy\n      value: high\n---\n",
+        index + "    metrics:\n    - type: accuracy\n      value: 81.5\n---\n",
+        index + "---\n    metrics:\n    - type: accuracy\n      value: 0.5\n",
+        std::string("---\nvalue: 0.5\n---\n")})
+    EXPECT_FALSE(stated_accuracy(text)) << text;
 }
 
 // What timm cannot build is not promised to it.

@@ -10,6 +10,12 @@ void add_openai_routes(Router& router, Context& context);
 void add_oip_routes(Router& router, Context& context);
 void add_page_routes(Router& router, Context& context);   // the page, /openapi.json, /metrics
 void add_admin_routes(Router& router, Context& context);  // for the admin socket alone
+inline void add_public_routes(Router& router, Context& context) {
+  add_v1_routes(router, context);
+  add_openai_routes(router, context);
+  add_oip_routes(router, context);
+  add_page_routes(router, context);
+}
 
 // A whole number of the query in [low, high], or `usual` where it is not given; throws what is
 // wrong with it.

@@ -157,7 +157,13 @@ void explain(Context& context, const ExchangePtr& exchange) {
     const std::span encoded(reinterpret_cast<const uint8_t*>(images[0].data()), images[0].size());
     DecodeOptions options;
     options.max_pixels = context.options.limits.pixels;
-    const Image image = decode_image(encoded, "image", options);
+    Image image;
+    try {
+      image = decode_image(encoded, "image", options);
+    } catch (const Error& e) {
+      return exchange->respond(
+          error_response(e.kind() == ErrorKind::kExhausted ? 503 : 422, e.what()));
+    }
     exchange->respond({.content_type = "image/png",
                        .body = model->explain(image, read_orientation(encoded), method)});
   });

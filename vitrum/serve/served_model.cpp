@@ -12,6 +12,7 @@
 #include "vitrum/data/encode_png.h"
 #include "vitrum/data/orientation.h"
 #include "vitrum/explain/explain_photo.h"
+#include "vitrum/train/model_card.h"
 
 namespace vitrum::serve {
 namespace {
@@ -41,7 +42,19 @@ std::string digest_of(const std::string& model) {
   return sha256(all).substr(0, 12);
 }
 
-std::string card_of(const std::string& name, const std::string& version, Engine& engine) {
+// What the README.md beside the weights says.
+std::optional<StatedAccuracy> accuracy_of(const std::string& model) {
+  const std::string path = model + "/README.md";
+  if (!std::filesystem::is_regular_file(path)) return std::nullopt;
+  try {
+    return stated_accuracy(read_file(path));
+  } catch (const Error&) {  // not worth a model
+    return std::nullopt;
+  }
+}
+
+std::string card_of(const std::string& name, const std::string& version, const std::string& path,
+                    Engine& engine) {
   Predictor& p = engine.predictor();
   JsonWriter json;
   json.begin_object()
@@ -58,9 +71,10 @@ std::string card_of(const std::string& name, const std::string& version, Engine&
       .field("width", p.model().config.image_w())
       .field("precision", name_of(p.precision()))
       .field("device", p.backend().name())
-      .field("max_batch", engine.most())
-      .key("labels")
-      .begin_array();
+      .field("max_batch", engine.most());
+  if (const auto stated = accuracy_of(path))
+    json.field("accuracy", stated->accuracy).field("data", stated->data);
+  json.key("labels").begin_array();
   for (const std::string& label : p.model().labels) json.value(label);
   return json.end_array().end_object().str();
 }
@@ -78,7 +92,7 @@ ServedModel::ServedModel(std::string name, const std::string& path, const Predic
     : name_(std::move(name)),
       version_(digest_of(path)),
       engine_(std::make_shared<Predictor>(path, options), engine),
-      card_(card_of(name_, version_, engine_)) {}
+      card_(card_of(name_, version_, path, engine_)) {}
 
 std::string ServedModel::label(int index) const {
   const std::vector<std::string>& labels = spec().labels;

@@ -107,7 +107,11 @@ class Listener {
                            [this](error_code problem, Socket socket) {
                              if (!acceptor_.is_open()) return;
                              if (problem) return wait_and_accept();
-                             admit(std::move(socket));
+                             try {
+                               admit(std::move(socket));
+                             } catch (const std::exception&) {  // no memory for one more
+                               return wait_and_accept();
+                             }
                              accept();
                            });
   }
@@ -134,15 +138,16 @@ class Listener {
       ++by_address_[address];
     }
     ++metrics.connections;
-    if (socket_file_.empty()) {
-      error_code ignored;
-      socket.set_option(tcp::no_delay(true), ignored);
-    }
-    start_session(std::move(socket), host_, tls_, [this, address] {
+    std::shared_ptr<void> place(nullptr, [this, address](void*) {
       --host_.context.metrics.connections;
       const std::lock_guard lock(mutex_);
       if (--by_address_[address] == 0) by_address_.erase(address);
     });
+    if (socket_file_.empty()) {
+      error_code ignored;
+      socket.set_option(tcp::no_delay(true), ignored);
+    }
+    start_session(std::move(socket), host_, tls_, std::move(place));
   }
 
   std::string address_of_peer() const {
@@ -188,10 +193,7 @@ struct Server::State {
         io(options.io_threads),
         drain_timer(io),
         context(options, options.threads > 0 ? options.threads : available_cores()) {
-    add_v1_routes(router, context);
-    add_openai_routes(router, context);
-    add_oip_routes(router, context);
-    add_page_routes(router, context);
+    add_public_routes(router, context);
     add_admin_routes(admin_router, context);
     gate = std::make_unique<Gate>(context, router, false);
     context.repository.on_load = [this](ServedModel& model) {
@@ -213,6 +215,16 @@ struct Server::State {
       admin_gate = std::make_unique<Gate>(context, admin_router, true);
       admin = std::make_unique<Listener>(io, context.options.admin, host(*admin_gate), nullptr);
     }
+  }
+
+  // Sessions guard themselves; what is thrown beside them is told, and no reason to stop.
+  void run_io() {
+    for (;;) try {
+        io.run();
+        return;
+      } catch (const std::exception& e) {
+        tell(e.what());
+      }
   }
 
   void await_signal() {
@@ -316,8 +328,8 @@ void Server::run() {
     }
   });
   std::vector<std::thread> others;
-  for (int i = 1; i < s.context.options.io_threads; ++i) others.emplace_back([&] { s.io.run(); });
-  s.io.run();
+  for (int i = 1; i < s.context.options.io_threads; ++i) others.emplace_back([&] { s.run_io(); });
+  s.run_io();
   for (std::thread& thread : others) thread.join();
   if (failed) std::rethrow_exception(failed);
 }

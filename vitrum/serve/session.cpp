@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "vitrum/serve/framing.h"
+#include "vitrum/serve/routes.h"
 
 namespace vitrum::serve {
 namespace {
@@ -31,14 +32,13 @@ template <class Stream>
 class Session : public std::enable_shared_from_this<Session<Stream>> {
  public:
   template <class... Args>
-  Session(SessionHost host, std::function<void()> on_end, Args&&... stream)
+  Session(SessionHost host, std::shared_ptr<void> place, Args&&... stream)
       : host_(host),
-        on_end_(std::move(on_end)),
+        place_(std::move(place)),
         stream_(std::forward<Args>(stream)...),
         idle_(stream_.get_executor()) {}
   ~Session() {
     if (counted_) --host_.under_way;
-    on_end_();
   }
 
   void start() {
@@ -57,10 +57,19 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   void expire_in(double seconds) {
     beast::get_lowest_layer(stream_).expires_after(milliseconds(seconds));
   }
+  // What throws here (memory that is not there) costs this connection and no other.
+  template <class Step>
+  void guarded_step(const Step& step) {
+    try {
+      step();
+    } catch (const std::exception&) {
+      close();
+    }
+  }
   template <class Member>
   auto then(Member member) {
     return [self = this->shared_from_this(), member](auto&&... args) {
-      (self.get()->*member)(std::forward<decltype(args)>(args)...);
+      self->guarded_step([&] { (self.get()->*member)(std::forward<decltype(args)>(args)...); });
     };
   }
 
@@ -156,7 +165,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     asio::async_write(stream_, asio::buffer(kContinue),
                       [self = this->shared_from_this()](error_code problem, size_t) {
-                        if (!problem) self->read_body();
+                        if (!problem) self->guarded_step([&] { self->read_body(); });
                       });
   }
 
@@ -172,13 +181,14 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     exchange_->arrived = Exchange::Clock::now();
     exchange_->deadline = exchange_->arrived + milliseconds(limits().request_seconds);
     exchange_->send = [self = this->shared_from_this()](Response response) {
-      asio::post(self->stream_.get_executor(),
-                 [self, r = std::move(response)]() mutable { self->answer(std::move(r)); });
+      asio::post(self->stream_.get_executor(), [self, r = std::move(response)]() mutable {
+        self->guarded_step([&] { self->answer(std::move(r)); });
+      });
     };
     watch_for_end();
     const auto route = match_.route;
-    auto call = [route, parameters = match_.parameters, exchange = exchange_]() mutable {
-      route->handle(exchange, parameters);
+    auto call = [route, parameters = match_.parameters, exchange = exchange_] {
+      guarded(exchange, route->errors, [&] { route->handle(exchange, parameters); });
     };
     host_.context.workers.post(std::move(call));
   }
@@ -323,7 +333,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   static std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
 
   SessionHost host_;
-  std::function<void()> on_end_;
+  std::shared_ptr<void> place_;  // among the connections
   Stream stream_;
   asio::steady_timer idle_;
   beast::flat_buffer buffer_;
@@ -343,11 +353,11 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
 }  // namespace
 
 void start_session(Socket socket, SessionHost host, asio::ssl::context* tls,
-                   std::function<void()> on_end) {
+                   std::shared_ptr<void> place) {
   if (tls)
-    std::make_shared<Session<Tls>>(host, std::move(on_end), std::move(socket), *tls)->start();
+    std::make_shared<Session<Tls>>(host, std::move(place), std::move(socket), *tls)->start();
   else
-    std::make_shared<Session<Plain>>(host, std::move(on_end), std::move(socket))->start();
+    std::make_shared<Session<Plain>>(host, std::move(place), std::move(socket))->start();
 }
 
 }  // namespace vitrum::serve

@@ -4,7 +4,6 @@
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ssl/context.hpp>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,8 +22,8 @@ struct SessionHost {
 
 using Socket = boost::asio::generic::stream_protocol::socket;
 
-// Lives until the connection ends. `on_end` is called then.
+// Lives until the connection ends, and holds `place` until then.
 void start_session(Socket socket, SessionHost host, boost::asio::ssl::context* tls,
-                   std::function<void()> on_end);
+                   std::shared_ptr<void> place);
 
 }  // namespace vitrum::serve

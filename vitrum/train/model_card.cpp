@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include "vitrum/core/error.h"
@@ -108,7 +109,44 @@ std::string training(const ModelCard& c) {
       verb, to_toml(c.recipe));
 }
 
+// The value behind `key` in a line of YAML, without the quotes of a plain string.
+std::optional<std::string> yaml_value(std::string_view line, std::string_view key) {
+  const size_t at = line.find_first_not_of(" -");
+  if (at == line.npos || !line.substr(at).starts_with(key)) return std::nullopt;
+  std::string_view value = line.substr(at + key.size());
+  value.remove_prefix(std::min(value.find_first_not_of(' '), value.size()));
+  if (value.size() >= 2 && value.front() == '"' && value.back() == '"')
+    value = value.substr(1, value.size() - 2);
+  return std::string(value);
+}
+
 }  // namespace
+
+// Line by line: all that is looked for are three keys that follow each other.
+std::optional<StatedAccuracy> stated_accuracy(std::string_view text) {
+  constexpr std::string_view kFence = "---\n", kIndex = "\nmodel-index:\n";
+  if (!text.starts_with(kFence)) return std::nullopt;
+  text = text.substr(0, text.find("\n---", kFence.size()));
+  const size_t index = text.find(kIndex);
+  if (index == text.npos) return std::nullopt;
+  StatedAccuracy found;
+  std::string section, metric;
+  for (text.remove_prefix(index + kIndex.size()); !text.empty();) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (yaml_value(line, "dataset:")) section = "dataset";
+    if (yaml_value(line, "metrics:")) section = "metrics";
+    if (auto name = yaml_value(line, "name:"); name && section == "dataset") found.data = *name;
+    if (auto type = yaml_value(line, "type:"); type && section == "metrics") metric = *type;
+    const auto value = yaml_value(line, "value:");
+    if (!value || metric != "accuracy") continue;
+    const char* end = value->data() + value->size();
+    const auto [read, problem] = std::from_chars(value->data(), end, found.accuracy);
+    if (problem == std::errc() && read == end && found.accuracy >= 0 && found.accuracy <= 1)
+      return found;
+  }
+  return std::nullopt;
+}
 
 std::string to_markdown(const ModelCard& c, const EpochMetrics* row) {
   return front_matter(c, row) +

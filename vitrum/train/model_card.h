@@ -2,7 +2,9 @@
 // in YAML for machines and in words for people.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "vitrum/train/metrics_log.h"
@@ -21,5 +23,12 @@ struct ModelCard {
 
 // `row` is the evaluation of these weights; null where there was none yet.
 std::string to_markdown(const ModelCard& card, const EpochMetrics* row);
+
+// What such a file says of the model's accuracy; nothing where it says none.
+struct StatedAccuracy {
+  std::string data;
+  double accuracy = 0;  // a fraction
+};
+std::optional<StatedAccuracy> stated_accuracy(std::string_view markdown);
 
 }  // namespace vitrum
