@@ -22,10 +22,10 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-const std::vector<std::string> kVerbs = {"train",   "finetune", "distill",  "classify", "embed",
-                                         "eval",    "summary",  "models",   "data",     "bench",
-                                         "doctor",  "version",  "download", "export",   "forward",
-                                         "convert", "report",   "explain"};
+const std::vector<std::string> kVerbs = {
+    "train",   "finetune", "distill", "classify", "embed",   "eval",     "summary",
+    "models",  "data",     "bench",   "doctor",   "version", "download", "export",
+    "forward", "convert",  "report",  "explain",  "serve",   "man",      "completion"};
 
 struct Outcome {
   int code = -1;

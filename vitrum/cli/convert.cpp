@@ -52,29 +52,29 @@ int run(const Options& o, const CommonOptions& common) {
 
 Verb convert_verb() {
   auto o = std::make_shared<Options>();
-  return {
-      .name = "convert",
-      .summary = "write a model in another framework's names and layout",
-      .examples = {"convert runs/1/best OUT --to hf",
-                   "convert google.npz OUT --arch vit_base_patch16_224 --to timm",
-                   "convert DIR vit_b_16.pth --to torchvision"},
-      .options = {{.name = "SRC",
-                   .target = &o->source,
-                   .help = "model directory, or a weight file with --arch",
-                   .required = true},
-                  {.name = "DST",
-                   .target = &o->target,
-                   .help = "directory (timm, hf), or file ending in .safetensors, .pth or .npz",
-                   .required = true,
-                   .also = {"--output", "--out"}},
-                  {.name = "--to",
-                   .target = &o->dialect,
-                   .help = "whose names and layout",
-                   .required = true,
-                   .choices = {"timm", "hf", "torchvision", "npz"}},
-                  {"--arch", &o->arch, "preset that a weight file without a config is of", "NAME"},
-                  force_option(o->force)},
-      .run = [o](const CommonOptions& common) { return run(*o, common); }};
+  return {.name = "convert",
+          .summary = "write a model in another framework's names and layout",
+          .examples = {"convert runs/1/best OUT --to hf",
+                       "convert google.npz OUT --arch vit_base_patch16_224 --to timm",
+                       "convert DIR vit_b_16.pth --to torchvision"},
+          .options = {{.name = "SRC",
+                       .target = &o->source,
+                       .help = "model directory, or a weight file with --arch",
+                       .required = true},
+                      {.name = "DST",
+                       .target = &o->target,
+                       .help = "directory (timm, hf), or file ending in .safetensors, .pth or .npz",
+                       .required = true,
+                       .also = {"--output", "--out"}},
+                      {.name = "--to",
+                       .target = &o->dialect,
+                       .help = "whose names and layout",
+                       .required = true,
+                       .choices = {"timm", "hf", "torchvision", "npz"}},
+                      {"--arch", &o->arch, "preset that a weight file without a config is of",
+                       "PRESET"},
+                      force_option(o->force)},
+          .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 
 }  // namespace vitrum

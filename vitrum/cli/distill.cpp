@@ -15,7 +15,7 @@ Verb distill_verb() {
        .keys = {{"--teacher", "teacher",
                  "model directory or weight file with the student's classes", "MODEL"},
                 {"--teacher-arch", "teacher_arch", "preset that a teacher's weight file is of",
-                 "NAME"},
+                 "PRESET"},
                 {"--distillation",
                  "distillation",
                  "learn the teacher's class, or all of its probabilities",

@@ -82,7 +82,7 @@ Verb export_verb() {
                    .help = "the ONNX file to write",
                    .value = "FILE",
                    .required = true},
-                  {"--arch", &o->arch, "the preset that a single weight file belongs to", "NAME"},
+                  {"--arch", &o->arch, "the preset that a single weight file belongs to", "PRESET"},
                   image_size_option(o->image_size),
                   {.name = "--pos-resample",
                    .target = &o->pos_resample,

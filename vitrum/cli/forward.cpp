@@ -104,7 +104,7 @@ Verb forward_verb() {
        .help = "model directory, or a weight file with --arch",
        .value = "DIR",
        .required = true},
-      {"--arch", &o->arch, "preset that a weight file without a config is of", "NAME"},
+      {"--arch", &o->arch, "preset that a weight file without a config is of", "PRESET"},
       {.name = "--pos-resample",
        .target = &o->pos_resample,
        .help = "how positions are resampled; auto: as the model's framework does",

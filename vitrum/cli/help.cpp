@@ -47,20 +47,6 @@ std::string heading(std::string_view text) {
   return use_colour(stdout) ? fmt::format("\033[1m{}\033[0m\n", text) : fmt::format("{}\n", text);
 }
 
-// What the help shows beside a name: nothing for a flag.
-std::string value_name(const Option& option) {
-  struct Names {
-    std::string operator()(bool*) const { return ""; }
-    std::string operator()(int64_t*) const { return "N"; }
-    std::string operator()(std::optional<int64_t>*) const { return "N"; }
-    std::string operator()(double*) const { return "X"; }
-    std::string operator()(std::optional<double>*) const { return "X"; }
-    std::string operator()(std::optional<InputSize>*) const { return "N|HxW"; }
-    std::string operator()(void*) const { return "TEXT"; }
-  };
-  return option.value.empty() ? std::visit(Names{}, option.target) : option.value;
-}
-
 std::string default_value(const Option& option) {
   struct Defaults {
     std::string operator()(const int64_t* n) const { return std::to_string(*n); }
@@ -80,17 +66,44 @@ std::string describe(const Option& option) {
                          ? option.name
                          : fmt::format("{}, {}", option.name.substr(0, comma), long_name(option));
   if (!is_positional(option)) name += fmt::format(" {}", value_name(option));
-  std::string text = option.help;
-  if (!option.choices.empty()) text += fmt::format(" [{}]", join(option.choices, ", "));
-  const std::string fallback = default_value(option);
-  if (!fallback.empty()) text += fmt::format(" ({})", fallback);
   // A name too long for its column gets a line of its own.
   return fmt::format("  {:<{}}{}{}\n", name, kIndent - 2,
                      name.size() + 3 > kIndent ? fmt::format("\n{:{}}", "", kIndent) : "",
-                     wrapped(text, kIndent, kIndent));
+                     wrapped(explanation(option), kIndent, kIndent));
 }
 
 }  // namespace
+
+// What stands beside a name: nothing for a flag.
+std::string value_name(const Option& option) {
+  struct Names {
+    std::string operator()(bool*) const { return ""; }
+    std::string operator()(int64_t*) const { return "N"; }
+    std::string operator()(std::optional<int64_t>*) const { return "N"; }
+    std::string operator()(double*) const { return "X"; }
+    std::string operator()(std::optional<double>*) const { return "X"; }
+    std::string operator()(std::optional<InputSize>*) const { return "N|HxW"; }
+    std::string operator()(void*) const { return "TEXT"; }
+  };
+  return option.value.empty() ? std::visit(Names{}, option.target) : option.value;
+}
+
+std::string explanation(const Option& option) {
+  std::string text = option.help;
+  if (!option.choices.empty()) text += fmt::format(" [{}]", join(option.choices, ", "));
+  const std::string fallback = default_value(option);
+  return fallback.empty() ? text : fmt::format("{} ({})", text, fallback);
+}
+
+std::string usage_arguments(const Verb& verb) {
+  std::string out;
+  for (const Option& option : verb.options) {
+    if (!is_positional(option)) continue;
+    const std::string name = option.name + (is_list(option) ? "..." : "");
+    out += option.required ? name + ' ' : fmt::format("[{}] ", name);
+  }
+  return out;
+}
 
 std::string overview(std::span<const Verb> verbs) {
   std::string out =
@@ -107,25 +120,18 @@ std::string overview(std::span<const Verb> verbs) {
 }
 
 std::string help_text(const Verb& verb) {
-  std::string examples, arguments, own, shared;
+  std::string examples, own, shared;
   for (const std::string& example : verb.examples)
     examples += fmt::format("  {}\n", command("vitrum " + example));
-  for (const Option& option : verb.options) {
-    if (is_positional(option)) {
-      const bool several = std::holds_alternative<std::vector<std::string>*>(option.target);
-      const std::string name = option.name + (several ? "..." : "");
-      arguments += option.required ? name + ' ' : fmt::format("[{}] ", name);
-    }
-    own += describe(option);
-  }
+  for (const Option& option : verb.options) own += describe(option);
   CommonOptions defaults;
   for (const Option& option : common_options(defaults)) shared += describe(option);
   if (!own.empty()) own = fmt::format("{}{}\n", heading("Options:"), own);
   return fmt::format(
       "{}{}\nUsage: vitrum {} {}[options]\n{}\n\n{}{}{}\n"
       "An option may come from the environment too: --threads from VITRUM_THREADS.\n",
-      heading("Examples:"), examples, verb.name, arguments, wrapped(verb.summary, 0, 0), own,
-      heading("Options of every verb:"), shared);
+      heading("Examples:"), examples, verb.name, usage_arguments(verb), wrapped(verb.summary, 0, 0),
+      own, heading("Options of every verb:"), shared);
 }
 
 }  // namespace vitrum

@@ -58,16 +58,17 @@ std::unique_ptr<Dataset> open_images(const std::vector<std::string>& inputs,
 }
 
 std::vector<Option> model_options(ModelOptions& o) {
-  return {{.name = "--model",
-           .target = &o.model,
-           .help = "model directory, or a weight file with --arch",
-           .value = "MODEL",
-           .required = true},
-          {"--arch", &o.arch, "what a bare weight file is for: a name of `vitrum models`", "NAME"},
-          image_size_option(o.image_size),
-          {"--exif-orientation", &o.exif_orientation,
-           "turn photos upright as their EXIF data says; off by default, as in timm, torchvision "
-           "and transformers"}};
+  return {
+      {.name = "--model",
+       .target = &o.model,
+       .help = "model directory, or a weight file with --arch",
+       .value = "MODEL",
+       .required = true},
+      {"--arch", &o.arch, "what a bare weight file is for: a name of `vitrum models`", "PRESET"},
+      image_size_option(o.image_size),
+      {"--exif-orientation", &o.exif_orientation,
+       "turn photos upright as their EXIF data says; off by default, as in timm, torchvision "
+       "and transformers"}};
 }
 
 void note_preprocessing(const CommonOptions& common, const ModelSpec& model) {

@@ -27,11 +27,7 @@ void hold_closed_streams() {
 }
 
 int run(const std::vector<std::string>& arguments) {
-  const std::vector<Verb> verbs = {train_verb(),   finetune_verb(), distill_verb(), classify_verb(),
-                                   embed_verb(),   serve_verb(),    eval_verb(),    explain_verb(),
-                                   report_verb(),  summary_verb(),  models_verb(),  data_verb(),
-                                   forward_verb(), convert_verb(),  export_verb(),  download_verb(),
-                                   bench_verb(),   doctor_verb(),   version_verb()};
+  const std::vector<Verb> verbs = all_verbs();
   CommonOptions common;
   const Invocation call = parse_command_line(arguments, verbs, common);
   if (call.version) return version_verb().run(common);

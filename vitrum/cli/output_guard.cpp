@@ -90,6 +90,7 @@ bool is_of(Content content, const std::string& head) {
     case Content::kSvg: return head.starts_with("<svg") || head.starts_with("<?xml");
     case Content::kHtml: return head.starts_with("<!doctype html>");
     case Content::kZip: return head.starts_with("PK\3\4");
+    case Content::kMan: return head.starts_with(".TH ");
   }
   return false;
 }
@@ -97,7 +98,7 @@ bool is_of(Content content, const std::string& head) {
 const char* name_of(Content content) {
   constexpr std::array kNames = {"a .npy array",  "a .safetensors file", "a table of this kind",
                                  "an ONNX model", "a PNG image",         "an SVG image",
-                                 "an HTML page",  "a weight file"};
+                                 "an HTML page",  "a weight file",       "a manual page"};
   return kNames[static_cast<size_t>(content)];
 }
 

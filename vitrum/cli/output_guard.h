@@ -13,7 +13,7 @@
 namespace vitrum {
 
 // What a verb writes, and so may replace unasked. An empty file is nobody's loss.
-enum class Content : uint8_t { kNpy, kSafetensors, kTable, kOnnx, kPng, kSvg, kHtml, kZip };
+enum class Content : uint8_t { kNpy, kSafetensors, kTable, kOnnx, kPng, kSvg, kHtml, kZip, kMan };
 
 // Usage errors all of them. Files are told apart by device and inode, so links, `..` and hard links
 // hide nothing.

@@ -90,11 +90,6 @@ void assign(const Given& given, std::optional<T>* target) {
   *target = std::move(x);
 }
 
-bool is_list(const Option& option) {
-  return std::holds_alternative<std::vector<std::string>*>(option.target);
-}
-bool is_flag(const Option& option) { return std::holds_alternative<bool*>(option.target); }
-
 class Parser {
  public:
   Parser(std::span<const std::string> arguments, std::span<const Verb> verbs,
@@ -122,13 +117,7 @@ class Parser {
   }
 
  private:
-  std::vector<const Option*> known() const {
-    std::vector<const Option*> all;
-    if (result_.verb)
-      for (const Option& option : result_.verb->options) all.push_back(&option);
-    for (const Option& option : common_) all.push_back(&option);
-    return all;
-  }
+  std::vector<const Option*> known() const { return options_of(result_.verb, common_); }
   std::string see_help() const {
     return result_.verb ? fmt::format("see `vitrum {} --help`", result_.verb->name)
                         : "see `vitrum --help`";
@@ -166,31 +155,11 @@ class Parser {
     const std::string name = word.substr(0, equals);
     if (name == "--help") return void(result_.help = true);
     if (name == "--version") return void(result_.version = true);
-    if (const Option* option = find_long(name))
+    if (const Option* option = find_option(known(), name))
       return set(*option,
                  equals == std::string::npos ? value_of(*option, name) : word.substr(equals + 1),
                  name);
     fail_usage("unknown option '{}'{}; {}", name, near_option(name), see_help());
-  }
-
-  // By its name, by another spelling of its own, or by one that is as good everywhere.
-  const Option* find_long(const std::string& name) const {
-    const std::vector<const Option*> all = known();
-    const auto find = [&](const auto& fits) -> const Option* {
-      const auto found = std::find_if(all.begin(), all.end(), fits);
-      return found == all.end() ? nullptr : *found;
-    };
-    const auto is = [&](const std::string& wanted) {
-      return find([&](const Option* o) { return !is_positional(*o) && long_name(*o) == wanted; });
-    };
-    if (const Option* option = is(name)) return option;
-    if (const Option* option = find([&](const Option* o) {
-          return std::find(o->also.begin(), o->also.end(), name) != o->also.end();
-        }))
-      return option;
-    for (const std::string& other : alike(name))
-      if (const Option* option = is(other)) return option;
-    return nullptr;
   }
 
   // Where a verb takes --set, its keys are options too.
@@ -259,6 +228,32 @@ Invocation parse_command_line(std::span<const std::string> arguments, std::span<
   return Parser(arguments, verbs, shared).run();
 }
 
+std::vector<const Option*> options_of(const Verb* verb, std::span<const Option> common) {
+  std::vector<const Option*> all;
+  if (verb)
+    for (const Option& option : verb->options) all.push_back(&option);
+  for (const Option& option : common) all.push_back(&option);
+  return all;
+}
+
+const Option* find_option(std::span<const Option* const> options, const std::string& name) {
+  const auto find = [&](const auto& fits) -> const Option* {
+    const auto found = std::find_if(options.begin(), options.end(), fits);
+    return found == options.end() ? nullptr : *found;
+  };
+  const auto is = [&](const std::string& wanted) {
+    return find([&](const Option* o) { return !is_positional(*o) && long_name(*o) == wanted; });
+  };
+  if (const Option* option = is(name)) return option;
+  if (const Option* option = find([&](const Option* o) {
+        return std::find(o->also.begin(), o->also.end(), name) != o->also.end();
+      }))
+    return option;
+  for (const std::string& other : alike(name))
+    if (const Option* option = is(other)) return option;
+  return nullptr;
+}
+
 std::string long_name(const Option& option) {
   return option.name.substr(option.name.find(',') + 1);
 }
@@ -278,7 +273,7 @@ std::vector<Option> common_options(CommonOptions& common) {
            .target = &common.threads,
            .help = "threads to compute with; 0: all cores",
            .max = 4096},
-          {"--device", &common.device, "auto, cpu, cuda[:N] or reference", "NAME"},
+          {"--device", &common.device, "auto, cpu, cuda[:N] or reference", "DEVICE"},
           {.name = "--precision",
            .target = &common.precision,
            .help = "of the arithmetic; auto suits the device",

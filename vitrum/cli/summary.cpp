@@ -184,7 +184,7 @@ Verb summary_verb() {
        .target = &o->model,
        .help = "preset, model directory, or a weight file with --arch",
        .required = true},
-      {"--arch", &o->arch, "preset that a weight file without a config is of", "NAME"},
+      {"--arch", &o->arch, "preset that a weight file without a config is of", "PRESET"},
       {.name = "--batch", .target = &o->batch, .help = "images in a batch", .min = 1, .max = 65536},
       {.name = "--depth",
        .target = &o->depth,

@@ -365,7 +365,7 @@ Verb training_verb(TrainingVerb verb) {
   o->keys.insert(o->keys.end(), verb.keys.begin(), verb.keys.end());
   o->given.resize(o->keys.size());
   std::vector<Option> options = {
-      {"--recipe", &o->recipe, "recipe to start from, a TOML file", "FILE"}};
+      {"--recipe", &o->recipe, "recipe to start from, a TOML file", "FILE.toml"}};
   for (size_t i = 0; i < o->keys.size(); ++i)
     options.push_back({.name = o->keys[i].option,
                        .target = target_of(o->given[i], o->keys[i].kind),

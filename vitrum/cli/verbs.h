@@ -1,5 +1,6 @@
-// What a verb is to the command line: its name, its options as a table, and what it does. Parsing
-// and help are made from the table in one place (parse.cpp, help.cpp).
+// What a verb is to the command line: its name, its options as a table, and what it does. Parsing,
+// help, man pages and completion are made from the table (parse.cpp, help.cpp, man.cpp,
+// complete.cpp).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -32,7 +33,9 @@ struct Option {
   std::string name;  // "--batch-size", "-q,--quiet", or "MODEL" for a positional argument
   OptionTarget target;
   std::string help;
-  std::string value = {};  // what the help calls the value; by default N, X or TEXT
+  // What the help calls the value; by default N, X or TEXT. Completion goes by it: MODEL, PRESET,
+  // DATA, DEVICE, KEY=VALUE, RUN, and whatever ends in DIR, FILE, PATH or FILE.toml.
+  std::string value = {};
   bool required = false;
   std::vector<std::string> choices = {};
   int64_t min = 0, max = 1'000'000'000;  // of whole numbers and edges
@@ -52,6 +55,7 @@ struct Verb {
 
 Verb bench_verb();
 Verb classify_verb();
+Verb completion_verb();
 Verb convert_verb();
 Verb data_verb();
 Verb distill_verb();
@@ -63,12 +67,16 @@ Verb explain_verb();
 Verb export_verb();
 Verb finetune_verb();
 Verb forward_verb();
+Verb man_verb();
 Verb models_verb();
 Verb report_verb();
 Verb serve_verb();
 Verb summary_verb();
 Verb train_verb();
 Verb version_verb();
+
+// The table that parsing, help, man pages and completion are made from.
+std::vector<Verb> all_verbs();
 
 // ---- what verbs share ----
 

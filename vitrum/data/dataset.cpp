@@ -206,6 +206,8 @@ std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& 
   return open(parsed, split, true, options);
 }
 
+std::span<const std::string> data_kinds() { return kKinds; }
+
 bool has_splits(const std::string& spec) { return has_splits(parse_spec(spec)); }
 
 std::unique_ptr<Dataset> select_images(const Dataset& dataset, std::vector<int64_t> indices) {

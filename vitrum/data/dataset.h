@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +61,9 @@ std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& 
                                     const DecodeOptions& options = {});
 
 bool has_splits(const std::string& spec);
+
+// What may stand before the colon of DATA.
+std::span<const std::string> data_kinds();
 
 // Views of a data set, which must outlive them: those images, in that order; `count` of them (all,
 // where there are fewer), the same for the same seed.

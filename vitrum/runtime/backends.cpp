@@ -59,7 +59,7 @@ class CudaLibrary {
       own = std::filesystem::absolute(info.dli_fname, ignored);
     const std::filesystem::path dir = own.parent_path();
     return {(dir / cuda::kLibraryName).string(), (dir / "vitrum" / cuda::kLibraryName).string(),
-            (dir.parent_path() / "lib" / "vitrum" / cuda::kLibraryName).string(),
+            (dir / VITRUM_BIN_TO_LIB / "vitrum" / cuda::kLibraryName).string(),
             std::string(VITRUM_LIBDIR "/vitrum/") + cuda::kLibraryName, cuda::kLibraryName};
   }
   template <class F>

@@ -281,15 +281,9 @@ std::string literal(const std::optional<T>& x) {
   return x ? literal(*x) : "";
 }
 
-std::vector<std::string> all_keys() {
-  std::vector<std::string> keys;
-  each_key(kDefault, [&](const char* name, const auto&, Range) { keys.emplace_back(name); });
-  return keys;
-}
-
 [[noreturn]] void fail_unknown(const std::string& place, const std::string& key) {
   fail_usage("{}: unknown key '{}'{}", place, shown(key),
-             did_you_mean(key, all_keys(), other_keys()));
+             did_you_mean(key, recipe_keys(), other_keys()));
 }
 
 // How --set and options may spell a key's value without TOML's quotes and brackets.
@@ -370,10 +364,16 @@ std::string with_quotes(const std::string& file, size_t line) {
 
 }  // namespace
 
+std::vector<std::string> recipe_keys() {
+  std::vector<std::string> keys;
+  each_key(kDefault, [&](const char* name, const auto&, Range) { keys.emplace_back(name); });
+  return keys;
+}
+
 std::string find_key(const std::string& word) {
   std::string plain = word;
   std::replace(plain.begin(), plain.end(), '-', '_');
-  const std::vector<std::string> keys = all_keys();
+  const std::vector<std::string> keys = recipe_keys();
   if (std::find(keys.begin(), keys.end(), plain) != keys.end()) return plain;
   const auto other = std::ranges::find(other_keys(), std::string_view(plain), &OtherName::other);
   return other == other_keys().end() ? "" : std::string(other->ours);

@@ -142,6 +142,7 @@ void set_key(Recipe& recipe, const std::string& key, const std::string& value,
              const std::string& where);
 void set_assignment(Recipe& recipe, const std::string& assignment);  // "key=value", of --set
 
+std::vector<std::string> recipe_keys();
 // The key that this word is, here (with - for _ too) or in another framework; "": none.
 std::string find_key(const std::string& word);
 
