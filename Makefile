@@ -5,8 +5,10 @@
 #   make style        is everything formatted?        make install      into PREFIX (/usr/local)
 #   make deps         install missing packages        make clean        remove build/
 #   make CUDA=1       with the CUDA backend, where no card is visible too
+#   make WERROR=1     warnings are errors             make tidy         clang-tidy over TIDY_FOLDERS
 #   make fuzz         each fuzzer for FUZZ_SECONDS (needs clang)
 #   make tsan         what runs on several threads under ThreadSanitizer
+#   make check        compares with timm, transformers, torchvision, Pillow and ONNX Runtime (needs the network once)
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 LABELS ?= fast
@@ -16,10 +18,16 @@ BUILD := build/release
 
 # CUDA=1 builds the CUDA backend, CUDA=0 leaves it out; without either it is built where a card is. CUDA_ARCHS names
 # the cards, as in CUDA_ARCHS='80-real;89-real;90a-real;100-real;120-virtual'.
+empty :=
+space := $(empty) $(empty)
 cuda_flags := $(if $(filter 1,$(CUDA)),-DVITRUM_CUDA=ON) $(if $(filter 0,$(CUDA)),-DVITRUM_CUDA=OFF) \
   $(if $(CUDA_ARCHS),'-DVITRUM_CUDA_ARCHITECTURES=$(CUDA_ARCHS)')
 
-.PHONY: force all quickstart test slow-test asan ubsan tsan dev fuzz style format install deps clean
+# FOLDERS='weights data' builds the fast tests of these folders only, until FOLDERS='*' takes all again.
+flags := $(cuda_flags) $(if $(filter 1,$(WERROR)),-DVITRUM_WERROR=ON) \
+  $(if $(FOLDERS),'-DVITRUM_TEST_FOLDERS=$(subst $(space),;,$(strip $(FOLDERS)))')
+
+.PHONY: force all quickstart test slow-test asan ubsan tsan dev fuzz check tidy style format install deps clean
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/build.ninja
@@ -57,6 +65,18 @@ fuzz: build/fuzz/build.ninja
 	cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	fuzz/run.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
+# The checks of .clang-tidy, which need clang-tidy 14 and take some ten seconds a file.
+TIDY_FOLDERS ?= core graph models weights
+tidy: $(BUILD)/build.ninja
+	cmake --build $(BUILD) -j $(JOBS) --target vitrum
+	run-clang-tidy -quiet -p $(BUILD) -j $(JOBS) $(addprefix vitrum/,$(addsuffix /,$(TIDY_FOLDERS)))
+
+# make check CHECKS='swin onnx' runs only these
+check: $(BUILD)/build.ninja
+	cmake -DVITRUM_BENCH=ON $(BUILD)
+	cmake --build $(BUILD) -j $(JOBS)
+	tools/check/run.sh $(CHECKS)
+
 style: $(BUILD)/build.ninja
 	ctest --test-dir $(BUILD) -L '^style$$' --no-tests=error --output-on-failure
 
@@ -73,6 +93,6 @@ clean:
 	rm -rf build
 
 # Ninja reruns CMake by itself; only the first configuration and changed presets come through here.
-build/%/build.ninja: CMakePresets.json packages.txt $(if $(strip $(cuda_flags)),force) | deps
-	cmake --preset $* $(cuda_flags)
+build/%/build.ninja: CMakePresets.json packages.txt $(if $(strip $(flags)),force) | deps
+	cmake --preset $* $(flags)
 	@touch $@

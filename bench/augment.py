@@ -1,6 +1,6 @@
 """DeiT's training pipeline against timm's, on one thread, in turns.
 
-    venv/bin/python bench/augment.py --images DIR [--binary build/release/bench/bench_augment]
+    tools/python.sh bench/augment.py --images DIR [--binary build/release/bench/bench_augment]
 
 Both sides get the bytes of the files and make a tensor of 224 x 224: decode, RandomResizedCrop (bicubic), flip,
 rand-m9-mstd0.5-inc1 with timm's default of no colour jitter beside it, erase 0.25. timm normalises on the host and

@@ -1,6 +1,6 @@
 """Trains with Vitrum and with PyTorch in turn, and prints the medians and their ratios.
 
-    venv/bin/python bench/compare.py [--vitrum build/release/vitrum] [--rounds 3] [--model NAME ...] [--json FILE]
+    tools/python.sh bench/compare.py [--vitrum build/release/vitrum] [--rounds 3] [--model NAME ...] [--json FILE]
 
 Run with a Python that has torch and timm. Both sides take turns within every round, so that a change in the machine's
 speed meets both alike. The ratio of a model is between the better precision of either side.

@@ -1,6 +1,6 @@
 """Swin-T, DeiT-S and ResNet-50 against PyTorch on the processor, in turns: inference and training.
 
-    venv/bin/python bench/compare_families.py [--batch 8] [--rounds 3] [--threads 2] [--model NAME ...]
+    tools/python.sh bench/compare_families.py [--batch 8] [--rounds 3] [--threads 2] [--model NAME ...]
                                               [--precision f32 bf16] [--mode eager_f32 eager_bf16 compile_f32 compile_bf16]
 
 Each measurement is a process of its own; PyTorch runs timm's model (ResNet also channels last, the better counts) with

@@ -1,6 +1,6 @@
 """Inference with Vitrum and with its peers in turn on a CPU; prints medians and ratios.
 
-    venv/bin/python bench/compare_infer.py [--vitrum build/release/vitrum] [--rounds 3] [--threads 2]
+    tools/python.sh bench/compare_infer.py [--vitrum build/release/vitrum] [--rounds 3] [--threads 2]
                                            [--model NAME ...] [--batch N ...] [--peer NAME ...] [--clock processor]
                                            [--precision f32|bf16]
 

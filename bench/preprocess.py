@@ -1,6 +1,6 @@
 """Decoding, resizing and cropping photos against Pillow, on one thread, in turns.
 
-    venv/bin/python bench/preprocess.py --model DIR --images DIR [--binary build/release/bench/bench_preprocess]
+    tools/python.sh bench/preprocess.py --model DIR --images DIR [--binary build/release/bench/bench_preprocess]
 
 Both sides get the bytes of the files and do what timm does for evaluation: RGB, the shorter side to floor(size /
 crop_pct), centre crop. Prints processor milliseconds per photo, the best of the rounds, and the ratio. Needs Pillow.

@@ -1,6 +1,6 @@
 """PyTorch's side of the training benchmark: images per second of whole training steps on synthetic data in memory.
 
-    venv/bin/python bench/pytorch_train.py --model vit_mnist [--mode MODE ...] [--threads 2]
+    tools/python.sh bench/pytorch_train.py --model vit_mnist [--mode MODE ...] [--threads 2]
 
 Needs torch and timm (and a C++ compiler for torch.compile). Each mode runs in a fresh process, so that peak_bytes is
 its own; base_bytes is what the process held before it had a model. Prints one JSON line a mode; waiting is the part

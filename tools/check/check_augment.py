@@ -1,6 +1,6 @@
 """Compares every augmentation with Pillow, timm and torchvision, byte for byte, on photos and small images.
 
-    venv/bin/python tools/check/check_augment.py --images DIR [--binary build/release/bench/bench_augment]
+    tools/python.sh tools/check/check_augment.py --images DIR [--binary build/release/bench/bench_augment]
 
 Edits are compared with Pillow's own calls at many magnitudes; policy operations, from their level, with timm's and
 torchvision's; resized crops of files with torchvision's. Needs Pillow, numpy, torch, torchvision and timm.

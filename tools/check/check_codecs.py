@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares what we read of GIF, BMP, TIFF, HEIC and AVIF files with Pillow and pillow-heif, on random files.
 
-    venv/bin/python tools/check/check_codecs.py [--cases 600] [--seed 0] [--binary build/release/tests/dump_pixels]
+    tools/python.sh tools/check/check_codecs.py [--cases 600] [--seed 0] [--binary build/release/tests/dump_pixels]
 
 GIF, BMP and TIFF must be the same bytes. HEIC and AVIF come from other builds of their codecs there, whose conversion to
 RGB rounds differently: within 2 levels, on files without subsampled colours. Needs Pillow, pillow-heif and NumPy. Exit

@@ -1,6 +1,6 @@
 """Compares DeiT with timm and transformers, and `vitrum distill` with PyTorch: random weights and images.
 
-    venv/bin/python tools/check/check_deit.py [--vitrum build/release/vitrum] [--model deit_tiny_distilled_patch16_224]
+    tools/python.sh tools/check/check_deit.py [--vitrum build/release/vitrum] [--model deit_tiny_distilled_patch16_224]
 
 Needs torch, timm, transformers, onnxruntime, safetensors and numpy. Reads what they write, at the stored and at another image size; they
 load what `vitrum convert` writes; ten steps of each loss give the losses that PyTorch gives. Exit status 1 otherwise.

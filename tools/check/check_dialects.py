@@ -1,6 +1,6 @@
 """Compares models in other frameworks' files with those frameworks: random weights, logits from `vitrum forward`.
 
-    venv/bin/python tools/check/check_dialects.py [--vitrum build/release/vitrum] [--base]
+    tools/python.sh tools/check/check_dialects.py [--vitrum build/release/vitrum] [--base]
 
 Needs torch, timm, torchvision, transformers, safetensors, numpy (and scipy for Google's position zoom). Checks that
 Vitrum reads what they write, at the stored and at other image sizes, and that they load what `vitrum convert` writes.

@@ -1,7 +1,6 @@
 """Compares taps and explanations with timm's model and with matrices in NumPy, on real weights and photos.
 
-    python3 -m venv venv && venv/bin/pip install torch timm safetensors numpy pillow
-    venv/bin/python tools/check/check_explain.py VITRUM MODEL_DIR IMAGE...
+    tools/python.sh tools/check/check_explain.py VITRUM MODEL_DIR IMAGE...
 
 VITRUM is the binary, MODEL_DIR a timm model directory. Every attention layer's weights (fused attention off), some
 other modules' results, rollout, gradient-weighted attention, mean attention distances, and position similarity are

@@ -1,6 +1,6 @@
 """Compares fine-tuning with PyTorch and timm: the same weights, images and settings, every parameter afterwards.
 
-    venv/bin/python tools/check/check_finetune.py --weights DIR --data DIR [--vitrum build/release/vitrum]
+    tools/python.sh tools/check/check_finetune.py --weights DIR --data DIR [--vitrum build/release/vitrum]
 
 DIR with weights is in timm's layout, DIR with data has train/ with a folder a class. A few images make one batch, so that
 their order does not matter. Needs torch, timm, safetensors and pillow. Exit status 1 when a case differs.

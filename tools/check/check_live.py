@@ -1,6 +1,6 @@
 """Compares full-size models with PyTorch: random weights written in timm's layout, logits from `vitrum forward`.
 
-    venv/bin/python tools/check/check_live.py [--vitrum build/release/vitrum] [--model NAME ...]
+    tools/python.sh tools/check/check_live.py [--vitrum build/release/vitrum] [--model NAME ...]
 
 Needs torch, timm, safetensors and numpy. Exit status 1 when any model differs by more than the tolerance.
 """

@@ -1,6 +1,6 @@
 """Compares trained adapters with peft: `vitrum finetune` with LoRA, its adapter on timm's model, and the merged model.
 
-    venv/bin/python tools/check/check_lora.py --weights DIR --data DATA [--vitrum build/release/vitrum]
+    tools/python.sh tools/check/check_lora.py --weights DIR --data DATA [--vitrum build/release/vitrum]
 
 Needs torch, timm, safetensors, numpy and peft. DIR is a model directory that timm reads, DATA as `vitrum train` takes it.
 A few steps are enough: what counts is that three ways to the same logits agree. Exit status 1 when they do not.

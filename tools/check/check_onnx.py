@@ -1,6 +1,6 @@
 """Exports random-weight models of every preset, and variants, as ONNX, and compares ONNX Runtime with `vitrum forward`.
 
-    venv/bin/python tools/check/check_onnx.py [--vitrum build/release/vitrum] [--full] [--huge] [--model GLOB]
+    tools/python.sh tools/check/check_onnx.py [--vitrum build/release/vitrum] [--full] [--huge] [--model GLOB]
 
 Each file goes through onnx.checker (full check, strict shape inference) and runs at batch 1 and 3. Large presets are
 checked at a smaller image size unless --full; the huge ones (external data) only with --huge. Needs onnx, onnxruntime,

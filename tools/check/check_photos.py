@@ -1,6 +1,6 @@
 """Compares classification of real photos with timm and Pillow: same top-1 for every photo, probabilities within 1e-3.
 
-    venv/bin/python tools/check/check_photos.py --model DIR --images DIR [--vitrum build/release/vitrum] [--precision f32]
+    tools/python.sh tools/check/check_photos.py --model DIR --images DIR [--vitrum build/release/vitrum] [--precision f32]
         [--image-size 160]
 
 DIR of --images holds labels.csv (file,class) and the files it names; the model directory is in timm's layout. Also

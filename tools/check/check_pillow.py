@@ -1,6 +1,6 @@
 """Compares resizing and the whole preprocessing with Pillow, byte for byte, on thousands of random cases.
 
-    venv/bin/python tools/check/check_pillow.py [--cases 4000] [--seed 0] [--binary build/release/bench/bench_preprocess]
+    tools/python.sh tools/check/check_pillow.py [--cases 4000] [--seed 0] [--binary build/release/bench/bench_preprocess]
 
 Resizing: random sizes, all filters, grey and RGB, whole images and windows. Preprocessing: random JPEG, PNG and WebP
 files through timm's transforms, torchvision's classes and transformers' rules, with and without EXIF orientation. Needs

@@ -1,7 +1,7 @@
 """Opens reports in a real browser: values of curves, hover, axes, the images of a confusion cell, comparison, runs on different
 data, a thousand classes, themes, widths, and names that try to be code.
 
-    venv/bin/python tools/check/check_report.py [--vitrum build/release/vitrum] [--chromium /usr/bin/chromium] [--shots DIR]
+    tools/python.sh tools/check/check_report.py [--vitrum build/release/vitrum] [--chromium /usr/bin/chromium] [--shots DIR]
 
 Makes its own runs: one as long as a CIFAR run (300 epochs, 10,000 test images) whose class names, path and recipe are
 markup, a shorter one to compare with, one on other data with some of the same classes, and one of 1,000 classes. Needs numpy and playwright with a chromium; screenshots go to DIR. Exit

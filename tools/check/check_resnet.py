@@ -1,7 +1,6 @@
 """ResNets of random weights through every framework and back: logits must agree.
 
-    venv/bin/pip install torch torchvision timm transformers onnxruntime safetensors numpy
-    venv/bin/python tools/check/check_resnet.py [--vitrum build/release/vitrum] [--arch resnet18 ...]
+    tools/python.sh tools/check/check_resnet.py [--vitrum build/release/vitrum] [--arch resnet18 ...]
 
 torchvision's .pth, timm's and transformers' directories in; what `convert` and `export` write, loaded by timm,
 transformers, torchvision and ONNX Runtime. Exit status 1 when anything differs by more than the tolerance.

@@ -1,6 +1,6 @@
 """Compares Swin models with timm, torchvision and transformers: random weights, forward, every gradient, ten steps.
 
-    venv/bin/python tools/check/check_swin.py [--build build/release] [--size small|tiny|base384 ...] [--part ...]
+    tools/python.sh tools/check/check_swin.py [--build build/release] [--size small|tiny|base384 ...] [--part ...]
 
 Needs torch, timm, torchvision, transformers, safetensors and numpy. Checks that Vitrum reads what they and Microsoft
 write, at the stored and at other image sizes (those that do not fill whole windows too), and that they load what

@@ -1,6 +1,6 @@
 """Writes tests/golden/augment.txt: checksums of a computed image after each augmentation of Pillow, timm and torchvision.
 
-    venv/bin/python tools/golden/augment_golden.py > tests/golden/augment.txt
+    tools/python.sh tools/golden/augment_golden.py > tests/golden/augment.txt
 
 Lines are requests as bench/augment.cpp takes them, with the CRC-32 of the planar pixels that come out.
 """

@@ -1,6 +1,6 @@
 """Writes tests/golden/dialects: one small model in every framework's files, and what those frameworks make of it.
 
-    venv/bin/python tools/golden/dialect_golden.py [--out DIR]
+    tools/python.sh tools/golden/dialect_golden.py [--out DIR]
 
 Needs torch, timm, torchvision, transformers, scipy, safetensors and numpy. `expected.safetensors` holds images of 12 and
 20 pixels with the logits of each framework (at 20 pixels with its own resampling of positions), the positions of

@@ -1,6 +1,6 @@
 """Writes tests/golden/deit_distill.safetensors: a small distilled DeiT of timm's and ten steps of DeiT's losses.
 
-    venv/bin/python tools/golden/distill_golden.py [--out DIR]
+    tools/python.sh tools/golden/distill_golden.py [--out DIR]
 
 The file holds `pixels` (u8, normalised with 0.5), `labels`, `teacher` (the teacher's logits), `logits` (the mean), `cls`, `dist`, `features` and, under
 timm's names, `param.NAME`. For each kind of loss (hard, soft, bce_hard): `losses.KIND` of ten AdamW steps on that one batch

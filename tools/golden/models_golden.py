@@ -1,7 +1,6 @@
 """Writes the golden files that the tests compare Vitrum with: tests/golden/*.safetensors.
 
-    python3 -m venv venv && venv/bin/pip install torch timm safetensors numpy
-    venv/bin/python tools/golden/models_golden.py [--out DIR] [CASE ...]
+    tools/python.sh tools/golden/models_golden.py [--out DIR] [CASE ...]
 
 Runs on a CPU in seconds and writes the same bytes each time (same PyTorch, same machine).
 

@@ -1,7 +1,6 @@
 """Writes tests/golden/optimizers.safetensors: ten steps of optimisers of PyTorch and timm.
 
-    python3 -m venv venv && venv/bin/pip install torch timm safetensors
-    venv/bin/python tools/golden/optimizer_golden.py [--out FILE]
+    tools/python.sh tools/golden/optimizer_golden.py [--out FILE]
 
 A handful of tensors with gradients drawn beforehand, so that only the optimiser counts: `param.NAME`, `grad.STEP.NAME`,
 and for each run `after.RUN.NAME`. The metadata entry `golden` is JSON: for each run the keys of a recipe, and `slope`,

@@ -1,8 +1,7 @@
 """ResNets against torchvision: writes the golden files of tests/models/resnet_test.cpp, or checks full-size models live.
 
-    venv/bin/pip install torch torchvision safetensors numpy
-    venv/bin/python tools/golden/resnet_golden.py                                        # tests/golden/resnet_*.safetensors
-    venv/bin/python tools/golden/resnet_golden.py --live build/release/tests/vitrum_tests
+    tools/python.sh tools/golden/resnet_golden.py                                        # tests/golden/resnet_*.safetensors
+    tools/python.sh tools/golden/resnet_golden.py --live build/release/tests/vitrum_tests
 
 A file holds `image` (B, C, H, W) as the model sees it and `labels`; under torchvision's names `param.NAME` (running
 statistics too) and `grad.NAME`; `logits` and `loss` of one pass in training mode, after which the running statistics

@@ -1,6 +1,6 @@
 """Writes tests/golden/swin: one small Swin in every framework's files, and what those frameworks make of it.
 
-    venv/bin/python tools/golden/swin_golden.py [--out DIR]
+    tools/python.sh tools/golden/swin_golden.py [--out DIR]
 
 Needs torch, timm, torchvision, transformers, safetensors and numpy. `expected.safetensors` holds images of 32 and 40
 pixels with the logits of each framework (40 pixels do not fill whole windows), and bias tables for other windows under
