@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# tools/python.sh SCRIPT [ARGUMENTS]: runs a script of tools/ or bench/ with the packages of tools/requirements.txt, in a virtual
-# environment that is made on first use (build/venv, or VITRUM_VENV).
+# tools/python.sh SCRIPT [ARGUMENTS]: runs a script of tools/ or bench/ with the packages it compares with, in a virtual environment
+# that is made on first use (below build/, or VITRUM_VENV).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-venv=${VITRUM_VENV:-$root/build/venv}
+case ${1:-} in
+  *check_serve*) list=tools/check/requirements.txt venv=build/venv-serve ;;  # clients of servers pin versions of their own
+  *) list=tools/requirements.txt venv=build/venv ;;
+esac
+venv=${VITRUM_VENV:-$root/$venv}
 if [[ ! -x $venv/bin/python ]]; then
   python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet --requirement "$root/tools/requirements.txt"
+  "$venv/bin/pip" install --quiet --requirement "$root/$list"
 fi
 exec "$venv/bin/python" "$@"

@@ -6,7 +6,7 @@
 Commands of shell blocks are run: training is cut down to a few images, and names that stand for the reader's own files
 (DIR, photos/, runs/..) are made here. What needs the network or a file that nobody here has, and commands inside of
 sentences, are held against what there is: the verb and every option must be in its --help, a script and its options in
-the tree, a make target in the Makefile. Links and the files that pages name must be there. Needs Debian's dataset-fashion-mnist; exits with 1 where a command fails, and
+the tree, a make target in the Makefile. Links and the files that pages name must be there, and docs/recipes.md must have every key. Needs Debian's dataset-fashion-mnist; exits with 1 where a command fails, and
 with 77 where the data is not installed.
 """
 import argparse
@@ -107,6 +107,13 @@ def files_named():
         for name in re.findall(r"`([\w./-]+\.(?:cpp|h|cu|cuh|py|sh|toml|cmake))`", text):
             if name not in NOT_OURS and not any(known.endswith("/" + name) for known in ours):
                 yield page, name
+
+
+def keys_left_out():
+    """Recipe keys that docs/recipes.md does not explain."""
+    keys = re.findall(r'visit\("(\w+)"', (ROOT / "vitrum/train/recipe.cpp").read_text())
+    page = (ROOT / "docs/recipes.md").read_text()
+    return [key for key in keys if f"`{key}`" not in page]
 
 
 def png(path, height, width, pixel):
@@ -264,6 +271,7 @@ def main():
         looked_at += 1
         look_at(page, line)
     failed += [(page, name, "is not there") for page, name in files_named()]
+    failed += [("docs/recipes.md", key, "is a recipe key, and not explained") for key in keys_left_out()]
     for page, line, text in failed:
         print(f"{page}: {line}\n    {text.strip()[-400:]}")
     print(f"{ran} run, {looked_at} looked up, {len(failed)} of these failed")

@@ -1,6 +1,6 @@
 """Speaks to `vitrum serve` with clients that others wrote, and runs every example of docs/serving.md as it stands.
 
-    venv/bin/python tools/check/check_serve.py [--vitrum build/release/vitrum] [--port 20100] [--only NAME ...]
+    tools/python.sh tools/check/check_serve.py [--vitrum build/release/vitrum] [--port 20100] [--only NAME ...]
 
 Peers (tools/check/requirements.txt): tritonclient, openai, KServe's SDK, schemathesis with all its checks, openapi-spec-validator,
 kubernetes-validate; from Debian, where installed: promtool (prometheus), nginx, haproxy, node, systemd-analyze. What is not
