@@ -68,6 +68,7 @@ def help_of(vitrum, verb):
 
 def exists(vitrum, line):
     """What is not there of a command that is not run here: its verb, script, make target or an option."""
+    line = re.split(r" (?:&&|\||>) ", line)[0]
     words = [w for w in shlex.split(re.sub(r"\$\(|[()]", " ", line)) if w != "..."]
     if words[0] == "tools/python.sh":
         words = words[1:]
@@ -132,7 +133,8 @@ class Sandbox:
         bin_dir = folder / "bin"
         bin_dir.mkdir()
         (bin_dir / "vitrum").symlink_to(vitrum)
-        self.env = {**os.environ, "PATH": f"{bin_dir}:{os.environ['PATH']}", "NO_COLOR": "1"}
+        (folder / "home").mkdir()
+        self.env = {**os.environ, "HOME": str(folder / "home"), "PATH": f"{bin_dir}:{os.environ['PATH']}", "NO_COLOR": "1"}
         (folder / "recipes").symlink_to(ROOT / "recipes")
         (folder / "mnist").symlink_to(self.data())
         self.photos()
@@ -179,6 +181,7 @@ class Sandbox:
         self.must(f"vitrum train -q {tiny} --data folder:photos {SHORT} --out runs/photos")
         for name in ("DIR", "vit", "vit_tiny_patch16_224.augreg_in21k_ft_in1k"):
             self.must(f"cp -r runs/photos/best {name}")
+        self.must("ln -s photos imagenet")
 
 
 # How a command of the pages becomes one for the sandbox.
@@ -189,6 +192,7 @@ REWRITES = [
     (r"--teacher \S+", "--teacher runs/mnist-vit-1/best"),
     (r"--set image_size=224 --set crop_pct=1", "--set image_size=28"),  # vit_mnist's patches are 7 x 7
     (r"--weights DIR --data mnist:mnist", "--weights runs/mnist-vit-1/best --data mnist:mnist"),
+    (r"--data shards:DIR --model M ", "--data shards:photos-shards --model DIR "),
     (r"--layer 11", "--layer 1"),
     (r'--class "tabby"', '--class "ash"'),
     (r"(vitrum (?:models --compare).*--data mnist:mnist)", r"\1"),
@@ -252,7 +256,7 @@ def main():
                 continue
             if line.startswith("curl "):
                 continue  # of an administrator's socket: the server's own tests ask it
-            if line.startswith(("make ", "vitrum serve", *NETWORK)) or re.search(r"\$\(|\.\.\.", line) or any(
+            if line.startswith(("make ", "vitrum serve", *NETWORK)) or re.search(r"\$\(|\.\.\.|~/| \| |sudo ", line) or any(
                     b in line for b in BARE):
                 looked_at += 1
                 look_at(page, line)
