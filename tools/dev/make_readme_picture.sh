@@ -8,7 +8,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 "$vitrum" report "$run" --output "$scratch/page.html" --quiet > /dev/null
-# How long it took says more of the machine that the picture was made on than of the program.
+# Five figures fill a row; how long it took says more of the machine that made the picture than of the program.
 hidden='.figure:nth-child(3), .figure:nth-child(4), nav, .head > button, #classes, #uncertain, [data-chart="Learning rate"], [data-chart="Images a second"]'
 sed -i "s|</style>|$hidden { display: none !important; } h2 { margin-top: 20px; } .axis-name, #confusion p, #mistakes p, #mistakes .bar { display: none; }</style>|" "$scratch/page.html"
 # A scale of 1.5 stays sharp on dense screens.
