@@ -104,6 +104,8 @@ void make(Maker& m, const TokensBwd&);
 void make(Maker& m, const PoolBwd&);
 void make(Maker& m, const CrossEntropyBwd&);
 void make(Maker& m, const ClipScale&);
+void make(Maker& m, const BlockSquares&);
+void make(Maker& m, const Fold&);
 void make(Maker& m, const OptimizerStep&);
 void make(Maker& m, const Conv2d&);
 void make(Maker& m, const MaxPool&);

@@ -9,6 +9,20 @@ void make(Maker& m, const ClipScale&) {
     for (float max_norm : {0.f, 1.f, 1e6f})
       m.add(ClipScale{.max_norm = max_norm}, std::to_string(max_norm), {m.normal({n}, kF32)},
             {m.blank({2}, kF32)});
+  for (int64_t n : {1, 300}) {
+    HostTensor sums = m.normal({n}, DType::kF64);
+    for (double& v : sums.values) v *= v;
+    m.add(ClipScale{.max_norm = 1, .of_sums = true}, "of sums", {sums}, {m.blank({2}, kF32)});
+  }
+}
+
+void make(Maker& m, const Fold&) {
+  for (int64_t n : {1, 1003, 70001})
+    for (size_t lefts : {0, 1, 3}) {
+      std::vector<HostTensor> in;
+      for (size_t i = 0; i < lefts; ++i) in.push_back(m.normal({n}, kF32));
+      m.add(Fold{}, std::to_string(lefts), in, {m.needed(m.normal({n}, kF32)), m.blank({n}, kF32)});
+    }
 }
 
 namespace {
@@ -56,6 +70,10 @@ void add_step(Maker& m, OptimizerStep op, int step, bool momentum, bool clipped)
 }
 
 }  // namespace
+
+void make(Maker& m, const BlockSquares&) {
+  m.add(BlockSquares{.segments = kSegments}, "", {gradients(m)}, {m.blank({5}, DType::kF64)});
+}
 
 void make(Maker& m, const OptimizerStep&) {
   using enum OptimizerKind;

@@ -168,6 +168,8 @@ KernelPtr lower(CpuBackend& cpu, const TokensBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const PoolBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const CrossEntropyBwd& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const ClipScale& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const BlockSquares& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const Fold& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const OptimizerStep& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Conv2d& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const MaxPool& op, const Operands& io);

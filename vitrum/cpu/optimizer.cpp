@@ -1,12 +1,13 @@
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "vitrum/cpu/backend.h"
 
 namespace vitrum::cpu {
 namespace {
 
-constexpr int64_t kRange = 16 * 1024;  // elements updated at a time
+constexpr int64_t kRange = BlockSquares::kBlock;  // elements updated at a time
 
 struct Range {
   int64_t first, last;
@@ -135,21 +136,52 @@ class StepKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const ClipScale& op, const Operands& io) {
-  const auto& [max_norm] = op;
+  const auto& [max_norm, of_sums] = op;
+  const auto scale = [max_norm = static_cast<double>(max_norm),
+                      y = f32_only(io.out[ClipScale::kNorms])](double squares) {
+    const double norm = std::sqrt(squares);
+    y[0] = static_cast<float>(norm);
+    y[1] = max_norm > 0 ? static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6))) : 1.0f;
+  };
+  if (of_sums)
+    return make_kernel([scale, sums = io.in[ClipScale::kGradients].f64(),
+                        count = io.in[ClipScale::kGradients].shape.numel()] {
+      scale(std::accumulate(sums, sums + count, 0.0));
+    });
   const Chunks chunks = chunk_rows(io.in[ClipScale::kGradients].shape.numel(), 1, /*most=*/512);
   cpu.reserve_shared(static_cast<size_t>(chunks.count()) * sizeof(double));
-  return make_kernel([&cpu, chunks, max_norm = static_cast<double>(max_norm),
-                      x = f32_only(io.in[ClipScale::kGradients]),
-                      y = f32_only(io.out[ClipScale::kNorms])] {
+  return make_kernel([&cpu, chunks, scale, x = f32_only(io.in[ClipScale::kGradients])] {
     auto* squares = reinterpret_cast<double*>(cpu.shared_scratch());
     for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t chunk, int) {
       squares[chunk] = cpu.simd().optimizer->sum_squares(x + first, last - first);
     });
     double total = 0;
     for (int64_t i = 0; i < chunks.count(); ++i) total += squares[i];
-    const double norm = std::sqrt(total);
-    y[0] = static_cast<float>(norm);
-    y[1] = max_norm > 0 ? static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6))) : 1.0f;
+    scale(total);
+  });
+}
+
+KernelPtr lower(CpuBackend& cpu, const BlockSquares& op, const Operands& io) {
+  const auto& [segments] = op;
+  return make_kernel([&cpu, ranges = Ranges(segments),
+                      x = f32_only(io.in[BlockSquares::kGradients]),
+                      sums = io.out[BlockSquares::kSums].f64()] {
+    ranges.run(cpu, [&](size_t i) {
+      const Range& r = ranges[i];
+      sums[i] = cpu.simd().optimizer->sum_squares(x + r.first, r.last - r.first);
+    });
+  });
+}
+
+KernelPtr lower(CpuBackend& cpu, const NoAttributes<Fold>&, const Operands& io) {
+  std::vector<const float*> lefts;
+  for (const TensorView& left : io.in) lefts.push_back(f32_only(left));
+  const TensorView& gradients = io.out[Fold::kGradients];
+  return make_kernel([&cpu, lefts, chunks = chunk_rows(gradients.shape.numel(), 1, /*most=*/512),
+                      x = f32_only(gradients), sum = f32_only(operand(io.out, Fold::kSum))] {
+    for_chunks(cpu, chunks, [&](int64_t first, int64_t last, int64_t, int) {
+      cpu.simd().optimizer->fold(lefts.data(), lefts.size(), x, sum, first, last);
+    });
   });
 }
 

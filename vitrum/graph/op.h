@@ -327,15 +327,32 @@ struct CrossEntropyBwd : Final {  // (logits, target, weight, lse?) -> dlogits
 };
 
 // ---- update: whole arenas at once, every tensor a segment ----
-// (gradients) -> (2): global norm, factor min(1, max_norm / (norm + 1e-6))
+// (gradients, or sums of their squares) -> (2): global norm, factor min(1, max_norm / (norm +
+// 1e-6))
 struct ClipScale : Final {
   enum In { kGradients };
   enum Out { kNorms };
-  float max_norm = 0;  // 0: no clipping, factor 1
+  float max_norm = 0;    // 0: no clipping, factor 1
+  bool of_sums = false;  // the input is BlockSquares' result, f64: added in order
 };
 struct Segment {
   int64_t offset = 0, size = 0;  // elements
   float lr_scale = 1, decay = 0;
+};
+// (gradients) -> f64 (blocks): the sum of squares of every block of kBlock elements of each
+// segment, whose last one may be shorter. A sum does not depend on who else computes others.
+struct BlockSquares : Final {
+  enum In { kGradients };
+  enum Out { kSums };
+  static constexpr int64_t kBlock = 16 * 1024;
+  std::vector<Segment> segments;
+};
+// Gradients on their way up a binary tree: (left siblings, the lowest first ..) and, updated in
+// place, gradients: sum = left_n + (.. + (left_0 + gradients)), and the gradients are cleared.
+// Where there is no sum, the gradients become it.
+struct Fold : Final {
+  enum In { kLeft };  // the first of them; there may be none
+  enum Out { kGradients, kSum };
 };
 // (hyper (4): lr, 1 - beta1^t, 1 - beta2^t, ema decay; clip (2)) and, updated in place:
 // gradients (read, then cleared), parameters, first? and second? moments, ema?, compute copy?
@@ -386,7 +403,7 @@ using Op =
                  LayerNormBwd, AttentionBwd, RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd,
                  Conv2dBwd, MaxPoolBwd, BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep,
                  Orthogonalize, Perturb, Copy, AttentionProbs, AttentionProbsGrad, KeepTokens,
-                 KeepTokensBwd>;
+                 KeepTokensBwd, BlockSquares, Fold>;
 
 std::string_view name_of(const Op& op);
 

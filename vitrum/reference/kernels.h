@@ -40,6 +40,8 @@ void run(const TokensBwd&, const Operands& io);
 void run(const PoolBwd&, const Operands& io);
 void run(const CrossEntropyBwd&, const Operands& io);
 void run(const ClipScale&, const Operands& io);
+void run(const BlockSquares&, const Operands& io);
+void run(const Fold&, const Operands& io);
 void run(const OptimizerStep&, const Operands& io);
 void run(const Conv2d&, const Operands& io);
 void run(const MaxPool&, const Operands& io);

@@ -8,12 +8,42 @@
 namespace vitrum::reference {
 
 void run(const ClipScale& op, const Operands& io) {
-  const auto& [max_norm] = op;
+  const auto& [max_norm, of_sums] = op;
   double squares = 0;
-  for (double g : read(io.in[ClipScale::kGradients])) squares += g * g;
+  for (double g : read(io.in[ClipScale::kGradients])) squares += of_sums ? g : g * g;
   const double norm = std::sqrt(squares);
   write(io.out[ClipScale::kNorms],
         {norm, max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0});
+}
+
+void run(const BlockSquares& op, const Operands& io) {
+  const auto& [segments] = op;
+  const Values g = read(io.in[BlockSquares::kGradients]);
+  Values sums;
+  for (const Segment& s : segments)
+    for (int64_t at = 0; at < s.size; ++at) {
+      if (at % BlockSquares::kBlock == 0) sums.push_back(0);
+      const double x = g[static_cast<size_t>(s.offset + at)];
+      sums.back() += x * x;
+    }
+  write(io.out[BlockSquares::kSums], sums);
+}
+
+// In the precision of the gradients: a sum of two is the same wherever it is made.
+template <class T>
+static void fold(const Operands& io, T* gradients) {
+  const TensorView sum = at(io.out, Fold::kSum);
+  for (int64_t i = 0; i < io.out[Fold::kGradients].shape.numel(); ++i) {
+    T x = gradients[i];
+    for (const TensorView& left : io.in) x = static_cast<const T*>(left.data)[i] + x;
+    gradients[i] = sum ? 0 : x;
+    if (sum) static_cast<T*>(sum.data)[i] = x;
+  }
+}
+
+void run(const NoAttributes<Fold>&, const Operands& io) {
+  const TensorView& g = io.out[Fold::kGradients];
+  return g.dtype == DType::kF64 ? fold(io, g.f64()) : fold(io, g.f32());
 }
 
 void run(const NoAttributes<Copy>&, const Operands& io) {

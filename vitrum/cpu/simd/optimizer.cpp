@@ -133,12 +133,24 @@ void perturb(const OptimizerArgs& g, float scale, int64_t first, int64_t last) {
   });
 }
 
+// In the tree's order: the lowest sibling first.
+void fold(const float* const* lefts, size_t count, float* gradient, float* sum, int64_t first,
+          int64_t last) {
+  for_lanes(first, last, [&](int64_t i, auto n) {
+    Vf x = load(gradient + i, n);
+    for (size_t k = 0; k < count; ++k) x = load(lefts[k] + i, n) + x;
+    store((sum ? sum : gradient) + i, x, n);
+    if (sum) store(gradient + i, zero(), n);
+  });
+}
+
 }  // namespace
 
 constinit const OptimizerKernels kOptimizer = {.sum_squares = sum_squares,
                                                .step = step,
                                                .lamb_moments = lamb_moments,
                                                .momentum = momentum,
-                                               .perturb = perturb};
+                                               .perturb = perturb,
+                                               .fold = fold};
 
 }  // namespace vitrum::cpu::VITRUM_ISA

@@ -131,6 +131,9 @@ struct OptimizerKernels {
   double (*momentum)(const OptimizerArgs&, int64_t first, int64_t last);
   // SAM: param += scale * gradient, which is then cleared.
   void (*perturb)(const OptimizerArgs&, float scale, int64_t first, int64_t last);
+  // The op Fold; `sum` may be null.
+  void (*fold)(const float* const* lefts, size_t count, float* gradient, float* sum, int64_t first,
+               int64_t last);
 };
 
 struct GemmKernels;       // simd/gemm.h

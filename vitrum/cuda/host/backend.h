@@ -139,6 +139,8 @@ KernelPtr lower(CudaBackend& cuda, const TokensBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const PoolBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const CrossEntropyBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const ClipScale& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const BlockSquares& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const Fold& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const OptimizerStep& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Conv2d& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const MaxPool& op, const Operands& io);

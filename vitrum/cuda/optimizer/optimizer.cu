@@ -1,4 +1,5 @@
 // The update: the norm of all gradients, then one pass over every arena; LAMB makes two.
+#include <cassert>
 #include <vector>
 
 #include "vitrum/cuda/primitives/device.cuh"
@@ -61,15 +62,46 @@ struct Chunk {
   float lr_scale = 1, decay = 0;
 };
 
-std::vector<Chunk> cut(const std::vector<Segment>& segments) {
+std::vector<Chunk> cut(const std::vector<Segment>& segments, int64_t size = kChunk) {
   std::vector<Chunk> chunks;
   for (size_t i = 0; i < segments.size(); ++i) {
     const Segment& s = segments[i];
-    for (int64_t at = 0; at < s.size; at += kChunk)
-      chunks.push_back({s.offset + at, static_cast<int32_t>(std::min(kChunk, s.size - at)),
+    for (int64_t at = 0; at < s.size; at += size)
+      chunks.push_back({s.offset + at, static_cast<int32_t>(std::min(size, s.size - at)),
                         static_cast<int32_t>(i), s.lr_scale, s.decay});
   }
   return chunks;
+}
+
+// One sum a block, in an order that depends on the chunk alone.
+__global__ void __launch_bounds__(kThreads)
+    block_squares(const float* x, const Chunk* chunks, double* sums) {
+  const Chunk chunk = chunks[blockIdx.x];
+  double sum = 0;
+  for (int i = threadIdx.x; i < chunk.count; i += kThreads) {
+    const auto v = static_cast<double>(x[chunk.first + i]);
+    sum += v * v;
+  }
+  sum = block_sum<kThreads>(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+// ---- gradients on their way up a tree ----
+
+struct Lefts {
+  static constexpr int kMost = 32;
+  const float* at[kMost];
+  int count;
+};
+
+__global__ void __launch_bounds__(kThreads)
+    fold(Lefts lefts, float* gradient, float* sum, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  float x = gradient[i];
+  for (int k = 0; k < lefts.count; ++k) x = lefts.at[k][i] + x;
+  gradient[i] = sum ? 0.0f : x;
+  if (sum) sum[i] = x;
 }
 
 struct Arenas {
@@ -295,8 +327,14 @@ __global__ void narrow(const float* x, bf16* y, int64_t n) {
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const ClipScale& op, const Operands& io) {
-  const auto& [max_norm] = op;
+  const auto& [max_norm, of_sums] = op;
   const TensorView x = io.in[ClipScale::kGradients];
+  if (of_sums)
+    return make_kernel([sums = x.f64(), count = static_cast<int>(x.shape.numel()),
+                        max_norm = static_cast<double>(max_norm),
+                        y = io.out[ClipScale::kNorms].f32(), stream = cuda.stream()] {
+      clip_scale<<<1, kThreads, 0, stream>>>(sums, count, max_norm, y);
+    });
   const int64_t count = x.shape.numel(), fours = aligned16(x) ? count / 4 : 0;
   const auto blocks = static_cast<int>(
       std::clamp<int64_t>(divide_up(count, kThreads * 4), 1, int64_t{cuda.processors()} * 8));
@@ -305,6 +343,30 @@ KernelPtr lower(CudaBackend& cuda, const ClipScale& op, const Operands& io) {
                       max_norm = static_cast<double>(max_norm), stream = cuda.stream()] {
     sum_squares<<<blocks, kThreads, 0, stream>>>(x, fours, count, partials);
     clip_scale<<<1, kThreads, 0, stream>>>(partials, blocks, max_norm, y);
+  });
+}
+
+KernelPtr lower(CudaBackend& cuda, const BlockSquares& op, const Operands& io) {
+  const auto& [segments] = op;
+  const std::vector<Chunk> chunks = cut(segments, BlockSquares::kBlock);
+  if (chunks.empty()) return make_kernel([] {});
+  return make_kernel([table = to_card(cuda, chunks), x = io.in[BlockSquares::kGradients].f32(),
+                      sums = io.out[BlockSquares::kSums].f64(),
+                      blocks = static_cast<unsigned>(chunks.size()), stream = cuda.stream()] {
+    block_squares<<<blocks, kThreads, 0, stream>>>(x, reinterpret_cast<const Chunk*>(table.data()),
+                                                   sums);
+  });
+}
+
+KernelPtr lower(CudaBackend& cuda, const NoAttributes<Fold>&, const Operands& io) {
+  Lefts lefts{};
+  assert(io.in.size() <= Lefts::kMost);  // a tree of 2^32 leaves
+  for (const TensorView& left : io.in) lefts.at[lefts.count++] = left.f32();
+  const int64_t count = io.out[Fold::kGradients].shape.numel();
+  return make_kernel([lefts, gradient = io.out[Fold::kGradients].f32(),
+                      sum = operand(io.out, Fold::kSum).f32(), count, stream = cuda.stream()] {
+    fold<<<static_cast<unsigned>(divide_up(count, int64_t{kThreads})), kThreads, 0, stream>>>(
+        lefts, gradient, sum, count);
   });
 }
 
