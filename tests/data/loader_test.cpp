@@ -49,6 +49,36 @@ LoaderConfig training(int threads) {
           .augment = {.crop_padding = 2, .flip = true}};
 }
 
+// Loaders that take turns give the batches of one, wherever an epoch is entered.
+TEST(Loader, SharesAnEpochWithOthers) {
+  const FakeDataset data(150, {1, 6, 6});
+  LoaderConfig config = training(2);
+  config.batch_size = 7;  // 22 batches
+  Loader alone(data, config);
+  for (const int64_t first : {0, 5, 6, 22}) {
+    const std::vector<Recorded> whole = record(alone, 1, first);
+    std::vector<Recorded> shared(whole.size());
+    size_t taken = 0;
+    for (const Turns turns : {Turns{5, 0, 2}, Turns{5, 2, 1}, Turns{5, 3, 2}}) {
+      config.turns = turns;
+      Loader loader(data, config);
+      EXPECT_EQ(loader.batches(), 22);
+      loader.start(1, first);
+      for (Batch batch; loader.next(batch); ++taken) {
+        EXPECT_GE(batch.number % 5, turns.first);
+        EXPECT_LT(batch.number % 5, turns.first + turns.count);
+        shared.at(static_cast<size_t>(batch.number - first)) = {
+            batch.count,
+            {batch.pixels().begin(), batch.pixels().end()},
+            batch.labels,
+            batch.indices};
+      }
+    }
+    EXPECT_EQ(taken, whole.size());
+    EXPECT_TRUE(shared == whole) << first;
+  }
+}
+
 TEST(Loader, GivesEverySampleOnceAndPadsTheLastBatch) {
   const FakeDataset data(150, {1, 6, 6});
   LoaderConfig config = training(2);

@@ -21,7 +21,7 @@ int64_t chunk_of(const Dataset& dataset) { return dataset.image_size().height ==
 }  // namespace
 
 struct Loader::State {
-  // Batch number b is prepared in slot b % slots.size().
+  // The b-th batch that is taken is prepared in slot b % slots.size().
   struct Slot {
     Batch batch;
     int64_t chunks_left = 0;
@@ -39,6 +39,7 @@ struct Loader::State {
     batches = (dataset.size() + config.batch_size - 1) / config.batch_size;
     chunk_size = chunk_of(dataset);
     chunks_per_batch = (config.batch_size + chunk_size - 1) / chunk_size;
+    taken = taken_before(batches);
     order.resize(static_cast<size_t>(dataset.size()));
     halt();
   }
@@ -57,8 +58,18 @@ struct Loader::State {
   }
 
   void halt() {
-    next_batch = batches, next_chunk = batches * chunks_per_batch;
+    next_batch = taken, next_chunk = taken * chunks_per_batch;
   }  // nothing more to take
+
+  // Batches that are taken are counted too: those of numbers below `number`, and the number of one.
+  int64_t taken_before(int64_t number) const {
+    const auto& [every, first, count] = config.turns;
+    return number / every * count + std::clamp<int64_t>(number % every - first, 0, count);
+  }
+  int64_t number_of(int64_t own) const {
+    const auto& [every, first, count] = config.turns;
+    return own / count * every + first + own % count;
+  }
 
   void shape(Batch& batch) const {
     const auto n = static_cast<size_t>(config.batch_size);
@@ -80,7 +91,7 @@ struct Loader::State {
 
   Slot& slot_of(int64_t batch) { return slots[static_cast<size_t>(batch) % slots.size()]; }
   int64_t last_chunk() const {  // chunks of batches for which there is room
-    return std::min(batches, next_batch + static_cast<int64_t>(slots.size())) * chunks_per_batch;
+    return std::min(taken, next_batch + static_cast<int64_t>(slots.size())) * chunks_per_batch;
   }
 
   void work();
@@ -90,7 +101,7 @@ struct Loader::State {
   const Dataset& dataset;
   const LoaderConfig config;
   size_t sample_bytes = 0;
-  int64_t batches = 0, chunk_size = 1, chunks_per_batch = 0;
+  int64_t batches = 0, taken = 0, chunk_size = 1, chunks_per_batch = 0;
 
   // Fixed while an epoch runs.
   int64_t epoch = 0;
@@ -131,9 +142,9 @@ void Loader::State::work() {
 }
 
 void Loader::State::fill(int64_t chunk, Transform& transform, Image& image) {
-  const int64_t number = chunk / chunks_per_batch, begin = chunk % chunks_per_batch * chunk_size;
-  const int64_t end = std::min(begin + chunk_size, config.batch_size);
-  Batch& batch = slot_of(number).batch;
+  const int64_t own = chunk / chunks_per_batch, begin = chunk % chunks_per_batch * chunk_size;
+  const int64_t end = std::min(begin + chunk_size, config.batch_size), number = number_of(own);
+  Batch& batch = slot_of(own).batch;
   for (int64_t row = begin; row < end; ++row) {
     const int64_t position = number * config.batch_size + row;
     const auto r = static_cast<size_t>(row);
@@ -179,6 +190,7 @@ Loader::Loader(const Dataset& dataset, const LoaderConfig& config) {
   if (dataset.size() < 1 || dataset.size() > int64_t{UINT32_MAX})
     fail_input("a data set of {} images", dataset.size());
   assert(config.threads >= 1 && config.prefetch >= 1 && config.repeat >= 1);
+  assert(config.turns.count >= 1 && config.turns.first + config.turns.count <= config.turns.every);
   assert(!config.rows || runs_on_device(config.augment));
   const Transform checked(config.preprocess, config.augment);  // fails here rather than in a worker
   state_ = std::make_unique<State>(dataset, config);
@@ -204,7 +216,7 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
     s.shape(slot.batch);
     slot.chunks_left = s.chunks_per_batch, slot.error = nullptr;
   }
-  s.next_batch = first_batch, s.next_chunk = first_batch * s.chunks_per_batch;
+  s.next_batch = s.taken_before(first_batch), s.next_chunk = s.next_batch * s.chunks_per_batch;
   lock.unlock();
   s.work_ready.notify_all();
 }
@@ -212,14 +224,15 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
 bool Loader::next(Batch& batch) {
   State& s = *state_;
   std::unique_lock lock(s.mutex);
-  if (s.next_batch >= s.batches) return false;
+  if (s.next_batch >= s.taken) return false;
   State::Slot& slot = s.slot_of(s.next_batch);
   s.batch_ready.wait(lock, [&] { return slot.chunks_left == 0; });
   if (slot.error) std::rethrow_exception(slot.error);
   std::swap(batch, slot.batch);
+  batch.number = s.number_of(s.next_batch);
   batch.count =
-      std::min(s.config.batch_size, s.dataset.size() - s.next_batch * s.config.batch_size);
-  if (s.config.mix.any()) s.draw_mix(s.next_batch, batch);
+      std::min(s.config.batch_size, s.dataset.size() - batch.number * s.config.batch_size);
+  if (s.config.mix.any()) s.draw_mix(batch.number, batch);
   s.shape(slot.batch);
   slot.chunks_left = s.chunks_per_batch;
   ++s.next_batch;

@@ -15,6 +15,12 @@
 
 namespace vitrum {
 
+// Whose turn a batch is, where several loaders share an epoch: batch n is taken by the one with
+// first <= n % every < first + count.
+struct Turns {
+  int64_t every = 1, first = 0, count = 1;
+};
+
 struct LoaderConfig {
   int64_t batch_size = 128;
   bool shuffle = false;
@@ -28,12 +34,14 @@ struct LoaderConfig {
   int repeat = 1;     // an image follows itself so many times, each augmented anew; an epoch is as
                       // long as ever and sees the fewer images
   bool rows = false;  // no pixels: Batch::rows says what the op TakeImages makes them of
+  Turns turns = {};   // which batches are made at all
   bool tolerant = false;  // an unreadable image is black and has its reason in Batch::errors
 };
 
 // Always batch_size samples; those from `count` on (in the last batch of an epoch) are black, label
 // 0, index -1.
 struct Batch {
+  int64_t number = 0;  // in its epoch
   int64_t count = 0;
   Buffer storage;                   // cache-line aligned
   std::vector<ImageRow> rows;       // (batch_size), in place of pixels: else empty
@@ -55,10 +63,10 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  int64_t batches() const;  // per epoch, the last smaller one included
+  int64_t batches() const;  // per epoch, the last smaller one and others' included
   const LoaderConfig& config() const;
 
-  // Begins an epoch at batch `first_batch`; whatever was under way is dropped.
+  // Begins an epoch at batch `first_batch`, others' counted; whatever was under way is dropped.
   void start(int64_t epoch, int64_t first_batch = 0);
 
   // The next batch in order; false at the end of the epoch. Recycles the memory of `batch`: pass
