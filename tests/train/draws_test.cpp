@@ -24,7 +24,9 @@ TEST(Average, ForgetsItsStartQuickly) {
   store.write(0, std::vector<float>{5, 5, 5});
   Recipe recipe;
   recipe.optimizer = OptimizerKind::kSgd, recipe.momentum = 0, recipe.lr = 1, recipe.ema = 0.6;
-  Update update(recipe, {{.offset = store.offset(0), .size = 3}}, DType::kF32, store, g);
+  const WorkShare share(nullptr, recipe, {{.offset = store.offset(0), .size = 3}},
+                        store.elements(Arena::kGrad));
+  Update update(recipe, share, DType::kF32, store, g);
   double average = 5, weight = 5;
   for (int step = 0; step < 30; ++step) {
     store.write(0, std::vector<float>{-1, -1, -1}, Arena::kGrad);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/core/error.h"
 
 namespace vitrum {
@@ -37,6 +38,54 @@ size_t best_class(std::span<const float> logits, size_t taken) {
 const ModelSpec& require_head(const ModelSpec& spec) {
   if (spec.config.classes() == 0) fail_usage("{} has no head to evaluate", spec.architecture);
   return spec;
+}
+
+// What the model says about one batch.
+struct Answers {
+  int64_t count = 0;
+  std::vector<int32_t> labels;
+  std::vector<int64_t> indices;
+  std::vector<float> logits;
+
+  void resize(size_t images, size_t numbers) {
+    labels.resize(images), indices.resize(images), logits.resize(numbers);
+  }
+  void take(const Batch& batch) {
+    count = batch.count;
+    std::copy(batch.labels.begin(), batch.labels.end(), labels.begin());
+    std::copy(batch.indices.begin(), batch.indices.end(), indices.begin());
+  }
+  void add_to(EvaluationTotals& totals, std::vector<SampleResult>& samples) const {
+    const size_t outputs = logits.size() / labels.size();
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      const auto row = std::span(logits).subspan(i * outputs, outputs);
+      totals.add(row, labels[i]);
+      if (static_cast<int64_t>(samples.size()) <= Evaluation::kMostSamples)
+        samples.push_back(result_of(row, labels[i], indices[i]));
+    }
+  }
+};
+
+// Everybody's to rank 0.
+void gather(Communicator& comm, std::vector<Answers>& answers) {
+  std::vector<Communicator::Send> sends;
+  std::vector<Communicator::Receive> receives;
+  const auto each = [](Answers& a, const auto& visit) {
+    visit(std::as_writable_bytes(std::span(&a.count, 1)));
+    visit(std::as_writable_bytes(std::span(a.labels)));
+    visit(std::as_writable_bytes(std::span(a.indices)));
+    visit(std::as_writable_bytes(std::span(a.logits)));
+  };
+  if (comm.first())
+    for (int r = 1; r < comm.size(); ++r)
+      each(answers[static_cast<size_t>(r)], [&](std::span<std::byte> bytes) {
+        receives.push_back({r, bytes});
+      });
+  else
+    each(answers[static_cast<size_t>(comm.rank())], [&](std::span<std::byte> bytes) {
+      sends.push_back({0, bytes});
+    });
+  comm.exchange(sends, receives);
 }
 
 }  // namespace
@@ -92,7 +141,7 @@ Evaluation EvaluationTotals::result() const {
 Evaluator::Evaluator(const ModelSpec& model, ParamStore& store, int64_t batch, DType compute,
                      Arena weights, InputStage from)
     : program_(require_head(model), store, batch, {.compute = compute, .weights = weights}, from),
-      logits_(static_cast<size_t>(batch * model.config.classes())) {
+      numbers_(static_cast<size_t>(batch * model.config.classes())) {
   if (weights != Arena::kEma || compute != DType::kBF16) return;
   averages_ = std::make_unique<Rounding>(store, Arena::kEma);
   weights_ = std::make_unique<Rounding>(store, Arena::kMaster);
@@ -114,29 +163,39 @@ void Evaluator::run_model(const Batch& batch) {
   program_.run();
 }
 
-Evaluation Evaluator::run(Loader& loader, int64_t classes, const KeepGoing& keep_going) {
+Evaluation Evaluator::run(Loader& loader, int64_t classes, const KeepGoing& keep_going,
+                          Communicator* comm) {
   if (averages_) averages_->program->run();
-  Evaluation evaluation = evaluate(loader, classes, keep_going);
+  Evaluation evaluation = evaluate(loader, classes, keep_going, comm);
   if (weights_) weights_->program->run();
   return evaluation;
 }
 
-Evaluation Evaluator::evaluate(Loader& loader, int64_t classes, const KeepGoing& keep_going) {
-  const size_t outputs = logits_.size() / static_cast<size_t>(batch());
+// A round is a batch of every process.
+Evaluation Evaluator::evaluate(Loader& loader, int64_t classes, const KeepGoing& keep_going,
+                               Communicator* comm) {
+  const int64_t ranks = comm ? comm->size() : 1, rounds = ceil_div(loader.batches(), ranks);
+  std::vector<Answers> answers(static_cast<size_t>(ranks));
+  Answers& own = answers[static_cast<size_t>(comm ? comm->rank() : 0)];
+  for (Answers& a : answers) a.resize(static_cast<size_t>(batch()), numbers_);
   EvaluationTotals totals(classes);
   std::vector<SampleResult> samples;
   Batch batch;
   loader.start(0);
-  for (int64_t done = 0; (!keep_going || keep_going(done)) && loader.next(batch); ++done) {
-    run_model(batch);
-    program_.read_logits(logits_.data());
-    for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i) {
-      const auto logits = std::span(logits_).subspan(i * outputs, outputs);
-      totals.add(logits, batch.labels[i]);
-      if (static_cast<int64_t>(samples.size()) <= Evaluation::kMostSamples)
-        samples.push_back(result_of(logits, batch.labels[i], batch.indices[i]));
+  for (int64_t round = 0;
+       (!keep_going || keep_going(std::min(round * ranks, loader.batches()))) && round < rounds;
+       ++round) {
+    own.count = 0;
+    if (loader.next(batch)) {
+      run_model(batch);
+      program_.read_logits(own.logits.data());
+      own.take(batch);
     }
+    if (comm) gather(*comm, answers);
+    if (comm && !comm->first()) continue;
+    for (const Answers& a : answers) a.add_to(totals, samples);
   }
+  if (comm && !comm->first()) return {};
   Evaluation evaluation = totals.result();
   if (static_cast<int64_t>(samples.size()) <= Evaluation::kMostSamples)
     evaluation.samples = std::move(samples);

@@ -12,6 +12,7 @@
 #include "vitrum/data/loader.h"
 #include "vitrum/infer/model_program.h"
 #include "vitrum/infer/resident_images.h"
+#include "vitrum/runtime/communicator.h"
 
 namespace vitrum {
 
@@ -72,7 +73,11 @@ class Evaluator {
   TensorView pixels() const { return program_.pixels(); }
   void set_images(std::unique_ptr<ResidentImages> images) { images_ = std::move(images); }
 
-  Evaluation run(Loader& loader, int64_t classes, const KeepGoing& keep_going = {});
+  // With `comm` the loader has every size-th batch of this process, and all processes call this
+  // (and are asked keep_going) together; rank 0 adds up what all have, in the order of the images,
+  // and the others' result is empty.
+  Evaluation run(Loader& loader, int64_t classes, const KeepGoing& keep_going = {},
+                 Communicator* comm = nullptr);
 
   int64_t batch() const { return program_.batch(); }
   const Plan& plan() const { return program_.plan(); }
@@ -85,13 +90,14 @@ class Evaluator {
     std::unique_ptr<Program> program;
   };
 
-  Evaluation evaluate(Loader& loader, int64_t classes, const KeepGoing& keep_going);
+  Evaluation evaluate(Loader& loader, int64_t classes, const KeepGoing& keep_going,
+                      Communicator* comm);
   void run_model(const Batch& batch);
 
   ModelProgram program_;
   std::unique_ptr<Rounding> averages_, weights_;  // or null
   std::unique_ptr<ResidentImages> images_;
-  std::vector<float> logits_;
+  size_t numbers_;  // logits of a batch
 };
 
 }  // namespace vitrum

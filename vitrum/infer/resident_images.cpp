@@ -54,6 +54,7 @@ ResidentImages::ResidentImages(const Dataset& data, const LoaderConfig& config, 
 void ResidentImages::fill(const Dataset& data, LoaderConfig config, Backend& backend) {
   const int64_t size = image_bytes(config.preprocess);
   config.rows = config.shuffle = false, config.augment = {}, config.mix = {}, config.repeat = 1;
+  config.turns = {};
   config.batch_size = std::clamp<int64_t>(kUploadBytes / size, 1, data.size());
   Loader loader(data, config);
   Batch batch;

@@ -32,7 +32,7 @@ void ParamStore::lay_out() {
       offsets_[i] = elements_;
       elements_ += round_up(specs_[i].shape.numel(), kAlign);
     }
-    if (learns) learning_ = elements_;
+    if (learns) moments_last_ = learning_ = elements_;
   }
 }
 
@@ -63,12 +63,36 @@ TensorView ParamStore::arena(Arena which) {
   Buffer& buffer = buffers_[static_cast<size_t>(which)];
   const int64_t n = elements(which);
   const TensorView view{buffer.data(), {n}, dtype(which)};
+  used_[static_cast<size_t>(which)] = true;
   if (view || n == 0) return view;
   buffer = backend_.allocate(static_cast<size_t>(n) * size_of(dtype(which)));
   if (which == Arena::kCompute) refresh_compute();
   if (which == Arena::kEma)
     for (size_t i = 0; i < specs_.size(); ++i) write(i, read(i), Arena::kEma);
   return {buffer.data(), {n}, dtype(which)};
+}
+
+void ParamStore::keep_moments(int64_t first, int64_t last) {
+  assert(!has(Arena::kMoment1) && !has(Arena::kMoment2) && first <= last && last <= learning_);
+  moments_first_ = first, moments_last_ = last;
+}
+
+TensorView ParamStore::part(Arena which, int64_t first, int64_t count) {
+  const TensorView all = arena(which);
+  const int64_t at = first - (is_moment(which) ? moments_first_ : 0);
+  assert(at >= 0 && at + count <= all.shape.numel());
+  return {static_cast<std::byte*>(all.data) + at * static_cast<int64_t>(size_of(all.dtype)),
+          {count},
+          all.dtype};
+}
+
+void ParamStore::upload(size_t param, Arena which, const std::byte* from) {
+  if (keeps_all(which)) return backend_.upload(view(param, which), from);
+  const int64_t start = offsets_[param], first = std::max(start, moments_first_),
+                last = std::min(start + specs_[param].shape.numel(), moments_last_);
+  if (first < last)
+    backend_.upload(part(which, first, last - first),
+                    from + (first - start) * static_cast<int64_t>(size_of(dtype(which))));
 }
 
 TensorView ParamStore::find(size_t param, Form form) {
@@ -88,10 +112,9 @@ TensorView ParamStore::view(size_t param, Arena which) {
   }
   if (which == Arena::kEma && specs_[param].buffer) which = Arena::kMaster;  // not averaged
   assert(has_room(param, which));
-  const TensorView all = arena(which);
-  return {static_cast<std::byte*>(all.data) +
-              offsets_[param] * static_cast<int64_t>(size_of(all.dtype)),
-          specs_[param].shape, all.dtype};
+  TensorView view = part(which, offsets_[param], specs_[param].shape.numel());
+  view.shape = specs_[param].shape;
+  return view;
 }
 
 TensorView ParamStore::state(const std::string& name, Shape shape, DType dtype) {

@@ -36,16 +36,25 @@ class ParamStore {
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
   // Of an arena, padding included.
-  int64_t elements(Arena which) const { return learns_only(which) ? learning_ : elements_; }
+  int64_t elements(Arena which) const {
+    if (is_moment(which)) return moments_last_ - moments_first_;
+    return learns_only(which) ? learning_ : elements_;
+  }
   int64_t offset(size_t param) const { return offsets_[param]; }
   int64_t parameter_count() const;           // without padding and buffers
   int index(const std::string& name) const;  // -1 when there is none
 
   // Allocates an arena on first use, zeroed (kCompute: filled from the master; kEma: a copy of it).
   TensorView arena(Arena which);
-  bool has(Arena which) const {
-    return static_cast<bool>(buffers_[static_cast<size_t>(which)].data());
-  }
+  bool has(Arena which) const { return used_[static_cast<size_t>(which)]; }
+  // Before the first use of moments: only those of elements [first, last) are kept, by a process
+  // that updates no others. Offsets stay what they are.
+  void keep_moments(int64_t first, int64_t last);
+  bool keeps_all(Arena which) const { return !is_moment(which) || elements(which) == learning_; }
+  // Uploads to one parameter what this store keeps of it.
+  void upload(size_t param, Arena which, const std::byte* from);
+  // Elements [first, first + count) of an arena.
+  TensorView part(Arena which, int64_t first, int64_t count);
   // Whether this arena, where there is one, holds anything of the parameter.
   bool has_room(size_t param, Arena which) const {
     return specs_[param].trainable || !learns_only(which);
@@ -72,9 +81,10 @@ class ParamStore {
   };
 
   void lay_out();
-  static bool learns_only(Arena which) {
-    return which == Arena::kGrad || which == Arena::kMoment1 || which == Arena::kMoment2;
+  static bool is_moment(Arena which) {
+    return which == Arena::kMoment1 || which == Arena::kMoment2;
   }
+  static bool learns_only(Arena which) { return which == Arena::kGrad || is_moment(which); }
 
   Backend& backend_;
   DType master_ = DType::kF32;
@@ -83,7 +93,9 @@ class ParamStore {
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;
   int64_t elements_ = 0, learning_ = 0;  // all; those of trainable parameters, which come first
+  int64_t moments_first_ = 0, moments_last_ = 0;
   std::array<Buffer, kArenas> buffers_;
+  std::array<bool, kArenas> used_{};
   std::map<std::string, State> states_;
   bool frozen_ = false;
   PackedParams packed_;

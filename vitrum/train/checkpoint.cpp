@@ -13,6 +13,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/runtime/backends.h"
+#include "vitrum/train/exchange_views.h"
 #include "vitrum/weights/safetensors.h"
 
 namespace vitrum {
@@ -28,17 +29,30 @@ constexpr std::array kSaved = {
     NamedArena{Arena::kMaster, "weights"}, NamedArena{Arena::kMoment1, "moment1"},
     NamedArena{Arena::kMoment2, "moment2"}, NamedArena{Arena::kEma, "ema"}};
 
-// Every tensor of the state with its name in the file.
-std::vector<NamedTensor> tensors_of(ParamStore& store) {
-  std::vector<NamedTensor> all;
+// Those of which a process keeps what it updates only.
+constexpr std::array kShared = {Arena::kMoment1, Arena::kMoment2, Arena::kEma};
+
+// Every tensor of the state with its name in the file. Views have no data where the store keeps a
+// part only.
+struct StateTensor {
+  NamedTensor named;
+  Arena arena = Arena::kMaster;
+  int param = -1;  // -1: a state
+};
+std::vector<StateTensor> state_of(ParamStore& store) {
+  std::vector<StateTensor> all;
   for (const NamedArena& a : kSaved) {
     if (!store.has(a.arena)) continue;
-    for (size_t i = 0; i < store.specs().size(); ++i)
-      if (store.has_room(i, a.arena))
-        all.push_back(
-            {fmt::format("{}/{}", a.name, store.specs()[i].name), store.view(i, a.arena)});
+    for (size_t i = 0; i < store.specs().size(); ++i) {
+      if (!store.has_room(i, a.arena)) continue;
+      TensorView view{nullptr, store.specs()[i].shape, store.dtype(a.arena)};
+      if (store.keeps_all(a.arena)) view = store.view(i, a.arena);
+      all.push_back({{fmt::format("{}/{}", a.name, store.specs()[i].name), view},
+                     a.arena,
+                     static_cast<int>(i)});
+    }
   }
-  for (const auto& [name, view] : store.states()) all.push_back({"state/" + name, view});
+  for (const auto& [name, view] : store.states()) all.push_back({{"state/" + name, view}});
   return all;
 }
 
@@ -93,19 +107,39 @@ bool has_checkpoint(const std::string& run) {
   return std::filesystem::exists(checkpoint_path(run), ignored);
 }
 
-Snapshot::Snapshot(ParamStore& store)
+Snapshot::Snapshot(ParamStore& store, const WorkShare& share)
     : host_(make_backend({.device = "reference"})), store_(same_layout(store, *host_)) {
-  take(store);
+  take(store, share);
 }
 
-void Snapshot::take(ParamStore& store) {
+void Snapshot::take(ParamStore& store, const WorkShare& share) {
   const auto copy = [&](TensorView to, TensorView from) {
     store.backend().download(to.data, from);
   };
   for (const NamedArena& a : kSaved)
-    if (store.has(a.arena)) copy(store_.arena(a.arena), store.arena(a.arena));
+    if (store.has(a.arena) && store.keeps_all(a.arena))
+      copy(store_.arena(a.arena), store.arena(a.arena));
   for (const auto& [name, view] : store.states())
     copy(store_.state(name, view.shape, view.dtype), view);
+  if (!share.comm()) return;
+  for (const Arena arena : kShared) {
+    if (!store.has(arena)) continue;
+    const auto part = [&](ParamStore& of, int rank) {
+      return of.part(arena, share.elements(rank).first, share.elements(rank).size());
+    };
+    if (share.elements().size() > 0) copy(part(store_, share.rank()), part(store, share.rank()));
+    std::vector<RankView> receives;
+    for (int r = 1; r < share.ranks(); ++r) receives.push_back({r, part(store_, r)});
+    exchange_views(*share.comm(), *host_, {}, receives);
+  }
+}
+
+void contribute(ParamStore& store, const WorkShare& share) {
+  for (const Arena arena : kShared) {
+    if (!store.has(arena)) continue;
+    const RankView own{0, store.part(arena, share.elements().first, share.elements().size())};
+    exchange_views(*share.comm(), store.backend(), std::span(&own, 1), {});
+  }
 }
 
 bool Snapshot::finite() {
@@ -115,24 +149,31 @@ bool Snapshot::finite() {
 
 void save_checkpoint(const std::string& run, Snapshot& snapshot, const TrainPosition& position) {
   ensure_directory(run + "/state");
-  write_safetensors(checkpoint_path(run), tensors_of(snapshot.store()), metadata_of(position));
+  std::vector<NamedTensor> tensors;
+  for (const StateTensor& t : state_of(snapshot.store())) tensors.push_back(t.named);
+  write_safetensors(checkpoint_path(run), tensors, metadata_of(position));
 }
 
 TrainPosition load_checkpoint(const std::string& run, ParamStore& store) {
   const SafetensorsFile file(checkpoint_path(run));
   const TrainPosition position = position_of(file.metadata(), file.path());
-  const std::vector<NamedTensor> tensors = tensors_of(store);
+  const std::vector<StateTensor> tensors = state_of(store);
   if (file.tensors().size() != tensors.size())
     fail_input("'{}' has {} tensors, this model and optimiser have {}", file.path(),
                file.tensors().size(), tensors.size());
-  for (const NamedTensor& t : tensors) {
+  for (const auto& [t, arena, param] : tensors) {
     const TensorInfo& info = file.at(t.name);
     if (info.dtype != t.tensor.dtype || info.shape != t.tensor.shape)
       fail_input("'{}': {} is {} {}, expected {} {}", file.path(), t.name, name_of(info.dtype),
                  info.shape.str(), name_of(t.tensor.dtype), t.tensor.shape.str());
   }
-  for (const NamedTensor& t : tensors)
-    store.backend().upload(t.tensor, file.bytes(file.at(t.name)).data());
+  for (const auto& [t, arena, param] : tensors) {
+    const std::byte* from = file.bytes(file.at(t.name)).data();
+    if (param < 0)
+      store.backend().upload(t.tensor, from);
+    else
+      store.upload(static_cast<size_t>(param), arena, from);
+  }
   file.check_intact();
   store.refresh_compute();
   return position;

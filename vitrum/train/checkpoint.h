@@ -7,6 +7,7 @@
 #include <string>
 
 #include "vitrum/runtime/params.h"
+#include "vitrum/train/work_share.h"
 
 namespace vitrum {
 
@@ -31,9 +32,10 @@ bool has_checkpoint(const std::string& run);
 // optimiser steps, and the bf16 copy is made anew from the master weights.
 class Snapshot {
  public:
-  explicit Snapshot(ParamStore& store);
+  explicit Snapshot(ParamStore& store, const WorkShare& share = {});
 
-  void take(ParamStore& store);  // again, into the same memory: pages are dear when they are new
+  // Again, into the same memory: pages are dear when they are new.
+  void take(ParamStore& store, const WorkShare& share = {});
   ParamStore& store() { return store_; }
   bool finite();  // every weight
 
@@ -41,6 +43,10 @@ class Snapshot {
   std::unique_ptr<Backend> host_;
   ParamStore store_;
 };
+
+// Where several processes train, the first takes a snapshot while each of the others does this: it
+// gives what only it has.
+void contribute(ParamStore& store, const WorkShare& share);
 
 void save_checkpoint(const std::string& run, Snapshot& snapshot, const TrainPosition& position);
 // Fails, naming the file, where it does not belong to this model and optimiser.

@@ -26,6 +26,8 @@ std::string processor() {
 
 }  // namespace
 
+std::string library_version() { return VITRUM_VERSION; }
+
 std::string environment_json(const Backend& backend, int threads) {
   utsname system{};
   uname(&system);

@@ -9,7 +9,7 @@
 namespace vitrum {
 namespace {
 
-constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 // A handler can reach nothing else.
 volatile sig_atomic_t received = 0;
 const char* volatile notice = nullptr;  // or null
@@ -17,6 +17,7 @@ int guards = 0;
 
 // Only what a handler may call: write() and _exit().
 void remember(int signal) {
+  if (signal == SIGUSR1) signal = SIGINT;  // what Slurm and mpirun pass on when time is up
   if (received == 0) {
     received = signal;
     const int error = errno;  // of whatever was interrupted

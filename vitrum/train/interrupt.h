@@ -1,5 +1,5 @@
-// Ctrl-C, SIGTERM and a terminal that closes, asked for politely: the first one is a request that a
-// loop polls, a second Ctrl-C or SIGTERM ends the process.
+// Ctrl-C (or SIGUSR1), SIGTERM and a terminal that closes, asked for politely: the first one is a
+// request that a loop polls, a second Ctrl-C or SIGTERM ends the process.
 #pragma once
 #include <signal.h>
 
@@ -21,7 +21,7 @@ class InterruptGuard {
   int signal() const;  // SIGINT, SIGTERM, SIGHUP, or 0 while none came
 
  private:
-  std::array<struct sigaction, 3> previous_;
+  std::array<struct sigaction, 4> previous_;
   const char* notice_before_;
 };
 

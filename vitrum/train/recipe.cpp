@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <sstream>
 #include <type_traits>
@@ -51,6 +52,7 @@ void each_key(R& r, Visit&& visit) {
   visit("max_steps", r.max_steps, Range{});
   visit("batch_size", r.batch_size, Range{1, 1 << 20});
   visit("accumulate", r.accumulate, Range{1, 1 << 20});
+  visit("slices", r.slices, Range{1, 1 << 11});
   visit("eval_batch_size", r.eval_batch_size, Range{1, 1 << 20});
   visit("holdout", r.holdout, kBelowOne);
   visit("subset", r.subset, Range{});
@@ -393,6 +395,10 @@ void check_recipe(const Recipe& r) {
     fail_usage("mean has {} numbers and std {}; expected as many of both", r.mean->size(),
                r.std->size());
   if (r.augment) parse_augment(*r.augment);
+  if (!std::has_single_bit(static_cast<uint64_t>(r.slices)))
+    fail_usage("slices: {}; expected a power of two", r.slices);
+  if (r.batch_size % r.slices != 0)
+    fail_usage("batch_size {} cannot be cut into {} equal slices", r.batch_size, r.slices);
   const Hyper hyper = r.hyper();
   if (hyper.nesterov && hyper.momentum == 0)
     fail_usage("nesterov needs a momentum; set momentum, or nesterov = false");

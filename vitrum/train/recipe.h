@@ -54,6 +54,10 @@ struct Recipe {
   int64_t max_steps = 0;  // optimiser steps; 0: as many as the epochs have
   int64_t batch_size = 128;
   int64_t accumulate = 1;  // batches in one optimiser step
+  // Equal parts of a batch, whose gradients are computed one by one and added in the order of a
+  // binary tree: as many processes can share the work without changing a bit of the result. 1: the
+  // batch is computed as one.
+  int64_t slices = 1;
   std::optional<int64_t> eval_batch_size;
   double holdout = 0;  // fraction of the training images to evaluate on instead of the test images
   int64_t subset = 0;  // at most so many training and test images; 0: all
@@ -129,6 +133,8 @@ struct Recipe {
   std::vector<std::string> lora_targets = {"qkv", "proj"};
   double lora_dropout = 0;
 
+  int64_t slice_size() const { return batch_size / slices; }
+  int64_t leaves() const { return accumulate * slices; }  // slices in one optimiser step
   // 0.05 where decay does not touch the gradient, nothing for SGD and Adam.
   double decay() const;
   Hyper hyper() const;

@@ -36,7 +36,7 @@ Mode mode_of(const Recipe& recipe) { return recipe.head_only ? Mode::kInference 
 }  // namespace
 
 TrainStep::TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
-                     InputStage from)
+                     InputStage from, Communicator* comm)
     : model_(model),
       recipe_(recipe),
       compute_(compute),
@@ -46,12 +46,22 @@ TrainStep::TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute
       values_(record()),
       store_(filled(backend)),
       backward_(compile_backward()),
-      update_(recipe, segments_of(store_, recipe), compute, store_, *forward_graph_),
-      weights_(static_cast<size_t>(recipe.batch_size)) {}
+      share_(make_share(comm)),
+      update_(recipe, share_, compute, store_, *forward_graph_),
+      tree_(store_, share_),
+      weights_(static_cast<size_t>(recipe.slice_size())) {
+  if (sliced()) averages_.emplace(store_);
+}
+
+WorkShare TrainStep::make_share(Communicator* comm) {
+  const WorkShare share(comm, recipe_, segments_of(store_, recipe_), store_.elements(Arena::kGrad));
+  if (comm) store_.keep_moments(share.elements().first, share.elements().last);
+  return share;
+}
 
 TrainStep::ForwardValues TrainStep::record() {
   Graph& g = *forward_graph_;
-  const int64_t batch = recipe_.batch_size;
+  const int64_t batch = recipe_.slice_size();
   const bool mixed = mix_for(recipe_).any();
   const Value weight = g.input("weight", {batch}, DType::kF32, /*exact=*/true);
   g.sample_weight = weight;
@@ -151,8 +161,72 @@ void TrainStep::read_norm() {
 
 void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step) {
   upload(batch, images, micro_step);
+  const bool counts = share_.comm() && !perturbed_;
+  if (counts && leaves_.empty()) begin_leaves();
+  if (counts) clear_totals();
   for (Program* part : parts()) run_program(*part, trace_);
-  if (!perturbed_) read_loss();
+  if (counts)
+    backward_->download(&leaves_[static_cast<size_t>(micro_step % recipe_.leaves())],
+                        values_.totals);
+  else if (!perturbed_)
+    read_loss();
+}
+
+void TrainStep::fold(int64_t leaf) {
+  if (!sliced()) return;
+  tree_.fold(leaf, trace_);
+  if (!perturbed_) averages_->after(leaf, share_.leaves());
+}
+
+// The sums of metrics are put together from all leaves in order, whoever had them.
+void TrainStep::begin_leaves() {
+  leaves_.assign(static_cast<size_t>(recipe_.leaves()), {});
+  backward_->download(&before_, values_.totals);
+}
+
+int TrainStep::sum(int brought) {
+  if (!share_.comm()) return brought;
+  Communicator& comm = *share_.comm();
+  if (!perturbed_) {
+    if (leaves_.empty()) begin_leaves();
+    std::vector<std::span<std::byte>> parts;
+    for (int r = 0; r < comm.size(); ++r) {
+      const Stretch of = share_.leaves(r);
+      parts.push_back(std::as_writable_bytes(std::span(leaves_).subspan(
+          static_cast<size_t>(of.first), static_cast<size_t>(of.size()))));
+    }
+    all_gather(comm, parts);
+    for (const LeafSums& leaf : leaves_) {
+      before_.loss += leaf.loss, before_.correct += leaf.correct, before_.images += leaf.images;
+      reading_.push_back(static_cast<float>(leaf.loss)), ++shares_.back();
+    }
+    backward_->upload(values_.totals, &before_);
+    leaves_.clear();
+  }
+  tree_.sum();
+  return largest_of(comm, brought);
+}
+
+// Averages of parameters are those of who updates them; running statistics those of rank 0, which
+// has the first leaf.
+void TrainStep::share_averages() {
+  if (!share_.comm()) return;
+  Communicator& comm = *share_.comm();
+  if (recipe_.ema > 0) {
+    std::vector<TensorView> parts;
+    for (int r = 0; r < comm.size(); ++r)
+      parts.push_back(
+          store_.part(Arena::kEma, share_.elements(r).first, share_.elements(r).size()));
+    all_gather_views(comm, store_.backend(), parts);
+  }
+  std::vector<RankView> sends, receives;
+  for (size_t i = 0; i < store_.specs().size(); ++i) {
+    if (!store_.specs()[i].buffer) continue;
+    const TensorView view = store_.view(i, Arena::kMaster);
+    for (int r = 1; comm.first() && r < comm.size(); ++r) sends.push_back({r, view});
+    if (!comm.first()) receives.push_back({0, view});
+  }
+  exchange_views(comm, store_.backend(), sends, receives);
 }
 
 // Gradients apart, which are zero before a step.
@@ -174,6 +248,7 @@ void TrainStep::begin() {
 void TrainStep::abandon() {
   Backend& backend = store_.backend();
   backend.wait();
+  tree_.forget();
   for (; shares_.back() > 0; --shares_.back()) reading_.pop_back();
   if (std::exchange(perturbed_, false)) {
     std::vector<std::byte> weights(store_.arena(Arena::kSamBackup).bytes());

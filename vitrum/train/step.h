@@ -12,6 +12,7 @@
 #include "vitrum/infer/model_program.h"
 #include "vitrum/infer/resident_images.h"
 #include "vitrum/runtime/program.h"
+#include "vitrum/train/gradient_tree.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/train/teacher.h"
 #include "vitrum/train/update.h"
@@ -29,16 +30,29 @@ struct StepResult {
   double norm = 0;  // of the gradients, before clipping
 };
 
+// What a leaf adds to the metrics.
+struct LeafSums {
+  double loss = 0, correct = 0, images = 0;
+};
+
 class TrainStep {
  public:
   // Parameters start as the recipe's weights, or its seed, say. kFeatures trains the head alone, on
-  // batches whose pixels are the bytes of features.
+  // batches whose pixels are the bytes of features. With `comm`, each process does its share of a
+  // step's leaves and of the update: all call the same functions in the same order.
   TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
-            InputStage from = InputStage::kPixels);
+            InputStage from = InputStage::kPixels, Communicator* comm = nullptr);
 
-  // Adds the gradient of one batch. `images` is how many the whole optimiser step sees,
-  // `micro_step` how many batches came before in the run.
+  // Adds the gradient of one leaf, which is a batch or a slice of one. `images` is how many the
+  // whole optimiser step sees, `micro_step` how many leaves came before in the run.
   void backward(const Batch& batch, int64_t images, int64_t micro_step);
+
+  // After each leaf of a step, in order, or in the place of one that is beyond the data: what the
+  // leaves give is added together in an order of its own where the recipe has slices.
+  void fold(int64_t leaf);
+  // After the last of them, and before perturb() or update(): the processes add together what each
+  // has. Returns the largest number that any of them has brought, a signal perhaps.
+  int sum(int brought = 0);
 
   // Around the batches of a step that may be given up before update(): abandon() leaves everything
   // as it was at begin(), gradients, weights that perturb() moved, running statistics and totals
@@ -88,6 +102,10 @@ class TrainStep {
   TensorView pixels() const { return view(values_.image); }
   void set_images(std::unique_ptr<ResidentImages> images) { images_ = std::move(images); }
 
+  // Before what every process must have of others is read: averages, running statistics.
+  void share_averages();
+
+  const WorkShare& share() const { return share_; }
   ParamStore& store() { return store_; }
   const LoadReport& loaded() const { return loaded_; }  // empty where the model starts from scratch
   const Plan& plan() const { return backward_->plan(); }
@@ -104,8 +122,11 @@ class TrainStep {
   void upload_targets(const Batch& batch);
   std::vector<Program*> parts();  // of backward(), in order
   std::vector<TensorView> moved_by_batches();
+  WorkShare make_share(Communicator* comm);
+  void begin_leaves();
   void read_loss();
   void read_norm();
+  bool sliced() const { return recipe_.slices > 1; }
 
   ModelSpec model_;
   const Recipe recipe_;
@@ -118,7 +139,10 @@ class TrainStep {
   ParamStore store_;
   std::array<Buffer, 3> inputs_;  // those that others write: they outlive a backward program
   std::optional<Program> backward_;
+  const WorkShare share_;
   Update update_;
+  GradientTree tree_;
+  std::optional<RunningAverages> averages_;  // where slices move them
   std::unique_ptr<ResidentImages> images_;
   std::unique_ptr<Teacher> teacher_;
   std::unique_ptr<Sequence> whole_;  // of run(), made when that is first called
@@ -129,6 +153,8 @@ class TrainStep {
   std::vector<Kept> kept_;  // as it was at begin()
   Program::Trace trace_;
   bool perturbed_ = false;
+  std::vector<LeafSums> leaves_;  // of a step, where several processes share it
+  LeafSums before_;               // the sums before it
   std::vector<float> weights_, targets_;
   std::deque<float> reading_;  // for each step its batches' shares of the loss, then its norm
   std::vector<int64_t> shares_ = {0};  // how many batches each step had, the one under way last

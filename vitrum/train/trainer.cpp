@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -14,6 +15,7 @@
 #include "vitrum/core/progress.h"
 #include "vitrum/runtime/finite.h"
 #include "vitrum/train/environment.h"
+#include "vitrum/train/teacher_logits.h"
 
 namespace vitrum {
 namespace {
@@ -28,9 +30,12 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-Recipe resolved(Recipe recipe, const Backend& backend) {
+Recipe resolved(Recipe recipe, const Backend& backend, const Communicator* comm) {
   if (recipe.teacher && recipe.teacher->empty()) forget_teacher(recipe);
   check_recipe(recipe);
+  if (comm && comm->size() > recipe.slices)
+    fail_usage("{} processes, and a batch of {} slices: each needs one at least; set slices = {}",
+               comm->size(), recipe.slices, std::bit_ceil(static_cast<uint64_t>(comm->size())));
   if (recipe.precision == Precision::kAuto)
     recipe.precision =
         backend.usual_precision() == DType::kBF16 ? Precision::kBF16 : Precision::kF32;
@@ -71,6 +76,12 @@ TrainDataOptions data_options(const RunOptions& options) {
   return data;
 }
 
+// What a backend is without how many threads it has, which changes no bits.
+std::string arithmetic_of(const Backend& backend) {
+  const std::string name = backend.name();
+  return name.substr(0, name.ends_with(" threads)") ? name.rfind(", ") : name.npos);
+}
+
 double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -91,7 +102,7 @@ LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const D
   Augment augment = augment_for(recipe, model);
   const bool costly = data.image_size().height == 0 || !augment.policies.empty();
   const int usual = costly ? (threads > 0 ? threads : available_cores()) : 1;
-  return {.batch_size = std::min(recipe.batch_size, std::max<int64_t>(data.size(), 1)),
+  return {.batch_size = std::min(recipe.slice_size(), std::max<int64_t>(data.size(), 1)),
           .shuffle = true,
           .seed = static_cast<uint64_t>(recipe.seed),
           .threads = recipe.workers > 0 ? static_cast<int>(recipe.workers) : usual,
@@ -105,30 +116,31 @@ LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const D
 Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
     : options_(options),
       backend_(make_backend(options.device)),
-      recipe_(resolved(recipe, *backend_)),
+      recipe_(resolved(recipe, *backend_, options.comm)),
       data_(recipe_, data_options(options)),
       model_(model_for(recipe_, data_.train())),
       features_(features_for(recipe_, model_, data_)),
-      train_loader_(features_ ? features_->train : data_.train(),
-                    fed(loader_config(recipe_, model_, data_.train(), options.device.threads),
-                        data_.train())),
-      test_loader_(
-          features_ ? features_->test : data_.test(),
-          fed(test_config(loader_config(recipe_, model_, data_.test(), options.device.threads),
-                          recipe_, data_.test().size()),
-              data_.test())),
-      schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.accumulate))),
+      train_loader_(
+          features_ ? features_->train : data_.train(),
+          train_turns(fed(loader_config(recipe_, model_, data_.train(), options.device.threads),
+                          data_.train()))),
+      test_loader_(features_ ? features_->test : data_.test(),
+                   test_turns(fed(test_config(loader_config(recipe_, model_, data_.test(),
+                                                            options.device.threads),
+                                              recipe_, data_.test().size()),
+                                  data_.test()))),
+      schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.leaves()))),
       // Whole images take the most memory: what cannot end does not begin.
-      step_(last_model(), step_recipe(), compute(), *backend_, source()),
+      step_(last_model(), step_recipe(), compute(), *backend_, source(), options.comm),
       evaluator_(model_, step_.store(), test_loader_.config().batch_size, compute(),
                  ema() ? Arena::kEma : Arena::kMaster, source()) {
   model_.held_out = data_.held_out();
   set_images();
   if (recipe_.teacher) set_teacher();
   if (options.trace) set_trace();
-  run_ = options.resume ? options.out : make_run_dir(options.out, options.name);
-  lock_ = std::make_unique<RunLock>(run_);
-  if (options.resume) resume();
+  if (options.resume || writes()) open_run();
+  if (comm()) compare_processes();
+  if (!writes()) return;
   if (teacher()) teacher()->note_in(run_);
   if (recipe_.on_bad_image == OnBadImage::kSkip) save_skipped(run_, data_.skipped());
   write_file_atomic(config_path(run_), to_toml(recipe_));
@@ -140,6 +152,48 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
                        .test_images = data_.test().size(),
                        .held_out = recipe_.holdout > 0};
   saver_ = std::make_unique<Saver>(run_, card, ema() ? Arena::kEma : Arena::kMaster, at_);
+}
+
+void Trainer::open_run() {
+  run_ = options_.resume ? options_.out : make_run_dir(options_.out, options_.name);
+  if (writes()) lock_ = std::make_unique<RunLock>(run_);
+  if (options_.resume) resume();
+}
+
+LoaderConfig Trainer::train_turns(LoaderConfig config) const {
+  if (!comm()) return config;
+  const Stretch own = leaves_of(comm()->rank(), comm()->size(), recipe_.leaves());
+  config.turns = {.every = recipe_.leaves(), .first = own.first, .count = own.size()};
+  return config;
+}
+
+LoaderConfig Trainer::test_turns(LoaderConfig config) const {
+  if (comm()) config.turns = {.every = comm()->size(), .first = comm()->rank(), .count = 1};
+  return config;
+}
+
+void Trainer::compare_processes() const {
+  const Preprocess preprocess = loader_config(recipe_, model_, data_.train(), 1).preprocess;
+  const auto digest = [&](const Dataset& data) {
+    return teacher_logits_key("", 0, data, preprocess).data;
+  };
+  // f32 is the same on every processor.
+  const bool narrow = recipe_.precision == Precision::kBF16;
+  const bool differs = narrow || !backend_->host_visible();
+  const std::vector<std::pair<std::string, std::string>> own = {
+      {"version of vitrum", library_version()},
+      {"recipe", to_toml(recipe_)},
+      {"set of training images", digest(data_.train())},
+      {"set of test images", digest(data_.test())},
+      {"device or instruction set", differs ? arithmetic_of(*backend_) : ""},
+      {"state to go on from", fmt::format("step {}", at_.step)}};
+  for (const auto& [what, value] : own) {
+    const std::vector<std::string> all = all_gather_text(*comm(), value);
+    for (size_t r = 1; r < all.size(); ++r)
+      if (all[r] != all[0])
+        fail_usage("{} has another {} than {}", comm()->name_of(static_cast<int>(r)), what,
+                   comm()->name_of(0));
+  }
 }
 
 Recipe Trainer::step_recipe() const {
@@ -169,7 +223,9 @@ void Trainer::set_teacher() {
       fail_usage(
           "teacher_logits holds one answer an image, and augmentation makes another of it every "
           "time; leave out one of the two");
+    if (!writes()) largest_of(*comm(), 0);  // the first writes the file where it is missing
     teacher->use_file(*recipe_.teacher_logits, data_.train(), plain, options_.quiet);
+    if (comm() && writes()) largest_of(*comm(), 0);
   }
   step_.set_teacher(std::move(teacher));
 }
@@ -270,19 +326,20 @@ int64_t Trainer::epoch_end() const {
 TrainResult Trainer::run(const TrainHooks& hooks) {
   const InterruptGuard interrupt(options_.quiet ? InterruptGuard::Notice::kSilent
                                                 : InterruptGuard::Notice::kSaid);
-  saver_->saved = hooks.saved;
+  if (saver_) saver_->saved = hooks.saved;
   try {
     if (features_ && !finished()) fill_features(interrupt, hooks);
-    while (!finished() && interrupt.signal() == 0)
+    agree(interrupt);
+    while (!finished() && signal(interrupt) == 0)
       if (!train_epoch(interrupt, hooks) || !close_epoch(interrupt, hooks))
-        saver_->save(checked_snapshot(), at_, /*last=*/true);
-    report(saver_->finish(), hooks);
+        save(at_, /*last=*/true);
+    if (saver_) report(saver_->finish(), hooks);
   } catch (...) {
     keep_what_is_done(hooks);
     throw;
   }
-  const auto& rows = saver_->rows();
-  return {.signal = finished() ? 0 : interrupt.signal(),
+  const std::vector<EpochMetrics> rows = saver_ ? saver_->rows() : std::vector<EpochMetrics>();
+  return {.signal = finished() ? 0 : signal(interrupt),
           .last = rows.empty() ? EpochMetrics{} : rows.back(),
           .best_accuracy = at_.best_accuracy,
           .best_epoch = at_.best_epoch};
@@ -292,7 +349,7 @@ TrainResult Trainer::run(const TrainHooks& hooks) {
 // to tell.
 void Trainer::keep_what_is_done(const TrainHooks& hooks) {
   try {
-    report(saver_->finish(), hooks);
+    if (saver_) report(saver_->finish(), hooks);
   } catch (...) {
   }
 }
@@ -302,13 +359,22 @@ void Trainer::report(const std::vector<ClosedEpoch>& epochs, const TrainHooks& h
     for (const ClosedEpoch& closed : epochs) hooks.epoch(closed.row, closed.best);
 }
 
+void Trainer::agree(const InterruptGuard& interrupt) {
+  if (comm()) agreed_ = std::max(agreed_, largest_of(*comm(), interrupt.signal()));
+}
+
+void Trainer::save(const TrainPosition& at, bool last) {
+  const std::shared_ptr<Snapshot> snapshot = checked_snapshot();
+  if (saver_) saver_->save(snapshot, at, last);
+}
+
 bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks) {
   const int64_t first = at_.epochs * steps_per_epoch(), end = epoch_end();
   if (at_.step >= end) return true;
   step_.set_patch_drop(patch_drop(at_.epochs));
   Progress progress(fmt::format("epoch {}/{}", at_.epochs + 1, total_epochs()), end - first,
                     options_.quiet, at_.step - first);
-  train_loader_.start(at_.epochs, (at_.step - first) * recipe_.accumulate);
+  train_loader_.start(at_.epochs, (at_.step - first) * recipe_.leaves());
   // Reading a result makes a device wait for the host; memory we see needs no such care.
   const size_t patience = backend_->host_visible() ? 1 : 32;
   while (at_.step < end) {
@@ -317,14 +383,14 @@ bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
                        (at_.step + 1) % recipe_.checkpoint_every == 0;
     if (!began_) began_ = start;
     if (!train_step(interrupt, progress)) return take_results(hooks), false;
-    if (saves || interrupt.signal() != 0 || at_.step == end || given_.size() >= patience)
+    if (saves || signal(interrupt) != 0 || at_.step == end || given_.size() >= patience)
       take_results(hooks);
     at_.seconds += seconds_since(start);
-    if (saves) saver_->save(checked_snapshot(), at_, /*last=*/false);
-    if (const auto on_disk = saver_->poll(); !on_disk.empty())
+    if (saves) save(at_, /*last=*/false);
+    if (const auto on_disk = saver_ ? saver_->poll() : std::vector<ClosedEpoch>(); !on_disk.empty())
       progress.clear(), report(on_disk, hooks);
     progress.update(at_.step - first, progress.due() ? fmt::format("loss={:.4f}", last_loss_) : "");
-    if (interrupt.signal() != 0) return take_results(hooks), false;
+    if (signal(interrupt) != 0) return take_results(hooks), false;
     estimate(hooks, progress);
   }
   progress.clear();
@@ -354,44 +420,51 @@ void Trainer::estimate(const TrainHooks& hooks, Progress& progress) {
 }
 
 bool Trainer::train_step(const InterruptGuard& interrupt, Progress& progress) {
-  const int64_t per_step = recipe_.accumulate * batch_size();
+  const int64_t per_step = recipe_.leaves() * slice_size();
   const int64_t seen = (at_.step - at_.epochs * steps_per_epoch()) * per_step;
   const int64_t images = std::min(per_step, data_.train().size() - seen);
   const double lr = lr_at(schedule_, at_.step);
-  batches_.resize(recipe_.sam > 0 ? static_cast<size_t>(recipe_.accumulate) : 1);
-  if (recipe_.accumulate == 1 && recipe_.sam == 0) {
+  batches_.resize(recipe_.sam > 0 ? static_cast<size_t>(recipe_.leaves()) : 1);
+  if (recipe_.leaves() == 1 && recipe_.sam == 0) {
     train_loader_.next(batches_[0]);
     step_.run(batches_[0], lr, at_.step);
   } else {
     if (!add_gradients(images, interrupt, progress)) return step_.abandon(), false;
     step_.update(lr, at_.step);
   }
+  if (comm()) comm()->note_step(at_.step + 1);
   given_.push_back({++at_.step, images, lr});
   return true;
 }
 
 // An unfinished step is given up where a signal comes: the run that is resumed begins it anew, with
-// the same batches and draws.
+// the same batches and draws. Several processes finish it, since all stop after the same step.
 bool Trainer::add_gradients(int64_t images, const InterruptGuard& interrupt, Progress& progress) {
   const int64_t first = at_.epochs * steps_per_epoch();
   const bool twice = recipe_.sam > 0;  // then the batches are kept
   const auto batch = [&](int64_t k) -> Batch& {
     return batches_[static_cast<size_t>(twice ? k : 0)];
   };
+  const int64_t count = ceil_div(images, slice_size());  // leaves with images
   const auto backward = [&](int64_t k) {
-    if (interrupt.signal() != 0) return false;
-    step_.backward(batch(k), images, at_.step * recipe_.accumulate + k);
+    if (!comm() && interrupt.signal() != 0) return false;
+    if (k < count) step_.backward(batch(k), images, at_.step * recipe_.leaves() + k);
+    step_.fold(k);
     progress.update(at_.step - first);
     return true;
   };
-  step_.begin();
-  int64_t count = 0;
-  for (; count < recipe_.accumulate && train_loader_.next(batch(count)); ++count)
-    if (!backward(count)) return false;
+  if (!comm()) step_.begin();
+  const Stretch own = step_.share().leaves();
+  for (int64_t k = own.first; k < own.last; ++k) {
+    if (k < count) train_loader_.next(batch(k));
+    if (!backward(k)) return false;
+  }
+  agreed_ = step_.sum(interrupt.signal());
   if (!twice) return true;
   step_.perturb();
-  for (int64_t k = 0; k < count; ++k)
+  for (int64_t k = own.first; k < own.last; ++k)
     if (!backward(k)) return false;
+  agreed_ = std::max(agreed_, step_.sum(interrupt.signal()));
   return true;
 }
 
@@ -405,7 +478,7 @@ void Trainer::take_results(const TrainHooks& hooks) {
     check_finite("gradient norm", norm, step);
     at_.loss_images += loss * static_cast<double>(images);
     last_loss_ = loss;
-    if (step % every == 0) saver_->step({step, loss, lr, norm, wall_time()});
+    if (step % every == 0 && saver_) saver_->step({step, loss, lr, norm, wall_time()});
     if (hooks.step) hooks.step(step, loss);
   }
   given_.clear();
@@ -413,7 +486,7 @@ void Trainer::take_results(const TrainHooks& hooks) {
 
 void Trainer::check_finite(const char* what, double x, int64_t step) const {
   if (std::isfinite(x)) return;
-  const std::string kept = !saver_->idle() || has_checkpoint(run_)
+  const std::string kept = saver_ && (!saver_->idle() || has_checkpoint(run_))
                                ? fmt::format("; '{}' keeps the last good state", run_)
                                : "";
   fail("the {} is {} at step {} (epoch {}){}; try a lower lr, a warm-up or clip_norm = 1", what,
@@ -425,19 +498,19 @@ bool Trainer::close_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
   std::shared_ptr<const Evaluation> evaluation;
   if (last || (at_.epochs + 1) % recipe_.eval_every == 0) {
     evaluation = evaluate(interrupt);
-    if (interrupt.signal() != 0) return false;
-    check_finite("test loss", evaluation->loss, at_.step);
+    if (signal(interrupt) != 0) return false;
+    if (writes()) check_finite("test loss", evaluation->loss, at_.step);
   }
   ClosedEpoch closed{.row = metrics(evaluation.get())};
-  closed.best = evaluation && evaluation->top1 > at_.best_accuracy;
+  closed.best = writes() && evaluation && evaluation->top1 > at_.best_accuracy;
   if (closed.best) at_.best_accuracy = evaluation->top1, at_.best_epoch = closed.row.epoch;
   ++at_.epochs;
   at_.loss_images = at_.seconds = 0;
+  if (comm()) broadcast(*comm(), std::as_writable_bytes(std::span(&at_, 1)));
   step_.clear_totals();
-  const auto snapshot = checked_snapshot();
-  saver_->epoch(closed, std::move(evaluation));
-  saver_->save(snapshot, at_, finished());
-  report(saver_->poll(), hooks);
+  if (saver_) saver_->epoch(closed, std::move(evaluation));
+  save(at_, finished());
+  if (saver_) report(saver_->poll(), hooks);
   return true;
 }
 
@@ -445,11 +518,13 @@ std::shared_ptr<const Evaluation> Trainer::evaluate(const InterruptGuard& interr
   Progress progress("evaluate", test_loader_.batches(), options_.quiet);
   const auto keep_going = [&](int64_t done) {
     progress.update(done);
-    return interrupt.signal() == 0;
+    agree(interrupt);
+    return signal(interrupt) == 0;
   };
+  step_.share_averages();
   const auto classes = static_cast<int64_t>(data_.test().classes().size());
   auto evaluation =
-      std::make_shared<const Evaluation>(evaluator_.run(test_loader_, classes, keep_going));
+      std::make_shared<const Evaluation>(evaluator_.run(test_loader_, classes, keep_going, comm()));
   progress.clear();
   return evaluation;
 }
@@ -472,12 +547,13 @@ EpochMetrics Trainer::metrics(const Evaluation* evaluation) {
 }
 
 std::shared_ptr<Snapshot> Trainer::checked_snapshot() {
+  if (!writes()) return contribute(step_.store(), step_.share()), nullptr;
   auto free = std::find_if(snapshots_.begin(), snapshots_.end(),
                            [](const auto& s) { return s.use_count() == 1; });
   if (free == snapshots_.end())
-    free = snapshots_.insert(free, std::make_shared<Snapshot>(step_.store()));
+    free = snapshots_.insert(free, std::make_shared<Snapshot>(step_.store(), step_.share()));
   else
-    (*free)->take(step_.store());
+    (*free)->take(step_.store(), step_.share());
   const std::shared_ptr<Snapshot> snapshot = *free;
   if (!snapshot->finite())
     check_finite("largest weight", std::numeric_limits<double>::infinity(), at_.step);

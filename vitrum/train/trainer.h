@@ -32,6 +32,9 @@ struct RunOptions {
   // each.
   Program::Trace trace = {};
   std::shared_ptr<FeatureCache> features = std::make_shared<FeatureCache>();
+  // Of several processes, each of which has a Trainer: rank 0 alone has the run directory. It
+  // outlives the trainer.
+  Communicator* comm = nullptr;
 };
 
 struct TrainResult {
@@ -71,7 +74,9 @@ class Trainer {
   ParamStore& store() { return step_.store(); }
   Backend& backend() const { return *backend_; }
   const Schedule& schedule() const { return schedule_; }
-  int64_t batch_size() const { return train_loader_.config().batch_size; }
+  int64_t slice_size() const { return train_loader_.config().batch_size; }
+  int64_t batch_size() const { return slice_size() * recipe_.slices; }
+  int processes() const { return comm() ? comm()->size() : 1; }
   int64_t total_steps() const { return schedule_.total_steps; }
   int64_t total_epochs() const;
   int64_t activation_bytes() const {
@@ -84,6 +89,13 @@ class Trainer {
   bool finished() const;
 
  private:
+  Communicator* comm() const { return options_.comm; }
+  bool writes() const {
+    return !comm() || comm()->first();
+  }  // whether the run directory is its own
+  void open_run();
+  // That all processes are about to do the same.
+  void compare_processes() const;
   void resume();
   void set_teacher();
   void set_trace();
@@ -106,10 +118,17 @@ class Trainer {
   bool add_gradients(int64_t images, const InterruptGuard& interrupt, Progress& progress);
   void estimate(const TrainHooks& hooks, Progress& progress);
   void take_results(const TrainHooks& hooks);
+  // The signal that all processes have agreed to stop for; with one, the one that came.
+  int signal(const InterruptGuard& interrupt) const {
+    return comm() ? agreed_ : interrupt.signal();
+  }
+  void agree(const InterruptGuard& interrupt);
+  void save(const TrainPosition& at, bool last);
   void check_finite(const char* what, double x, int64_t step) const;
   std::shared_ptr<const Evaluation> evaluate(const InterruptGuard& interrupt);
   EpochMetrics metrics(const Evaluation* evaluation);
-  std::shared_ptr<Snapshot> checked_snapshot();  // fails where a weight is not finite
+  // Fails where a weight is not finite. Null in a process that does not write.
+  std::shared_ptr<Snapshot> checked_snapshot();
   void keep_what_is_done(const TrainHooks& hooks);
   static void report(const std::vector<ClosedEpoch>& epochs, const TrainHooks& hooks);
   int64_t steps_per_epoch() const { return schedule_.steps_per_epoch; }
@@ -127,6 +146,9 @@ class Trainer {
     FeatureDataset train, test;
   };
 
+  LoaderConfig train_turns(LoaderConfig config) const;
+  LoaderConfig test_turns(LoaderConfig config) const;
+
   static std::optional<Features> features_for(const Recipe& recipe, const ModelSpec& model,
                                               const TrainData& data);
 
@@ -143,7 +165,8 @@ class Trainer {
   std::string run_;
   std::unique_ptr<RunLock> lock_;
   TrainPosition at_;
-  std::unique_ptr<Saver> saver_;
+  std::unique_ptr<Saver> saver_;  // null in a process that does not write
+  int agreed_ = 0;
   std::vector<Batch> batches_;
   std::vector<Given> given_;
   std::vector<std::shared_ptr<Snapshot>> snapshots_;  // those nobody else holds are free

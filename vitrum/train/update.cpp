@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "vitrum/train/exchange_views.h"
+
 namespace vitrum {
 namespace {
 
@@ -34,22 +36,39 @@ const ParamSpec& spec_at(const ParamStore& store, int64_t offset) {
   return store.specs()[i];
 }
 
-// Writes the nodes of one program.
-class Recorder {
+}  // namespace
+
+// Writes the nodes of one program. Arenas are seen from this process's first element on.
+class Update::Recorder {
  public:
-  Recorder(Graph& g, ParamStore& store, const Recipe& recipe, DType compute)
+  Recorder(Graph& g, Update& update, const Recipe& recipe, DType compute)
       : g_(g),
-        store_(store),
+        update_(update),
+        store_(update.store_),
+        share_(update.share_),
         recipe_(recipe),
         hyper_(recipe.hyper()),
         narrow_(compute == DType::kBF16),
-        gradients_(arena(Arena::kGrad)) {}
+        gradients_(part(Arena::kGrad)) {}
 
-  // Global norm, and the factor that clips it.
-  Value norms(double max_norm) {
+  std::unique_ptr<Program> compile(Value output) {
+    return std::make_unique<Program>(g_, std::span(&output, 1), store_, options_);
+  }
+
+  // Global norm, and the factor that clips it. Slices are there for processes to share, so that the
+  // sum is one of blocks that any of them may have added up.
+  Norms norms(double max_norm) {
     const Value norms = g_.add_value({.name = "clip", .shape = {2}, .exact = true});
-    add("clip", ClipScale{.max_norm = static_cast<float>(max_norm)}, {gradients_}, {norms.id()});
-    return norms;
+    ClipScale clip{.max_norm = static_cast<float>(max_norm), .of_sums = recipe_.slices > 1};
+    ValueId of = gradients_;
+    if (clip.of_sums) {
+      const ValueId own = value("own squares", update_.squares(share_.blocks()));
+      add("squares", BlockSquares{.segments = share_.segments()}, {gradients_}, {own});
+      of = value("squares", update_.squares({0, share_.all_blocks()}));
+    }
+    const size_t kernels = g_.nodes.size();
+    add("clip", clip, {of}, {norms.id()});
+    return {norms, kernels};
   }
 
   // The weights, and whatever a forward pass changes, to their other place or back from it.
@@ -57,16 +76,16 @@ class Recorder {
     const auto one = [&](ValueId here, ValueId there) {
       add(aside ? "aside" : "back", Copy{}, {aside ? here : there}, {aside ? there : here});
     };
-    one(arena(Arena::kMaster), arena(Arena::kSamBackup));
+    one(whole(Arena::kMaster), whole(Arena::kSamBackup));
     for (const ValueInfo& v : forward.values)
       if (v.role == Role::kState)
         one(g_.state(v.name, v.shape, v.dtype).id(),
             g_.state("aside/" + v.name, v.shape, v.dtype).id());
   }
 
-  void perturb(const std::vector<Segment>& segments, Value norms) {
-    add("perturb", Perturb{.rho = static_cast<float>(recipe_.sam), .segments = segments},
-        {norms.id()}, {gradients_, arena(Arena::kMaster), arena(Arena::kCompute, narrow_)});
+  void perturb(Value norms) {
+    add("perturb", Perturb{.rho = static_cast<float>(recipe_.sam), .segments = share_.segments()},
+        {norms.id()}, {gradients_, part(Arena::kMaster), part(Arena::kCompute, narrow_)});
   }
 
   void step(OptimizerKind kind, std::vector<Segment> segments, Value rates, Value clip) {
@@ -80,18 +99,18 @@ class Recorder {
                      .nesterov = hyper_.nesterov,
                      .segments = std::move(segments)};
     add("optimizer", std::move(op), {rates.id(), clip.id()},
-        {gradients_, arena(Arena::kMaster), arena(Arena::kMoment1, first),
-         arena(Arena::kMoment2, second), arena(Arena::kEma, recipe_.ema > 0),
-         arena(Arena::kCompute, narrow_)});
+        {gradients_, part(Arena::kMaster), part(Arena::kMoment1, first),
+         part(Arena::kMoment2, second), part(Arena::kEma, recipe_.ema > 0),
+         part(Arena::kCompute, narrow_)});
   }
 
   // Muon for the matrices, AdamW for the rest.
-  void muon(const std::vector<Segment>& segments, Value rates, Value clip) {
+  void muon(Value rates, Value clip) {
     std::vector<Segment> own, others;
     Orthogonalize op{
         .momentum = hyper_.momentum, .nesterov = hyper_.nesterov, .bf16 = narrow_, .matrices = {}};
-    for (Segment s : segments) {
-      const ParamSpec& spec = spec_at(store_, s.offset);
+    for (Segment s : share_.segments()) {
+      const ParamSpec& spec = spec_at(store_, share_.elements().first + s.offset);
       if (uses_muon(spec)) {
         own.push_back(s);
         op.matrices.push_back(matrix_of(s, spec.shape, recipe_.muon_scale));
@@ -100,14 +119,28 @@ class Recorder {
         others.push_back(s);
       }
     }
-    add("muon", std::move(op), {clip.id()}, {gradients_, arena(Arena::kMoment1)});
+    add("muon", std::move(op), {clip.id()}, {gradients_, part(Arena::kMoment1)});
     step(OptimizerKind::kMuon, std::move(own), rates, Value());
     step(OptimizerKind::kAdamW, std::move(others), rates, clip);
   }
 
  private:
-  ValueId arena(Arena which, bool used = true) {
-    return used ? g_.arena(which, store_.elements(which), store_.dtype(which)).id() : kAbsent;
+  ValueId whole(Arena which) {
+    return g_.arena(which, store_.elements(which), store_.dtype(which)).id();
+  }
+  // What this process updates of an arena.
+  ValueId part(Arena which, bool used = true) {
+    if (!used) return kAbsent;
+    const Stretch own = share_.elements();
+    return value("arena", store_.part(which, own.first, own.size()));
+  }
+  ValueId value(const char* name, const TensorView& view) {
+    for (const Shared& known : options_.shared)
+      if (known.view.data == view.data && known.view.shape == view.shape &&
+          known.view.dtype == view.dtype)
+        return known.value.id();
+    options_.shared.push_back({g_.input(name, view.shape, view.dtype, /*exact=*/true), view});
+    return options_.shared.back().value.id();
   }
   void add(std::string name, Op op, std::vector<ValueId> in, std::vector<ValueId> out) {
     g_.nodes.push_back(
@@ -115,34 +148,72 @@ class Recorder {
   }
 
   Graph& g_;
+  Update& update_;
   ParamStore& store_;
+  const WorkShare& share_;
   const Recipe& recipe_;
   const Hyper hyper_;
   const bool narrow_;
+  CompileOptions options_;
   const ValueId gradients_;
 };
 
-}  // namespace
-
-Update::Update(const Recipe& recipe, const std::vector<Segment>& segments, DType compute,
-               ParamStore& store, const Graph& forward)
-    : hyper_(recipe.hyper()), ema_(recipe.ema) {
+Update::Update(const Recipe& recipe, const WorkShare& share, DType compute, ParamStore& store,
+               const Graph& forward)
+    : share_(share), store_(store), hyper_(recipe.hyper()), ema_(recipe.ema) {
+  if (recipe.slices > 1)
+    squares_ = store.backend().allocate(static_cast<size_t>(share.all_blocks()) * sizeof(double));
   if (recipe.sam > 0) {
-    Recorder record(perturb_graph_, store, recipe, compute);
+    Recorder record(perturb_graph_, *this, recipe, compute);
     record.copy(forward, /*aside=*/true);
-    const Value norms = record.norms(0);
-    record.perturb(segments, norms);
-    perturb_ = std::make_unique<Program>(perturb_graph_, std::span(&norms, 1), store);
+    perturb_norms_ = record.norms(0);
+    record.perturb(perturb_norms_.norms);
+    perturb_ = record.compile(perturb_norms_.norms);
   }
-  Recorder record(graph_, store, recipe, compute);
+  Recorder record(graph_, *this, recipe, compute);
   if (recipe.sam > 0) record.copy(forward, /*aside=*/false);
   rates_ = graph_.input("rates", {4}, DType::kF32, /*exact=*/true);
-  clip_ = record.norms(hyper_.clip_norm);
+  norms_ = record.norms(hyper_.clip_norm);
   if (recipe.optimizer == OptimizerKind::kMuon)
-    record.muon(segments, rates_, clip_);
+    record.muon(rates_, norms_.norms);
   else
-    record.step(recipe.optimizer, segments, rates_, clip_);
-  update_ = std::make_unique<Program>(graph_, std::span(&clip_, 1), store);
+    record.step(recipe.optimizer, share.segments(), rates_, norms_.norms);
+  update_ = record.compile(norms_.norms);
+  if (!share.comm() || compute != DType::kBF16) return;
+  const auto arena = [&](Arena which) {
+    return round_graph_.arena(which, store.elements(which), store.dtype(which)).id();
+  };
+  round_graph_.nodes.push_back({.op = Copy{},
+                                .in = {arena(Arena::kMaster)},
+                                .out = {arena(Arena::kCompute)},
+                                .name = "rounding"});
+  round_ = std::make_unique<Program>(round_graph_, std::span<const Value>(), store);
+}
+
+TensorView Update::squares(Stretch blocks) const {
+  return {squares_.data() + static_cast<size_t>(blocks.first) * sizeof(double),
+          {blocks.size()},
+          DType::kF64};
+}
+
+void Update::run(Program& program, const Norms& norms, const Program::Trace& trace) {
+  if (!share_.comm()) return run_program(program, trace);
+  program.run(0, norms.kernels);
+  std::vector<TensorView> parts;
+  for (int r = 0; r < share_.ranks(); ++r) parts.push_back(squares(share_.blocks(r)));
+  all_gather_views(*share_.comm(), store_.backend(), parts);
+  program.run(norms.kernels, program.kernels());
+  share_weights();
+}
+
+void Update::share_weights() {
+  std::vector<TensorView> parts;
+  for (int r = 0; r < share_.ranks(); ++r) {
+    const Stretch part = share_.elements(r);
+    parts.push_back(store_.part(Arena::kMaster, part.first, part.size()));
+  }
+  all_gather_views(*share_.comm(), store_.backend(), parts);
+  if (round_) round_->run();
 }
 
 void Update::upload(double lr, int64_t step) {
@@ -153,6 +224,6 @@ void Update::upload(double lr, int64_t step) {
   update_->upload(rates_, rates.data());
 }
 
-TensorView Update::norm() const { return {(*update_)[clip_].data, {1}, DType::kF32}; }
+TensorView Update::norm() const { return {(*update_)[norms_.norms].data, {1}, DType::kF32}; }
 
 }  // namespace vitrum
