@@ -12,7 +12,7 @@ mapfile -t files < <(find vitrum tests bench examples fuzz \( -name '*.h' -o -na
 
 awk '
 BEGIN {
-  split("core 0 graph 1 runtime 2 models 3 weights 3 data 3 fetch 3 infer 4 train 5 explain 5 export 5 report 6 serve 6 cli 7 c 7", pairs, " ")
+  split("core 0 graph 1 runtime 2 models 3 weights 3 data 3 fetch 3 dist 3 infer 4 train 5 explain 5 export 5 report 6 serve 6 cli 7 c 7", pairs, " ")
   for (i = 1; i in pairs; i += 2) rank[pairs[i]] = pairs[i + 1]
   backend["reference"] = backend["cpu"] = backend["cuda"] = 1
   heavy = "^(nlohmann/json\\.hpp|toml\\+\\+/)"

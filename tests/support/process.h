@@ -19,6 +19,7 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void signal(int number);
+  pid_t id() const { return pid_; }
   bool running();
   int wait();  // the exit code, or 128 + the signal that ended it
 

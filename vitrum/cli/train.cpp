@@ -8,6 +8,7 @@
 
 #include "vitrum/cli/live_page.h"
 #include "vitrum/cli/output_guard.h"
+#include "vitrum/cli/ranks.h"
 #include "vitrum/cli/trace_table.h"
 #include "vitrum/cli/training.h"
 #include "vitrum/core/error.h"
@@ -31,6 +32,7 @@ struct Options {
   std::optional<std::string> recipe, resume, out;
   std::vector<std::string> set;
   bool fast = false, trace = false, force = false;
+  RankOptions ranks;
   std::vector<KeyOption> keys;
   std::vector<Given> given;  // for each key
   std::function<void(const Recipe&)> check;
@@ -202,7 +204,9 @@ std::string opening(Trainer& t) {
   const ModelConfig& c = t.model().config;
   const int64_t steps = t.total_steps(),
                 per_epoch = (steps + t.total_epochs() - 1) / t.total_epochs();
-  const std::string accumulated = r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "";
+  std::string parts = r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "";
+  if (r.slices > 1) parts += fmt::format(" in {} slices", r.slices);
+  if (t.processes() > 1) parts += fmt::format(" on {} processes", t.processes());
   return fmt::format(
       "model   {}: {}, images {}x{}x{}, {}\n{}"
       "data    {}: {} training and {}, {}\n{}"
@@ -213,8 +217,8 @@ std::string opening(Trainer& t) {
       c.image_h(), c.image_w(), counted(c.classes(), "output"), teacher_line(t), r.data,
       with_commas(t.data().train().size()), counted(t.data().test().size(), "test image"),
       counted(static_cast<int64_t>(t.data().train().classes().size()), "class"), skipped_line(t),
-      counted(t.total_epochs(), "epoch"), counted(per_epoch, "step"), t.batch_size(), accumulated,
-      r.lr, warm_up(t), t.backend().name(), r.precision == Precision::kBF16 ? "bf16" : "f32",
+      counted(t.total_epochs(), "epoch"), counted(per_epoch, "step"), t.batch_size(), parts, r.lr,
+      warm_up(t), t.backend().name(), r.precision == Precision::kBF16 ? "bf16" : "f32",
       human_bytes(stored_bytes(t.store())), human_bytes(t.activation_bytes()),
       t.image_bytes() > 0 ? fmt::format(", {} for the images", human_bytes(t.image_bytes())) : "",
       learning(t), t.directory(),
@@ -306,7 +310,14 @@ int scan(Recipe& recipe, RunOptions& options, const CommonOptions& common) {
   return signal;
 }
 
-int train(const Options& o, const CommonOptions& common) {
+// How to go on where a process is lost: told by any of them, since rank 0 may be that one.
+void advise(Group& group, const Trainer& trainer) {
+  const std::string run = all_gather_text(group, trainer.directory())[0];
+  group.set_advice(fmt::format("go on with: {} train --resume {}", quoted(program_invocation_name),
+                               quoted(run)));
+}
+
+int train(const Options& o, const CommonOptions& common, Group* group) {
   Recipe recipe = merged_recipe(o, common);
   if (o.fast)
     info(common,
@@ -314,8 +325,14 @@ int train(const Options& o, const CommonOptions& common) {
              "--fast: {}, batch {}{}; the recipe's own result needs the whole run\n",
              counted(recipe.epochs, "epoch"), recipe.batch_size,
              recipe.subset > 0 ? ", at most " + counted(recipe.subset, "image") : std::string()));
-  guard_run(o, recipe);
+  if (!group || group->first()) guard_run(o, recipe);
   RunOptions options = run_options(o, common, recipe);
+  options.comm = group;
+  if (group && !recipe.lr_scan.empty())
+    fail_usage(
+        "lr_scan tries its rates in one process; let it choose without --ranks, then go on "
+        "with --resume and as many as you like");
+  if (group && o.trace) fail_usage("--trace looks at one process; leave out --ranks");
   if (!recipe.lr_scan.empty())
     if (const int signal = scan(recipe, options, common))
       return stopped(options.out, "in the scan", signal, common);
@@ -326,7 +343,9 @@ int train(const Options& o, const CommonOptions& common) {
   info(common, opening(trainer));
   if (common.verbose) info(common, "\n" + to_toml(trainer.recipe()));
   const bool was_finished = trainer.finished();
-  LivePage page(trainer, common);
+  std::optional<LivePage> page;
+  if (group) advise(*group, trainer);
+  if (!group || group->first()) page.emplace(trainer, common);
   const auto tell = [&](const EpochMetrics& row, bool best) {
     if (common.json)
       print_out(json_line(trainer.directory(), row));
@@ -338,8 +357,8 @@ int train(const Options& o, const CommonOptions& common) {
          fmt::format("time    {}{}", recipe.patience > 0 ? "at most " : "", about(seconds)));
   };
   const TrainResult result =
-      trainer.run({.epoch = tell, .estimate = estimate, .saved = [&] { page.update(); }});
-  page.finish(result.signal);
+      trainer.run({.epoch = tell, .estimate = estimate, .saved = [&] { page->update(); }});
+  if (page) page->finish(result.signal);
   if (o.trace) info(common, trace.text());
   if (result.signal != 0)
     return stopped(trainer.directory(), fmt::format("after step {}", trainer.position().step),
@@ -383,13 +402,18 @@ Verb training_verb(TrainingVerb verb) {
       {"--trace", &o->trace,
        "run kernel by kernel, slowly: stop at the first that gives NaN or infinity, and say "
        "where time goes"});
+  for (Option& option : rank_options(o->ranks)) options.push_back(std::move(option));
   options.push_back(
       {"--set", &o->set, "any other recipe key; may be given again and again", "KEY=VALUE"});
   return {.name = verb.name,
           .summary = verb.summary,
           .examples = verb.examples,
           .options = std::move(options),
-          .run = [o](const CommonOptions& common) { return train(*o, common); }};
+          .run = [o](const CommonOptions& common) {
+            return run_on_ranks(o->ranks, common, [&](const CommonOptions& own, Group* group) {
+              return train(*o, own, group);
+            });
+          }};
 }
 
 Verb train_verb() {

@@ -1,0 +1,424 @@
+// A run of several processes is the run of one, bit for bit; and one of them that dies, hangs or
+// fails ends all, by name.
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/process.h"
+#include "tests/support/tiny_run.h"
+#include "vitrum/core/files.h"
+#include "vitrum/weights/model_config.h"
+
+namespace vitrum {
+namespace {
+
+namespace fs = std::filesystem;
+using test::eventually;
+using test::outcome;
+using test::Process;
+using test::TinyRun;
+using testing::HasSubstr;
+
+// The other processes of a run, which are children of the first.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream list("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) +
+                     "/children");
+  return {std::istream_iterator<pid_t>(list), {}};
+}
+
+class Ranks : public testing::Test {
+ protected:
+  std::vector<std::string> first(const Recipe& recipe, const std::string& out, int ranks,
+                                 const std::vector<std::string>& more = {}) const {
+    const std::string file = tiny_ / (out + ".toml");
+    write_file_atomic(file, to_toml(recipe));
+    return with(more, {"train", "--recipe", file, "--out", tiny_ / out, "--ranks",
+                       std::to_string(ranks), "--threads", "1", "--device", "cpu"});
+  }
+  std::vector<std::string> again(const std::string& out, int ranks,
+                                 const std::vector<std::string>& more = {}) const {
+    return with(more, {"train", "--resume", tiny_ / out, "--ranks", std::to_string(ranks),
+                       "--threads", "1", "--device", "cpu"});
+  }
+  static std::vector<std::string> with(const std::vector<std::string>& more,
+                                       std::vector<std::string> words) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  test::Finished run(const std::vector<std::string>& words) const {
+    return test::run_vitrum(words, tiny_ / "output");
+  }
+  void expect_done(const std::vector<std::string>& words) const {
+    const test::Finished done = run(words);
+    EXPECT_EQ(done.code, 0) << done.err;
+  }
+  void expect_same(const std::string& out, const std::string& than) const {
+    const auto got = outcome(tiny_ / out), expected = outcome(tiny_ / than);
+    for (const auto& [name, text] : expected)
+      EXPECT_TRUE(got.at(name) == text) << out << ": " << name << " differs";
+  }
+  // The same files from any number of processes.
+  void expect_same_bits(const Recipe& recipe, const std::vector<int>& numbers) const {
+    expect_done(first(recipe, "alone", 1));
+    for (const int ranks : numbers) {
+      const std::string out = "on" + std::to_string(ranks);
+      expect_done(first(recipe, out, ranks));
+      expect_same(out, "alone");
+    }
+  }
+  // Everything that draws, sums or remembers; the last step has leaves without images.
+  Recipe full() const {
+    Recipe r = tiny_.recipe();
+    r.slices = 8, r.accumulate = 2, r.epochs = 2, r.ema = 0.9, r.clip_norm = 0.5;
+    r.mixup = 0.8, r.repeat = 2, r.augment = "crop-flip", r.erase = 0.3;
+    r.checkpoint_every = 1;
+    return r;
+  }
+  Recipe with_optimizer(OptimizerKind kind) const {
+    Recipe r = tiny_.recipe();
+    r.slices = 8, r.epochs = 1, r.optimizer = kind, r.ema = 0.9;
+    return r;
+  }
+
+  TinyRun tiny_;
+};
+
+TEST_F(Ranks, AnyNumberOfThemHasTheBitsOfOne) { expect_same_bits(full(), {2, 3, 4, 8}); }
+
+TEST_F(Ranks, OfEveryOptimiser) {
+  using enum OptimizerKind;
+  for (const OptimizerKind kind : {kSgd, kLion, kLamb, kMuon}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    const std::string name = "kind" + std::to_string(static_cast<int>(kind));
+    expect_done(first(with_optimizer(kind), name, 1));
+    expect_done(first(with_optimizer(kind), name + "b", 3));
+    expect_same(name + "b", name);
+  }
+}
+
+TEST_F(Ranks, WithSharpnessAwareMinimisation) {
+  Recipe r = with_optimizer(OptimizerKind::kAdamW);
+  r.sam = 0.05;
+  expect_same_bits(r, {3});
+}
+
+TEST_F(Ranks, InBf16) {
+  Recipe r = with_optimizer(OptimizerKind::kAdamW);
+  r.precision = Precision::kBF16;
+  expect_same_bits(r, {4});
+}
+
+// Running statistics are those of the first leaf, for whoever evaluates.
+TEST_F(Ranks, WithBatchNorm) {
+  ModelSpec model{.architecture = "resnet18"};
+  model.config = ResNetConfig{.image_h = 8,
+                              .image_w = 8,
+                              .channels = 1,
+                              .classes = 10,
+                              .depths = {1, 1, 1, 1},
+                              .width = 4,
+                              .small_stem = true};
+  model.preprocess.height = model.preprocess.width = 8;
+  ensure_directory(tiny_ / "resnet");
+  write_file_atomic(tiny_ / "resnet/config.json", model_config_text(model));
+  Recipe r = with_optimizer(OptimizerKind::kSgd);
+  r.model = tiny_ / "resnet", r.epochs = 2, r.ema = 0;
+  expect_same_bits(r, {3});
+}
+
+TEST_F(Ranks, WithATeacher) {
+  expect_done(first(with_optimizer(OptimizerKind::kAdamW), "teacher", 1));
+  Recipe r = with_optimizer(OptimizerKind::kAdamW);
+  r.teacher = tiny_ / "teacher/best", r.distillation = Distillation::kSoft, r.mixup = 0.5;
+  expect_same_bits(r, {3});
+  r.mixup = 0, r.teacher_logits = tiny_ / "logits.safetensors";
+  expect_done(first(r, "file", 3));
+}
+
+// Killed while four work on it, gone on with by two, one and eight.
+TEST_F(Ranks, MayBecomeMoreOrFewer) {
+  Recipe r = full();
+  r.epochs = 4;
+  expect_done(first(r, "alone", 1));
+  const std::string out = tiny_ / "killed";
+  std::vector<std::string> words = first(r, "killed", 4);
+  for (const int next : {2, 1, 8, 3}) {
+    const auto before = fs::exists(checkpoint_path(out)) ? fs::last_write_time(checkpoint_path(out))
+                                                         : fs::file_time_type::min();
+    Process process(test::vitrum_command(words), "/dev/null", tiny_ / "stderr");
+    EXPECT_TRUE(eventually([&] {
+      return !process.running() || (fs::exists(checkpoint_path(out)) &&
+                                    fs::last_write_time(checkpoint_path(out)) > before);
+    }));
+    process.signal(SIGKILL);
+    process.wait();
+    words = again("killed", next);
+  }
+  expect_done(words);
+  expect_same("killed", "alone");
+}
+
+// A run that goes on until something happens to it.
+class RanksUnderWay : public Ranks {
+ protected:
+  RanksUnderWay() {
+    recipe_ = full();
+    recipe_.epochs = 1000;
+  }
+  void start(const std::vector<std::string>& more = {}) {
+    process_.emplace(test::vitrum_command(first(recipe_, "run", 4, more)), "/dev/null",
+                     tiny_ / "stderr");
+    ASSERT_TRUE(eventually([&] { return has_checkpoint(tiny_ / "run"); })) << said();
+    others_ = children_of(process_->id());
+    ASSERT_EQ(others_.size(), 3u);
+  }
+  std::string said() const { return read_file(tiny_ / "stderr"); }
+  // Seconds until it has ended.
+  double end(int expected) {
+    const auto from = std::chrono::steady_clock::now();
+    EXPECT_EQ(process_->wait(), expected) << said();
+    for (const pid_t other : others_) EXPECT_NE(kill(other, 0), 0) << "a process is left over";
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
+  }
+  // What is there can be gone on with, by another number of processes.
+  void expect_resumes() {
+    const int64_t step = step_of();
+    Process process(test::vitrum_command(again("run", 2)), "/dev/null", tiny_ / "stderr");
+    EXPECT_TRUE(eventually([&] { return !process.running() || step_of() > step; }));
+    EXPECT_TRUE(process.running()) << said();
+    process.signal(SIGTERM);
+    EXPECT_EQ(process.wait(), 143) << said();
+  }
+  int64_t step_of() const {
+    try {
+      const SafetensorsFile file(checkpoint_path(tiny_ / "run"));
+      return std::stoll(file.metadata().at("step"));
+    } catch (const Error&) {
+      return 0;  // it is being replaced
+    }
+  }
+
+  Recipe recipe_;
+  std::optional<Process> process_;
+  std::vector<pid_t> others_;
+};
+
+TEST_F(RanksUnderWay, ADeadOneIsNamed) {
+  start();
+  kill(others_[1], SIGKILL);
+  EXPECT_LT(end(75), 5);
+  EXPECT_THAT(said(), HasSubstr("rank 2 ("));
+  EXPECT_THAT(said(), HasSubstr("died at step"));
+  EXPECT_THAT(said(), HasSubstr("go on with: "));
+  expect_resumes();
+}
+
+TEST_F(RanksUnderWay, ASilentOneIsNamed) {
+  start({"--rank-timeout", "2"});
+  kill(others_[2], SIGSTOP);
+  EXPECT_GT(end(75), 1.5);
+  EXPECT_THAT(said(), HasSubstr("rank 3 ("));
+  EXPECT_THAT(said(), HasSubstr("has not answered for 2 s"));
+  expect_resumes();
+}
+
+TEST_F(RanksUnderWay, TheFirstOneTakesTheOthersAlong) {
+  start();
+  kill(process_->id(), SIGKILL);
+  process_->wait();
+  EXPECT_TRUE(eventually([&] { return kill(others_[0], 0) != 0 && kill(others_[2], 0) != 0; }));
+  EXPECT_THAT(said(), HasSubstr("rank 0 ("));
+  expect_resumes();
+}
+
+TEST_F(RanksUnderWay, ASignalToAnyStopsAllAtTheSameStep) {
+  for (const int which : {0, 1}) {
+    start();
+    kill(which == 0 ? process_->id() : others_[1], SIGTERM);
+    end(143);
+    EXPECT_THAT(said(), HasSubstr("stopped after step"));
+    const int64_t step = step_of();
+    EXPECT_GT(step, 0);
+    Recipe plain = recipe_;
+    plain.max_steps = step;  // the run of one process that ends there
+    plain.epochs = 1000;
+    fs::remove_all(tiny_ / "alone");
+    expect_done(first(plain, "alone", 1));
+    const SafetensorsFile got(checkpoint_path(tiny_ / "run")),
+        expected(checkpoint_path(tiny_ / "alone"));
+    for (const TensorInfo& tensor : expected.tensors())
+      if (tensor.name.starts_with("weights/") || tensor.name.starts_with("moment")) {
+        const auto a = got.bytes(got.at(tensor.name)), b = expected.bytes(tensor);
+        EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end())) << tensor.name;
+      }
+    fs::remove_all(tiny_ / "run");
+  }
+}
+
+// Inodes of the sockets of a process that are in /proc/net/tcp* as listening.
+TEST_F(RanksUnderWay, NothingListens) {
+  start();
+  std::string listening;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string word, line;
+    std::getline(file, line);
+    while (std::getline(file, line)) {
+      std::istringstream words(line);
+      std::vector<std::string> columns{std::istream_iterator<std::string>(words), {}};
+      if (columns.size() > 9 && columns[3] == "0A") listening += " [" + columns[9] + "]";
+    }
+  }
+  others_.push_back(process_->id());
+  for (const pid_t pid : others_)
+    for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+      std::error_code ignored;
+      const std::string target = fs::read_symlink(entry.path(), ignored);
+      if (!target.starts_with("socket:")) continue;
+      EXPECT_THAT(listening, testing::Not(HasSubstr(target.substr(7)))) << target;
+    }
+  others_.pop_back();
+  process_->signal(SIGINT);
+  end(130);
+}
+
+// Processes that a launcher has started, as torchrun does.
+class LaunchedRanks : public Ranks {
+ protected:
+  LaunchedRanks() : port_(free_port()) {}
+
+  // The exit codes of all.
+  std::vector<int> run_all(const std::vector<std::vector<std::string>>& words,
+                           const std::vector<std::string>& secrets = {},
+                           const std::vector<std::string>& directories = {}) {
+    std::vector<std::unique_ptr<Process>> all;
+    for (size_t r = 0; r < words.size(); ++r) {
+      const std::string rank = std::to_string(r), size = std::to_string(words.size());
+      std::vector<std::string> command = {"env",
+                                          "RANK=" + rank,
+                                          "WORLD_SIZE=" + size,
+                                          "LOCAL_RANK=" + rank,
+                                          "LOCAL_WORLD_SIZE=" + size,
+                                          "MASTER_ADDR=elsewhere",
+                                          "MASTER_PORT=" + port_};
+      if (!secrets.empty()) command.push_back("VITRUM_SECRET=" + secrets[r]);
+      if (!directories.empty()) command.insert(command.begin() + 1, {"-C", directories[r]});
+      const std::vector<std::string> vitrum = test::vitrum_command(words[r]);
+      command.insert(command.end(), vitrum.begin(), vitrum.end());
+      all.push_back(std::make_unique<Process>(command, "/dev/null", error_file(r)));
+    }
+    std::vector<int> codes;
+    for (const auto& process : all) codes.push_back(process->wait());
+    return codes;
+  }
+  const std::string& port() const { return port_; }
+  std::string error_file(size_t rank) const { return tiny_ / ("stderr" + std::to_string(rank)); }
+  std::string said(size_t rank) const { return read_file(error_file(rank)); }
+  // Without --ranks, which a launcher takes the place of.
+  std::vector<std::string> words(const Recipe& recipe, const std::string& out) const {
+    std::vector<std::string> all = first(recipe, out, 1);
+    all.erase(std::find(all.begin(), all.end(), "--ranks"),
+              std::find(all.begin(), all.end(), "--ranks") + 2);
+    return all;
+  }
+
+ private:
+  static std::string free_port() {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    bind(fd, reinterpret_cast<sockaddr*>(&address), length);
+    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+    close(fd);
+    return std::to_string(ntohs(address.sin_port));
+  }
+
+  std::string port_;
+};
+
+TEST_F(LaunchedRanks, HaveTheBitsOfOne) {
+  expect_done(first(full(), "alone", 1));
+  const auto command = words(full(), "launched");
+  const std::string secret = "0123456789abcdef";
+  EXPECT_THAT(run_all({command, command, command}, {secret, secret, secret}), testing::Each(0))
+      << said(0) << said(1) << said(2);
+  expect_same("launched", "alone");
+}
+
+TEST_F(LaunchedRanks, DifferFromEachOtherInVain) {
+  Recipe other = full();
+  other.lr = 1e-5;
+  EXPECT_THAT(run_all({words(full(), "a"), words(other, "b")}), testing::Each(2)) << said(0);
+  EXPECT_THAT(said(0), HasSubstr("rank 1 ("));
+  EXPECT_THAT(said(0), HasSubstr("has another recipe than rank 0"));
+  EXPECT_THAT(run_all({first(full(), "e", 2), first(full(), "f", 2)}), testing::Each(2)) << said(0);
+  EXPECT_THAT(said(0), HasSubstr("leave out --ranks"));
+}
+
+TEST_F(LaunchedRanks, WithOtherImagesAreRefused) {
+  Recipe r = full();
+  r.data = "mnist:data";
+  for (const char* place : {"a", "b"}) {
+    ensure_directory(tiny_ / place);
+    ensure_directory(tiny_ / (place + std::string("/data")));
+    for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+                             "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
+      std::string bytes = read_file(tiny_ / name);
+      if (*place == 'b' && name == std::string("train-images-idx3-ubyte")) bytes.back() ^= 1;
+      write_file_atomic(tiny_ / (place + std::string("/data/") + name), bytes);
+    }
+  }
+  EXPECT_THAT(run_all({words(r, "x"), words(r, "x")}, {}, {tiny_ / "a", tiny_ / "b"}),
+              testing::Each(2))
+      << said(0);
+  EXPECT_THAT(said(0), HasSubstr("rank 1 ("));
+  EXPECT_THAT(said(0), HasSubstr("has another set of training images than"));
+}
+
+TEST_F(LaunchedRanks, ProveThatTheyBelongTogether) {
+  const auto command = words(full(), "x");
+  // The one with another secret is turned away; the first waits for the right one.
+  std::vector<std::string> base = {"env", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "LOCAL_RANK=0",
+                                   "MASTER_PORT=" + port()};
+  const auto process = [&](const char* rank, const char* secret, size_t errors) {
+    std::vector<std::string> all = base;
+    all.push_back(std::string("RANK=") + rank);
+    all.push_back(std::string("VITRUM_SECRET=") + secret);
+    const auto vitrum = test::vitrum_command(command);
+    all.insert(all.end(), vitrum.begin(), vitrum.end());
+    return std::make_unique<Process>(all, "/dev/null", error_file(errors));
+  };
+  const auto zero = process("0", "one-secret-of-us", 0);
+  EXPECT_EQ(process("1", "another-secret-x", 1)->wait(), 2);
+  EXPECT_THAT(said(1), HasSubstr("VITRUM_SECRET"));
+  EXPECT_TRUE(zero->running());
+  EXPECT_EQ(process("1", "one-secret-of-us", 1)->wait(), 0) << said(1);
+  EXPECT_EQ(zero->wait(), 0) << said(0);
+}
+
+TEST_F(Ranks, WhatCannotWorkIsSaidOnce) {
+  const auto refused = [&](const std::vector<std::string>& words, int code, const char* why) {
+    const test::Finished done = run(words);
+    EXPECT_EQ(done.code, code) << done.err;
+    EXPECT_THAT(done.err, HasSubstr(why));
+    EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
+  };
+  Recipe r = full();
+  refused(first(r, "many", 9, {"-q"}), 2, "set slices = 16");
+  refused(first(r, "traced", 2, {"-q", "--trace"}), 2, "--trace");
+  r.lr_scan = {1e-3, 1e-4};
+  refused(first(r, "scan", 2, {"-q"}), 2, "lr_scan");
+  r = full();
+  r.data = "mnist:/nowhere";
+  refused(first(r, "data", 2, {"-q"}), 3, "/nowhere");
+}
+
+}  // namespace
+}  // namespace vitrum

@@ -1,0 +1,70 @@
+#include "vitrum/cli/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <new>
+
+#include "vitrum/core/error.h"
+#include "vitrum/core/parallel.h"
+
+namespace vitrum {
+namespace {
+
+int count_cards() {
+  int cards = 0;
+  std::error_code ignored;
+  while (std::filesystem::exists(fmt::format("/dev/nvidia{}", cards), ignored)) ++cards;
+  return std::getenv("CUDA_VISIBLE_DEVICES") ? std::min(cards, 1) : cards;
+}
+
+CommonOptions share_of(const Group& group, CommonOptions common) {
+  if (!group.first()) common.quiet = true, common.json = common.verbose = false;
+  if (common.threads == 0) common.threads = std::max(1, available_cores() / group.local_size());
+  const bool any_card = common.device == "cuda" || common.device == "auto";
+  if (const int cards = any_card ? count_cards() : 0; cards > 1)
+    common.device = fmt::format("cuda:{}", group.local_rank() % cards);
+  return common;
+}
+
+ErrorKind kind_of(const std::exception& error) {
+  if (const auto* own = dynamic_cast<const Error*>(&error)) return own->kind();
+  return dynamic_cast<const std::bad_alloc*>(&error) ? ErrorKind::kExhausted : ErrorKind::kFailed;
+}
+
+}  // namespace
+
+std::vector<Option> rank_options(RankOptions& o) {
+  return {{.name = "--ranks",
+           .target = &o.ranks,
+           .help = "processes on this machine that share the work, at most `slices` of them",
+           .value = "N",
+           .min = 1,
+           .max = 1024},
+          {.name = "--rank-timeout",
+           .target = &o.timeout,
+           .help = "seconds without a sign of life after which a process counts as lost",
+           .value = "N",
+           .min = 1,
+           .max = 86400}};
+}
+
+int run_on_ranks(const RankOptions& o, const CommonOptions& common, const RankBody& body) {
+  const std::unique_ptr<Group> group =
+      launch({.ranks = static_cast<int>(o.ranks), .timeout = std::chrono::seconds(o.timeout)});
+  if (!group) return body(common, nullptr);
+  try {
+    const int code = body(share_of(*group, common), group.get());
+    group->finish();
+    return code;
+  } catch (const std::exception& error) {
+    group->abort(kind_of(error), error.what());
+    if (group->first()) throw;
+    if (group->speaks()) print_error(error.what());
+    return static_cast<int>(kind_of(error));
+  }
+}
+
+}  // namespace vitrum
