@@ -38,7 +38,8 @@ void metrics(Input bytes);    // metrics.csv
 void idx(Input bytes);
 void cifar(Input bytes);  // test_batch.bin
 void csv(Input bytes);
-void tar(Input bytes);  // compressed first
+void tar(Input bytes);     // a shard of images; and, compressed first, a download
+void shards(Input bytes);  // the index of shards, without its digest
 
 struct Entry {
   std::string_view name;  // of the target, its folder in the corpus and its dictionary
@@ -65,6 +66,7 @@ inline constexpr std::array kEntries = std::to_array<Entry>({{"safetensors", saf
                                                              {"idx", idx},
                                                              {"cifar", cifar},
                                                              {"csv", csv},
-                                                             {"tar", tar}});
+                                                             {"tar", tar},
+                                                             {"shards", shards}});
 
 }  // namespace vitrum::fuzz

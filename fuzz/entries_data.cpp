@@ -1,9 +1,11 @@
 #include <zlib.h>
 
 #include "fuzz/support.h"
+#include "vitrum/core/sha.h"
 #include "vitrum/data/cifar.h"
 #include "vitrum/data/folder.h"
 #include "vitrum/data/idx.h"
+#include "vitrum/data/shard_scan.h"
 #include "vitrum/fetch/archive.h"
 #include "vitrum/train/metrics_log.h"
 #include "vitrum/train/recipe.h"
@@ -20,6 +22,11 @@ void read_all(const Dataset& dataset) {
       std::abort();
     dataset.read_into(i, image);
   }
+}
+
+// What a reader made of a shard or an index holds together.
+void check_written_the_same(const ShardIndex& index) {
+  if (!(parse_shard_index(to_text(index), "shards.index") == index)) std::abort();
 }
 
 std::string gzip(Input bytes) {
@@ -103,6 +110,16 @@ void tar(Input bytes) {
       folder.put("a.tar.gz", {reinterpret_cast<const uint8_t*>(packed.data()), packed.size()});
   std::filesystem::create_directory(folder.path() + "/to");
   judge([&] { unpack_tar_gz(path, folder.path() + "/to", 1 << 20); });
+  folder.put("a.tar", bytes);
+  judge([&] { check_written_the_same(scan_shards(folder.path(), {"a.tar"})); });
+}
+
+void shards(Input bytes) {
+  const std::string text(text_of(bytes));
+  judge([&] {
+    check_written_the_same(
+        parse_shard_index(text + "sha256 " + sha256(text) + "\n", "shards.index"));
+  });
 }
 
 }  // namespace vitrum::fuzz

@@ -70,8 +70,8 @@ folder in backend && /(^|[^a-z_.])[a-z_]+\.(in|out)(\[[0-9]|, [0-9]+\))/ { compl
     complain("write the path from the source root, not \"" target "\"")
   } else if (target ~ heavy) {
     if (FILENAME ~ /\.h$/) complain(target " does not belong in a header")
-    else if (folder != "cli" && folder != "train" && folder != "weights" && folder != "infer" && folder != "fetch" && folder != "serve")
-      complain(target " is only for cli, train, infer, weights, fetch and serve")
+    else if (folder != "cli" && folder != "train" && folder != "weights" && folder != "infer" && folder != "data" && folder != "fetch" && folder != "serve")
+      complain(target " is only for cli, train, infer, weights, data, fetch and serve")
   }
 }
 END { exit bad }

@@ -31,6 +31,8 @@ HostileFiles hostile_gifs();
 HostileFiles hostile_bmps();
 HostileFiles hostile_tiffs();  // need libtiff
 HostileFiles hostile_heifs();  // need libheif
+HostileFiles hostile_tars();   // shards of images
+HostileFiles hostile_shard_indexes();
 
 // The same case from bytes at hand.
 HostileFile hostile(std::string name, std::string part, std::string bytes);

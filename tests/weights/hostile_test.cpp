@@ -11,6 +11,7 @@
 #include "vitrum/core/files.h"
 #include "vitrum/data/decode.h"
 #include "vitrum/data/optional_codecs.h"
+#include "vitrum/data/shard_scan.h"
 #include "vitrum/weights/npy.h"
 #include "vitrum/weights/open_tensors.h"
 #include "vitrum/weights/safetensors.h"
@@ -18,6 +19,7 @@
 namespace vitrum::test {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 // Sanitizers and debugging cost time and memory of their own: those are bounded in the release
@@ -44,6 +46,10 @@ struct Suite {
 std::ostream& operator<<(std::ostream& out, const Suite& suite) { return out << suite.name; }
 
 void read_picture(const std::string& path) { read_image(path); }
+void read_shard(const std::string& path) {
+  scan_shards(fs::path(path).parent_path().string(), {fs::path(path).filename().string()});
+}
+void read_shard_index(const std::string& path) { parse_shard_index(read_file(path), path); }
 
 void put(const std::string& path, const std::string& bytes) {
   OutputFile(path, O_CREAT | O_TRUNC).write(bytes);
@@ -81,20 +87,20 @@ TEST_P(Hostile, EndsInOneClearLine) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, Hostile,
-                         testing::Values(Suite{"Safetensors", hostile_safetensors, read_model},
-                                         Suite{"Index", hostile_indexes, read_model},
-                                         Suite{"Zip", hostile_zips, read_model},
-                                         Suite{"Pickle", hostile_pickles, read_model},
-                                         Suite{"Array", hostile_arrays, read_model},
-                                         Suite{"Jpeg", hostile_jpegs, read_picture},
-                                         Suite{"Png", hostile_pngs, read_picture},
-                                         Suite{"WebP", hostile_webps, read_picture},
-                                         Suite{"Gif", hostile_gifs, read_picture},
-                                         Suite{"Bmp", hostile_bmps, read_picture},
-                                         Suite{"Tiff", hostile_tiffs, read_picture, "TIFF"},
-                                         Suite{"Heif", hostile_heifs, read_picture, "HEIC, AVIF"}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Files, Hostile,
+    testing::Values(
+        Suite{"Safetensors", hostile_safetensors, read_model},
+        Suite{"Index", hostile_indexes, read_model}, Suite{"Zip", hostile_zips, read_model},
+        Suite{"Pickle", hostile_pickles, read_model}, Suite{"Array", hostile_arrays, read_model},
+        Suite{"Jpeg", hostile_jpegs, read_picture}, Suite{"Png", hostile_pngs, read_picture},
+        Suite{"WebP", hostile_webps, read_picture}, Suite{"Gif", hostile_gifs, read_picture},
+        Suite{"Bmp", hostile_bmps, read_picture},
+        Suite{"Tiff", hostile_tiffs, read_picture, "TIFF"},
+        Suite{"Heif", hostile_heifs, read_picture, "HEIC, AVIF"},
+        Suite{"Tar", hostile_tars, read_shard},
+        Suite{"ShardIndex", hostile_shard_indexes, read_shard_index}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(HostileFiles, AreManyMoreThanAHundred) {
   size_t count = 0;

@@ -123,6 +123,16 @@ def recipe_seeds():
     yield "broken", b'model = "vit_mnist\nepochs = [[[[1]]]]\n'
 
 
+def shard_of(form, key):
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=form) as tar:
+        for name, content in (".jpg", b"image"), (".json", b'{"label": 3}'), ("b.png", b"x"), ("b.cls", b"cat\n"), ("b.txt", b"a dog"):
+            member = tarfile.TarInfo(key + name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return archive.getvalue()
+
+
 def data_seeds():
     images = struct.pack(">IIII", 0x803, 2, 2, 2) + bytes(range(8))
     yield "idx", [("images", images), ("labels", struct.pack(">II", 0x801, 3) + b"\0\1\2"), ("gzip", gzip.compress(images))]
@@ -143,7 +153,12 @@ def data_seeds():
     link = tarfile.TarInfo("link")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc"
     yield "tar", [("two", archive.getvalue()), ("link", link.tobuf()), ("outside", tarfile.TarInfo("../x").tobuf()),
-                  ("pax", tarfile.TarInfo("\u00e9" * 90).tobuf(tarfile.PAX_FORMAT))]
+                  ("pax", tarfile.TarInfo("\u00e9" * 90).tobuf(tarfile.PAX_FORMAT)),
+                  ("shard", shard_of(tarfile.USTAR_FORMAT, "s/7")), ("shard_gnu", shard_of(tarfile.GNU_FORMAT, "s/" + "7" * 120)),
+                  ("shard_pax", shard_of(tarfile.PAX_FORMAT, "s/" + "7" * 120))]
+    yield "shards", [("two", b"vitrum shards 1\nclasses 2\ncat\ndog\nshards 1\n4096 0 - a.tar\nsamples 2\n0 512 5 0 1.jpg\n"
+                             b"0 2048 7 1 2.jpg\n"), ("none", b"vitrum shards 1\nclasses 0\nshards 0\nsamples 0\n"),
+                     ("digest", b"vitrum shards 1\nclasses 0\nshards 1\n1024 17 " + b"0f" * 32 + b" a.tar\nsamples 0\n")]
 
 
 def weight_seeds():
@@ -188,7 +203,7 @@ MAKERS = {
     "hf_config": hf_seeds, "recipe": recipe_seeds,
 }
 TOGETHER = {"safetensors": weight_seeds, "pytorch": weight_seeds, "pickle": weight_seeds}
-TOGETHER |= dict.fromkeys(["idx", "cifar", "csv", "metrics", "tar"], data_seeds)
+TOGETHER |= dict.fromkeys(["idx", "cifar", "csv", "metrics", "tar", "shards"], data_seeds)
 
 
 def seeds(wanted):

@@ -1,13 +1,13 @@
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <optional>
+#include <set>
 #include <span>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/utf8.h"
+#include "vitrum/data/class_numbers.h"
 #include "vitrum/data/file_dataset.h"
 #include "vitrum/data/folder.h"
 
@@ -15,8 +15,6 @@ namespace vitrum {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int kMaxLabel = 1'000'000;
 
 struct Row {
   std::string file, label, split;
@@ -82,31 +80,11 @@ std::vector<Row> read_rows(const std::string& path) {
   return rows;
 }
 
-std::optional<int> parse_label(const std::string& text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
-  return whole && value >= 0 && value <= kMaxLabel ? std::optional(value) : std::nullopt;
-}
-
 // Numbered over all rows, so that both splits agree.
-std::map<std::string, int> number_classes(std::span<const Row> rows) {
-  std::map<std::string, int> labels;
-  for (const Row& row : rows) labels[row.label] = 0;
-  const bool numbers =
-      std::all_of(labels.begin(), labels.end(), [](const auto& l) { return parse_label(l.first); });
-  int next = 0;
-  for (auto& [name, label] : labels) label = numbers ? *parse_label(name) : next++;
-  return labels;
-}
-
-std::vector<std::string> names_of(const std::map<std::string, int>& labels) {
-  int most = 0;
-  for (const auto& [name, label] : labels) most = std::max(most, label);
-  std::vector<std::string> names;
-  for (int i = 0; i <= most; ++i) names.push_back(std::to_string(i));
-  for (const auto& [name, label] : labels) names[static_cast<size_t>(label)] = name;
-  return names;
+std::map<std::string, int> classes_of(std::span<const Row> rows) {
+  std::set<std::string> labels;
+  for (const Row& row : rows) labels.insert(row.label);
+  return number_classes(labels);
 }
 
 }  // namespace
@@ -116,7 +94,7 @@ bool csv_has_splits(const std::string& path) { return !read_rows(path).front().s
 std::unique_ptr<Dataset> open_csv(const std::string& path, const std::string& split,
                                   const DecodeOptions& options) {
   const std::vector<Row> rows = read_rows(path);
-  const std::map<std::string, int> labels = number_classes(rows);
+  const std::map<std::string, int> labels = classes_of(rows);
   const fs::path folder = fs::path(path).parent_path();
   std::vector<LabelledFile> files;
   for (const Row& row : rows) {

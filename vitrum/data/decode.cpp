@@ -15,8 +15,6 @@
 namespace vitrum {
 namespace {
 
-constexpr std::streamoff kMaxFile = std::streamoff{2} << 30;
-
 // A pipe would be waited for, and devices have no end.
 void refuse_special_file(const std::string& path) {
   namespace fs = std::filesystem;
@@ -101,8 +99,8 @@ std::vector<uint8_t> read_bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
   const std::streamoff size = std::max<std::streamoff>(file.tellg(), 0);
-  if (size > kMaxFile)
-    fail_input("{}: {} bytes are more than the limit of {}", path, size, kMaxFile);
+  if (size > kMaxImageFile)
+    fail_input("{}: {} bytes are more than the limit of {}", path, size, kMaxImageFile);
   std::vector<uint8_t> bytes(static_cast<size_t>(size));
   file.seekg(0);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));

@@ -15,6 +15,8 @@ namespace vitrum {
 inline constexpr int64_t kMaxPixels = 178'956'970;
 // Nor longer than this on a side: rows cost time of their own.
 inline constexpr int64_t kMaxSide = 65'535;
+// Nor from more bytes.
+inline constexpr int64_t kMaxImageFile = int64_t{2} << 30;
 
 struct DecodeOptions {
   bool exif_orientation = false;    // turn the image upright, as Pillow's ImageOps.exif_transpose

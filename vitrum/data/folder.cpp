@@ -1,13 +1,13 @@
 #include "vitrum/data/folder.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/core/utf8.h"
 #include "vitrum/data/file_dataset.h"
+#include "vitrum/data/shard_scan.h"
 
 namespace vitrum {
 namespace {
@@ -17,11 +17,8 @@ namespace fs = std::filesystem;
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 bool is_image(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  constexpr std::string_view kKnown[] = {".jpg", ".jpeg", ".png",  ".webp", ".gif", ".bmp",
-                                         ".tif", ".tiff", ".heic", ".heif", ".avif"};
-  return std::ranges::find(kKnown, extension) != std::end(kKnown);
+  const std::string extension = path.extension().string();
+  return extension.starts_with('.') && is_image_extension(extension.substr(1));
 }
 
 }  // namespace
