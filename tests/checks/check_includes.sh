@@ -26,6 +26,7 @@ function may_include(from, to, target) {
   if (to in backend) return FILENAME == "vitrum/runtime/backends.cpp"
   if (from == "models") return to == "graph"
   if (from == "weights" && to == "models") return 1  # a model directory holds a model
+  if (from == "data" && to == "fetch") return 1  # images may be far away
   return rank[to] < rank[from]
 }
 # The header that stands outside of every folder is the C interface.

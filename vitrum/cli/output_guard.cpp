@@ -136,7 +136,7 @@ void OutputGuard::reads_data(const std::string& spec) {
   if (colon == spec.npos || colon + 1 == spec.size()) return;
   const std::string kind = spec.substr(0, colon), path = spec.substr(colon + 1);
   if (kind == "csv") return reads(path);
-  if (kind == "folder") {
+  if (kind == "folder" || kind == "shards") {
     const size_t before = inputs_.size();
     for (const char* split : {"train", "test", "val", "valid", "validation"})
       if (is_folder(path + "/" + split)) reads(path + "/" + split);
@@ -194,6 +194,15 @@ void OutputGuard::refuse_read(const std::string& path) const {
     if (lies_in(place, directory) || lies_in(target, directory)) refuse("lies in", input);
   }
   if (const Input* input = linked_input(path)) refuse("is a link to a file of", *input);
+}
+
+void OutputGuard::refuse_around_read(const std::string& path) const {
+  refuse_read(path);
+  const Identity folder = identity_of(path);
+  for (const Input& input : inputs_)
+    if (lies_in(input.real, folder))
+      fail_usage("cannot write '{}': '{}', which is read, lies in it; choose another place", path,
+                 input.name);
 }
 
 void OutputGuard::file(const std::string& path, Content content) const {

@@ -30,6 +30,8 @@ class OutputGuard {
   // ---- what is written ----
   // Neither what is read nor inside of it; --force changes nothing about that.
   void refuse_read(const std::string& path) const;
+  // Of a folder that is replaced as a whole: nothing that is read lies in it either.
+  void refuse_around_read(const std::string& path) const;
   // And where it exists, of the kind that the verb writes, or with --force.
   void file(const std::string& path, Content content) const;
   // For what a directory holds: refuses it without --force. "'D' {why}".

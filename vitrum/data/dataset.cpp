@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
-#include <span>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
@@ -14,7 +13,10 @@
 #include "vitrum/data/cifar.h"
 #include "vitrum/data/folder.h"
 #include "vitrum/data/idx.h"
+#include "vitrum/data/shards.h"
 #include "vitrum/data/shuffle.h"
+#include "vitrum/data/split_names.h"
+#include "vitrum/fetch/remote_place.h"
 
 namespace vitrum {
 namespace {
@@ -22,13 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kDebianFashion = "/usr/share/datasets/fashion-mnist";
-const std::array<std::string, 6> kKinds = {"fashion-mnist", "mnist",  "cifar10",
-                                           "cifar100",      "folder", "csv"};
+const std::array<std::string, 7> kKinds = {"fashion-mnist", "mnist", "cifar10", "cifar100",
+                                           "folder",        "csv",   "shards"};
 const std::array<std::string, 3> kSplits = {"train", "test", "val"};
-// Folder names that stand for a split, the best first.
-const std::array<std::string, 1> kTrainFolders = {"train"};
-const std::array<std::string, 4> kTestFolders = {"test", "val", "valid", "validation"};
-const std::array<std::string, 4> kValFolders = {"val", "valid", "validation", "test"};
 
 constexpr const char* kOrHoldOut = "; or train with --set holdout=0.2, a part held back to test on";
 
@@ -43,7 +41,7 @@ struct Spec {
 
 // What to do where a public data set is not there; "" for data of one's own.
 std::string how_to_get(const Spec& spec) {
-  if (spec.kind == "folder" || spec.kind == "csv") return "";
+  if (spec.kind == "folder" || spec.kind == "csv" || spec.kind == "shards") return "";
   const std::string to =
       spec.path.empty() || spec.path == spec.kind ? "" : fmt::format(" --to {}", spec.path);
   const std::string download = fmt::format("`vitrum data download {}{}` fetches it", spec.kind, to);
@@ -60,7 +58,7 @@ Spec parse_spec(const std::string& spec) {
                                              : did_you_mean(parsed.kind, kKinds);
     fail_input("unknown data '{}'{}", spec,
                hint.empty() ? "; expected fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, "
-                              "folder:DIR or csv:FILE"
+                              "folder:DIR, csv:FILE or shards:DIR"
                             : hint);
   }
   if (parsed.path.empty() && parsed.kind == "fashion-mnist") {
@@ -75,6 +73,7 @@ Spec parse_spec(const std::string& spec) {
                parsed.kind == "csv" ? "FILE" : "DIR", how_to_get(parsed));
   }
   std::error_code ignored;
+  if (parsed.kind == "shards" && is_remote(parsed.path)) return parsed;
   if (!fs::exists(parsed.path, ignored))
     fail_input("{}: no such file or folder (data '{}'){}", parsed.path, spec, how_to_get(parsed));
   return parsed;
@@ -86,25 +85,19 @@ std::vector<std::string> idx_classes(const std::string& kind) {
           "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
 }
 
-std::span<const std::string> split_folders(const std::string& split) {
-  if (split == "train") return kTrainFolders;
-  return split == "test" ? std::span<const std::string>(kTestFolders) : kValFolders;
-}
-
 std::optional<std::string> find_split(const std::string& dir, const std::string& split) {
-  for (const std::string& name : split_folders(split)) {
+  for (const std::string_view name : split_names(split)) {
     const fs::path path = fs::path(dir) / name;
     if (is_folder(path)) return path.string();
   }
   return std::nullopt;
 }
 
-// The splits of a folder, for messages.
-std::string splits_of(const std::string& dir) {
+std::vector<std::string> splits_of_folder(const std::string& dir) {
   std::vector<std::string> found;
-  for (const std::string name : {"train", "val", "valid", "validation", "test"})
-    if (is_folder(fs::path(dir) / name)) found.push_back(name + "/");
-  return join(found, ", ");
+  for (const std::string_view name : kAllSplitNames)
+    if (is_folder(fs::path(dir) / name)) found.emplace_back(name);
+  return found;
 }
 
 [[noreturn]] void fail_without_splits(const std::string& path, const std::string& split) {
@@ -118,10 +111,11 @@ std::unique_ptr<Dataset> open_folder_split(const std::string& dir, const std::st
                                            bool whole_allowed, const DecodeOptions& options) {
   const auto train = find_split(dir, "train"), wanted = find_split(dir, split);
   if (wanted) return open_folder(*wanted, class_folders(train.value_or(*wanted)), options);
-  const std::string there = splits_of(dir);
+  const std::vector<std::string> there = splits_of_folder(dir);
   if (whole_allowed && there.empty()) return open_folder(dir, class_folders(dir), options);
   fail_input("{}: has no {}/{}; expected train/ and val/ (or test/), each with a folder a class{}",
-             dir, split_folders(split).front(), there.empty() ? "" : ", only " + there, kOrHoldOut);
+             dir, split_names(split).front(),
+             there.empty() ? "" : ", only " + join(there, "/, ") + "/", kOrHoldOut);
 }
 
 std::unique_ptr<Dataset> open_csv_split(const std::string& path, const std::string& split,
@@ -140,17 +134,19 @@ std::unique_ptr<Dataset> open(const Spec& spec, const std::string& split, bool w
   if (spec.kind == "cifar100") return open_cifar(spec.path, train_or_test, 100, remedy);
   if (spec.kind == "folder") return open_folder_split(spec.path, split, whole_allowed, options);
   if (spec.kind == "csv") return open_csv_split(spec.path, split, whole_allowed, options);
+  if (spec.kind == "shards") return open_shards(spec.path, split, whole_allowed, options);
   return open_idx(spec.path, train_or_test, idx_classes(spec.kind), remedy);
 }
 
-bool has_test(const Spec& spec) {
-  if (spec.kind == "folder") return find_split(spec.path, "").has_value();
-  return spec.kind != "csv" || csv_has_splits(spec.path);
+std::vector<std::string> splits_of(const Spec& spec) {
+  if (spec.kind == "folder") return splits_of_folder(spec.path);
+  if (spec.kind == "shards") return splits_of_shards(spec.path);
+  if (spec.kind == "csv" && !csv_has_splits(spec.path)) return {};
+  return {"train", "test"};
 }
 
-bool has_splits(const Spec& spec) {
-  if (spec.kind == "folder") return !splits_of(spec.path).empty();
-  return spec.kind != "csv" || csv_has_splits(spec.path);
+bool has_test(const Spec& spec) {
+  return std::ranges::any_of(splits_of(spec), [](const auto& split) { return split != "train"; });
 }
 
 std::vector<int64_t> shuffled(int64_t n, PhiloxStream random) {
@@ -162,8 +158,8 @@ std::vector<int64_t> shuffled(int64_t n, PhiloxStream random) {
 
 class Subset final : public Dataset {
  public:
-  Subset(const Dataset& all, std::vector<int64_t> indices)
-      : all_(all), indices_(std::move(indices)) {}
+  Subset(const Dataset& all, std::vector<int64_t> indices, std::unique_ptr<Dataset> owned = nullptr)
+      : all_(all), indices_(std::move(indices)), owned_(std::move(owned)) {}
 
   int64_t size() const override { return static_cast<int64_t>(indices_.size()); }
   ImageSize image_size() const override { return all_.image_size(); }
@@ -174,12 +170,26 @@ class Subset final : public Dataset {
   void read_part(int64_t index, const ChooseWindow& choose, Image& image) const override {
     all_.read_part(at(index), choose, image);
   }
+  std::vector<uint8_t> file(int64_t index) const override { return all_.file(at(index)); }
+  std::vector<int32_t> groups() const override {
+    const std::vector<int32_t> all = all_.groups();
+    std::vector<int32_t> own;
+    for (const int64_t i : indices_)
+      if (!all.empty()) own.push_back(all[static_cast<size_t>(i)]);
+    return own;
+  }
+  void will_read(std::span<const int64_t> order) const override {
+    std::vector<int64_t> all;
+    for (const int64_t i : order) all.push_back(at(i));
+    all_.will_read(all);
+  }
 
  private:
   int64_t at(int64_t index) const { return indices_[static_cast<size_t>(index)]; }
 
   const Dataset& all_;
   std::vector<int64_t> indices_;
+  std::unique_ptr<Dataset> owned_;
 };
 
 }  // namespace
@@ -202,16 +212,49 @@ std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& 
                split);
   }
   const Spec parsed = parse_spec(spec);
-  if (!split.empty() && !has_splits(parsed)) fail_without_splits(parsed.path, split);
+  if (!split.empty() && splits_of(parsed).empty()) fail_without_splits(parsed.path, split);
   return open(parsed, split, true, options);
 }
 
 std::span<const std::string> data_kinds() { return kKinds; }
 
-bool has_splits(const std::string& spec) { return has_splits(parse_spec(spec)); }
+bool has_splits(const std::string& spec) { return !splits_of(parse_spec(spec)).empty(); }
+
+std::vector<std::string> distinct_splits(const std::string& spec) {
+  const std::vector<std::string> there = splits_of(parse_spec(spec));
+  const auto meant_by = [&](std::string_view split) -> std::string {
+    for (const std::string_view name : split_names(split))
+      if (std::ranges::find(there, name) != there.end()) return std::string(name);
+    return "";
+  };
+  std::vector<std::string> distinct;
+  const std::string val = meant_by("val"), test = meant_by("test");
+  if (!meant_by("train").empty()) distinct.emplace_back("train");
+  if (!val.empty()) distinct.emplace_back(val == "test" ? "test" : "val");
+  if (test != val) distinct.emplace_back("test");
+  return distinct;
+}
+
+std::vector<uint8_t> Dataset::file(int64_t index) const {
+  fail_input("{}: is not in a file of its own; expected folder:, csv: or shards: data",
+             name(index));
+}
 
 std::unique_ptr<Dataset> select_images(const Dataset& dataset, std::vector<int64_t> indices) {
   return std::make_unique<Subset>(dataset, std::move(indices));
+}
+
+std::unique_ptr<Dataset> take_part(std::unique_ptr<Dataset> dataset, int64_t part, int64_t parts) {
+  const int64_t n = dataset->size();
+  const auto begin_of = [&](int64_t p) {  // p * n / parts, which may be too large a product
+    return n / parts * p + n % parts * p / parts;
+  };
+  const int64_t begin = begin_of(part - 1), end = begin_of(part);
+  if (begin == end) fail_usage("part {} of {} is empty: there are only {} images", part, parts, n);
+  std::vector<int64_t> indices(static_cast<size_t>(end - begin));
+  std::iota(indices.begin(), indices.end(), begin);
+  const Dataset& all = *dataset;
+  return std::make_unique<Subset>(all, std::move(indices), std::move(dataset));
 }
 
 std::unique_ptr<Dataset> take_images(const Dataset& dataset, int64_t count, uint64_t seed) {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "vitrum/core/error.h"
-#include "vitrum/data/shuffle.h"
+#include "vitrum/data/epoch_order.h"
 
 namespace vitrum {
 namespace {
@@ -41,6 +41,7 @@ struct Loader::State {
     chunks_per_batch = (config.batch_size + chunk_size - 1) / chunk_size;
     taken = taken_before(batches);
     order.resize(static_cast<size_t>(dataset.size()));
+    if (config.shuffle) groups = dataset.groups();
     halt();
   }
 
@@ -106,6 +107,7 @@ struct Loader::State {
   // Fixed while an epoch runs.
   int64_t epoch = 0;
   std::vector<int64_t> order;
+  std::vector<int32_t> groups;  // the data set's
 
   std::mutex mutex;  // guards what follows
   std::condition_variable work_ready, batch_ready;
@@ -160,7 +162,7 @@ void Loader::State::fill(int64_t chunk, Transform& transform, Image& image) {
     try {
       fill_sample(batch, row, position, transform, image);
     } catch (const Error& error) {
-      if (!config.tolerant) throw;
+      if (!config.tolerant || error.kind() != ErrorKind::kInput) throw;
       batch.errors[r] = error.what();
       blacken();
     }
@@ -210,8 +212,10 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
   s.batch_ready.wait(lock, [&] { return s.busy == 0; });
   s.epoch = epoch;
   std::iota(s.order.begin(), s.order.end(), int64_t{0});
-  if (s.config.shuffle)
-    shuffle(s.order, PhiloxStream(s.config.seed, kShuffleStream, static_cast<uint64_t>(epoch)));
+  if (s.config.shuffle) shuffle_epoch(s.order, s.groups, s.config.seed, epoch);
+  const int64_t done = first_batch * s.config.batch_size / s.config.repeat;
+  s.dataset.will_read(
+      std::span(s.order).subspan(static_cast<size_t>(std::min(done, s.dataset.size()))));
   for (State::Slot& slot : s.slots) {
     s.shape(slot.batch);
     slot.chunks_left = s.chunks_per_batch, slot.error = nullptr;

@@ -24,6 +24,8 @@ Curl open() {
   find(library, "curl_easy_perform", c.easy_perform);
   find(library, "curl_easy_getinfo", c.easy_getinfo);
   find(library, "curl_easy_strerror", c.easy_strerror);
+  find(library, "curl_slist_append", c.slist_append);
+  find(library, "curl_slist_free_all", c.slist_free_all);
   find(library, "curl_url", c.url);
   find(library, "curl_url_cleanup", c.url_cleanup);
   find(library, "curl_url_set", c.url_set);

@@ -242,6 +242,16 @@ HttpAnswer HttpClient::perform(const std::string& url, int64_t from, HttpSink& s
     set(CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
     set(CURLOPT_XOAUTH2_BEARER, options_.token.c_str());
   }
+  const S3Keys& keys = options_.s3;
+  const std::string pair = keys.id + ":" + keys.secret, scope = "aws:amz:" + keys.region + ":s3";
+  std::unique_ptr<curl_slist, void (*)(curl_slist*)> more(nullptr, curl().slist_free_all);
+  if (!keys.id.empty() && place == parse_url(keys.url)) {
+    set(CURLOPT_AWS_SIGV4, scope.c_str());
+    set(CURLOPT_USERPWD, pair.c_str());
+    if (!keys.session.empty())
+      more.reset(curl().slist_append(nullptr, ("x-amz-security-token: " + keys.session).c_str()));
+    if (more) set(CURLOPT_HTTPHEADER, more.get());
+  }
   set(CURLOPT_HEADERFUNCTION, Transfer::on_header);
   set(CURLOPT_HEADERDATA, &transfer);
   set(CURLOPT_WRITEFUNCTION, Transfer::on_body);

@@ -9,10 +9,17 @@
 
 namespace vitrum {
 
+// Keys that sign requests as S3 wants it (AWS Signature 4); without them requests are not signed.
+struct S3Keys {
+  std::string id, secret, session, region;
+  std::string url;  // signed are requests to the origin of this URL, no others
+};
+
 struct HttpOptions {
   int64_t timeout = 30;          // seconds without data until a try counts as failed
   int64_t min_speed = 10'000;    // bytes a second, or a try counts as failed after `timeout`
   std::string token, token_url;  // the bearer token goes to the origin of this URL, nowhere else
+  S3Keys s3 = {};
   std::function<bool()> stop = [] { return false; };  // polled; true ends a transfer
 };
 
