@@ -4,6 +4,7 @@
 
 #include "vitrum/cli/check_data.h"
 #include "vitrum/cli/output_guard.h"
+#include "vitrum/cli/pack_data.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
@@ -18,7 +19,9 @@ namespace {
 
 struct Options {
   std::string data, name, output, augment, to, mirror;
-  bool check = false, force = false;
+  bool check = false;
+  PackArguments pack;
+  bool& force = pack.force;
 };
 
 std::vector<int64_t> class_counts(const Dataset* dataset, size_t classes) {
@@ -112,8 +115,21 @@ int download(const Options& o, const CommonOptions& common) {
   return report_download(result, to, o.name + ":" + to, guard.signal(), common);
 }
 
+int pack(const Options& o, const CommonOptions& common) {
+  if (o.name.empty() || o.pack.folder.empty())
+    fail_usage("`data pack` needs SRC, a data set, and DIR, the folder for its shards");
+  if (o.check || !o.augment.empty() || !o.output.empty() || !o.to.empty() || !o.mirror.empty())
+    fail_usage("`data pack` takes --copy, --size, --quality, --shards and --force");
+  PackArguments arguments = o.pack;
+  arguments.source = o.name;
+  return pack_data(arguments, common);
+}
+
 int run(const Options& o, const CommonOptions& common) {
   if (o.data == "download") return download(o, common);
+  if (o.data == "pack") return pack(o, common);
+  if (o.pack.copy || o.pack.size || o.pack.quality || o.pack.shards || !o.pack.folder.empty())
+    fail_usage("--copy, --size, --quality and --shards are for `vitrum data pack SRC DIR`");
   if (!o.name.empty()) fail_usage("unexpected argument '{}'; see `vitrum data --help`", o.name);
   if (!o.to.empty() || !o.mirror.empty())
     fail_usage("--to and --mirror are for `vitrum data download NAME`");
@@ -138,17 +154,21 @@ Verb data_verb() {
   auto o = std::make_shared<Options>();
   return {
       .name = "data",
-      .summary = "describe a data set, or download a public one",
+      .summary = "describe a data set, download a public one, or pack one into tar shards",
       .examples = {"data fashion-mnist", "data folder:flowers --output sheet.png",
                    "data cifar10:DIR --augment crop-flip+trivial --output sheet.png",
-                   "data folder:flowers --check", "data download cifar10 --to DIR"},
+                   "data folder:flowers --check", "data download cifar10 --to DIR",
+                   "data pack folder:flowers flowers-256 --size 256 --quality 95"},
       .options =
           {{.name = "DATA",
             .target = &o->data,
-            .help =
-                "fashion-mnist[:DIR], mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR or csv:FILE",
+            .help = "fashion-mnist[:DIR], mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR, "
+                    "csv:FILE or "
+                    "shards:DIR (tar shards)",
             .required = true},
-           {"NAME", &o->name, "after `download`: mnist, fashion-mnist, cifar10 or cifar100"},
+           {"NAME", &o->name,
+            "after `download`: mnist, fashion-mnist, cifar10 or cifar100; after `pack`: DATA"},
+           {"DIR", &o->pack.folder, "after `pack` and DATA: the folder for its shards"},
            {"--output", &o->output, "write a contact sheet, a row a class, to this PNG file",
             "FILE"},
            {"--augment", &o->augment,
@@ -158,6 +178,23 @@ Verb data_verb() {
             "exit code 1 where there are any"},
            {"--to", &o->to, "folder that a download goes to; by default its name", "DIR"},
            {"--mirror", &o->mirror, "download from below this URL instead", "URL"},
+           {"--copy", &o->pack.copy, "pack: files as they are, so the same pixels; the default"},
+           {.name = "--size",
+            .target = &o->pack.size,
+            .help = "pack: make larger images smaller, their shortest edge so many pixels",
+            .min = 8,
+            .max = 8192},
+           {.name = "--quality",
+            .target = &o->pack.quality,
+            .help = "pack: of the JPEG files that --size writes; 95 by default",
+            .min = 1,
+            .max = 100},
+           {.name = "--shards",
+            .target = &o->pack.shards,
+            .help = "pack: shards of a split; by default one for 2,000 images, from 33 on a "
+                    "multiple of 64",
+            .min = 1,
+            .max = 1'000'000},
            force_option(o->force)},
       .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
