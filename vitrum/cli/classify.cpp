@@ -12,6 +12,7 @@ namespace {
 
 struct Options : ModelOptions {
   std::vector<std::string> images;
+  std::string shard;
   int64_t top_k = 5;
 };
 
@@ -50,7 +51,7 @@ int run(const Options& o, const CommonOptions& common) {
   note_preprocessing(common, predictor.model());
   if (predictor.classes() == 0) fail_usage("{} has no head to classify with", o.model);
   const DecodeOptions decode{.exif_orientation = o.exif_orientation};
-  const std::unique_ptr<Dataset> images = open_images(o.images, decode);
+  const std::unique_ptr<Dataset> images = take_shard(open_images(o.images, decode), o.shard);
   if (common.verbose)
     info(common, fmt::format("{} images on {} in {}", images->size(), predictor.backend().name(),
                              name_of(predictor.precision())));
@@ -83,10 +84,11 @@ Verb classify_verb() {
   std::vector<Option> options = {
       {.name = "IMAGE",
        .target = &o->images,
-       .help =
-           "image files (JPEG, PNG, HEIC ...), folders of them, or - for a list on standard input",
+       .help = "image files (JPEG, PNG, HEIC ...), folders of them, shards:DIR, or - for a list on "
+               "standard input",
        .required = true},
-      {.name = "--top-k", .target = &o->top_k, .help = "how many labels for each image", .min = 1}};
+      {.name = "--top-k", .target = &o->top_k, .help = "how many labels for each image", .min = 1},
+      shard_option(o->shard)};
   for (Option& option : model_options(*o)) options.push_back(std::move(option));
   return {.name = "classify",
           .summary =

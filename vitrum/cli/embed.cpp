@@ -19,7 +19,7 @@ namespace {
 
 struct Options : ModelOptions {
   std::vector<std::string> images, taps;
-  std::string data, split, output;
+  std::string data, split, output, shard;
   bool force = false;
 };
 
@@ -178,8 +178,9 @@ int run(const Options& o, const CommonOptions& common) {
   Predictor predictor(o.model, options);
   note_preprocessing(common, predictor.model());
   const DecodeOptions decode{.exif_orientation = o.exif_orientation};
-  const std::unique_ptr<Dataset> data =
-      o.data.empty() ? open_images(o.images, decode) : open_split(o.data, o.split, decode);
+  const std::unique_ptr<Dataset> data = take_shard(
+      o.data.empty() ? open_images(o.images, decode) : open_split(o.data, o.split, decode),
+      o.shard);
   guard_output(o, *data);
   Table table = compute(predictor, *data, !o.data.empty(), o, common);
   write(o.output, table);
@@ -206,9 +207,12 @@ Verb embed_verb() {
   auto o = std::make_shared<Options>();
   std::vector<Option> options = {
       {"IMAGE", &o->images,
-       "image files (JPEG, PNG, HEIC ...), folders of them, or - for a list on standard input"},
+       "image files (JPEG, PNG, HEIC ...), folders of them, shards:DIR, or - for a list on "
+       "standard "
+       "input"},
       {"--data", &o->data, "a data set instead, as for `vitrum data`", "DATA"},
       {"--split", &o->split, "of the data set: train, test or val", "NAME"},
+      shard_option(o->shard),
       {"--tap", &o->taps,
        "what a module inside the model returns: blocks.3, norm, blocks.7.attn.probs, ...; may be "
        "repeated. A .npy file holds taps instead of features, one file a tap",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "vitrum/cli/evaluate.h"
 #include "vitrum/cli/image_inputs.h"
@@ -18,7 +19,7 @@ namespace {
 constexpr size_t kWholeTable = 1000;  // classes
 
 struct Options : ModelOptions {
-  std::string data, split;
+  std::string data, split, shard;
   int64_t batch_size = 64;
 };
 
@@ -54,10 +55,18 @@ class EvalImages {
       hold_out(o, model.held_out, decode, threads);
     else
       split_ = open_split(o.data, o.split, decode);
+    if (run_ && !o.shard.empty()) split_ = every_image(run_->test());
+    if (!o.shard.empty()) split_ = take_shard(std::move(split_), o.shard);
   }
-  const Dataset& operator*() const { return run_ ? run_->test() : *split_; }
+  const Dataset& operator*() const { return split_ ? *split_ : run_->test(); }
 
  private:
+  static std::unique_ptr<Dataset> every_image(const Dataset& data) {
+    std::vector<int64_t> all(static_cast<size_t>(data.size()));
+    std::iota(all.begin(), all.end(), int64_t{0});
+    return select_images(data, std::move(all));
+  }
+
   void hold_out(const Options& o, const HeldOut& held, const DecodeOptions& decode, int threads) {
     if (held.fraction == 0)
       fail_usage(
@@ -181,6 +190,7 @@ Verb eval_verb() {
        "train, test or val; holdout: what the model's run held out of the training images; by "
        "default what training evaluates on",
        "NAME"},
+      shard_option(o->shard),
       {.name = "--batch-size",
        .target = &o->batch_size,
        .help = "images computed at once",

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "vitrum/core/join.h"
 #include "vitrum/data/file_dataset.h"
 #include "vitrum/data/folder.h"
+#include "vitrum/data/shards.h"
 
 namespace vitrum {
 namespace {
@@ -52,9 +54,33 @@ std::vector<std::string> image_paths(const std::vector<std::string>& inputs) {
 
 std::unique_ptr<Dataset> open_images(const std::vector<std::string>& inputs,
                                      const DecodeOptions& options) {
+  constexpr std::string_view kShards = "shards:";
+  if (inputs.size() == 1 && inputs[0].starts_with(kShards))
+    return open_unlabelled_shards(inputs[0].substr(kShards.size()), options);
   std::vector<LabelledFile> files;
   for (const std::string& path : image_paths(inputs)) files.push_back({path, 0});
   return std::make_unique<FileDataset>(std::move(files), std::vector<std::string>{}, options);
+}
+
+Option shard_option(std::string& shard) {
+  return {"--shard", &shard,
+          "take part I of N, counted from 1, of the images in their order; all N together are the "
+          "whole",
+          "I/N"};
+}
+
+std::unique_ptr<Dataset> take_shard(std::unique_ptr<Dataset> images, const std::string& shard) {
+  if (shard.empty()) return images;
+  constexpr int64_t kMost = 1'000'000'000;
+  int64_t part = 0, parts = 0;
+  const char *begin = shard.data(), *end = begin + shard.size();
+  const auto first = std::from_chars(begin, end, part);
+  const bool slash = first.ec == std::errc() && first.ptr != end && *first.ptr == '/';
+  const auto second = slash ? std::from_chars(first.ptr + 1, end, parts) : first;
+  if (!slash || second.ec != std::errc() || second.ptr != end || part < 1 || part > parts ||
+      parts > kMost)
+    fail_usage("--shard {}: expected I/N with I from 1 to N, as 2/8", shard);
+  return take_part(std::move(images), part, parts);
 }
 
 std::vector<Option> model_options(ModelOptions& o) {

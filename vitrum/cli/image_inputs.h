@@ -13,8 +13,13 @@ namespace vitrum {
 // Files as they are given; for a folder, the images below it in sorted order; for "-", the files
 // and folders that standard input lists, one a line.
 std::vector<std::string> image_paths(const std::vector<std::string>& inputs);
+// The same; and for "shards:DIR" alone, the images in tar shards.
 std::unique_ptr<Dataset> open_images(const std::vector<std::string>& inputs,
                                      const DecodeOptions& options);
+
+// --shard I/N as an option of a verb: one of N processes takes part I of the images.
+Option shard_option(std::string& shard);
+std::unique_ptr<Dataset> take_shard(std::unique_ptr<Dataset> images, const std::string& shard);
 
 // --model, --arch, --image-size and --exif-orientation as options of a verb.
 struct ModelOptions {
