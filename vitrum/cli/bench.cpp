@@ -8,6 +8,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "vitrum/cli/bench_data.h"
 #include "vitrum/cli/bench_serve.h"
 #include "vitrum/cli/size_options.h"
 #include "vitrum/cli/trace_table.h"
@@ -24,7 +25,8 @@ namespace vitrum {
 namespace {
 
 struct Options : SizeOptions {
-  std::string model, mode = "infer", recompute = "none", clock = "wall";
+  std::string model, mode = "infer", recompute = "none", clock = "wall", data;
+  std::string augment = "resized-crop-flip";
   int64_t batch = 32, steps = 10, warmup = 2;
   bool trace = false;
   ServeLoad serve;
@@ -282,6 +284,10 @@ int run(const Options& o, const CommonOptions& common) {
   if (o.mode == "serve") return bench_serve(o.serve, common);
   if (o.model.empty()) fail_usage("--model is required, but for --mode serve");
   const ModelSpec spec = resolve_sized(o.model, o);
+  if ((o.mode == "data") != !o.data.empty())
+    fail_usage("--data DATA is for --mode data, and that needs it");
+  if (o.mode == "data")
+    return bench_data({o.data, o.augment, o.batch, o.steps, o.warmup}, spec, common);
   const std::unique_ptr<Backend> backend = open_backend(common);
   const DType compute = compute_precision(common, *backend);
   std::unique_ptr<Workload> work;
@@ -310,9 +316,14 @@ Verb bench_verb() {
        .value = "MODEL"},
       {.name = "--mode",
        .target = &o->mode,
-       .help = "what is measured: a model here, or a server at --url",
+       .help =
+           "what is measured: a model here, how fast images of --data come ready for training, or "
+           "a server at --url",
        .value = "NAME",
-       .choices = {"infer", "train", "serve"}},
+       .choices = {"infer", "train", "data", "serve"}},
+      {"--data", &o->data, "for --mode data: the data set", "DATA"},
+      {"--augment", &o->augment, "for --mode data: what is done to images, as in a recipe",
+       "POLICY"},
       {.name = "--batch", .target = &o->batch, .help = "images in a batch", .min = 1, .max = 65536},
       {.name = "--steps", .target = &o->steps, .help = "steps to measure", .min = 1},
       {.name = "--warmup", .target = &o->warmup, .help = "steps before measuring", .min = 1},
@@ -336,6 +347,7 @@ Verb bench_verb() {
           .summary = "measure throughput, latency and memory of a model, or a server's latency",
           .examples = {"bench --model vit_tiny_patch16_224",
                        "bench --model vit_mnist --mode train --batch 128 --precision bf16",
+                       "bench --model vit_base_patch16_224 --mode data --data folder:DIR",
                        "bench --mode serve --url http://127.0.0.1:8080 --rate 50 photos/"},
           .options = std::move(options),
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
