@@ -110,9 +110,11 @@ bool FileCache::touch(int32_t file) {
 std::string FileCache::path_of(int32_t file) {
   std::unique_lock lock(mutex_);
   State& state = states_[static_cast<size_t>(file)];
+  if (state.status == Status::kFailed && !state.asked_for) state.status = Status::kAbsent;
+  state.asked_for = true;
   while (true) {
     if (state.status == Status::kThere && !touch(file)) state.status = Status::kAbsent;
-    if (state.status == Status::kFailed) fail("{}", state.problem);
+    if (state.status == Status::kFailed) throw *state.problem;
     const bool there = state.status == Status::kThere;
     want_around(file);
     changed_.notify_all();
@@ -135,16 +137,19 @@ void FileCache::work() {
     State& state = states_[static_cast<size_t>(file)];
     state.status = Status::kFetching;
     lock.unlock();
-    std::string problem;
+    std::optional<Error> problem;
     try {
       if (!client) client = std::make_unique<HttpClient>(http);
       fetch(file, *client);
+    } catch (const Error& error) {  // no fault of an image, whatever it is
+      const bool full = error.kind() == ErrorKind::kExhausted;
+      problem.emplace(full ? ErrorKind::kExhausted : ErrorKind::kFailed, error.what());
     } catch (const std::exception& error) {
-      problem = error.what();
+      problem.emplace(ErrorKind::kExhausted, error.what());
     }
     lock.lock();
-    state.status = problem.empty() ? Status::kThere : Status::kFailed;
-    state.problem = problem;
+    state.status = problem ? Status::kFailed : Status::kThere;
+    state.problem = std::move(problem);
     changed_.notify_all();
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,7 +30,7 @@ struct FileCacheOptions {
 };
 
 // Fetches on threads of its own. What cannot be had after all tries fails for whoever asks for it,
-// then and ever after.
+// then and ever after; what only could not be fetched ahead is tried anew when it is asked for.
 class FileCache {
  public:
   FileCache(std::vector<CachedFile> files, FileCacheOptions options);
@@ -47,9 +48,10 @@ class FileCache {
   enum class Status : uint8_t { kAbsent, kWanted, kFetching, kThere, kFailed };
   struct State {
     Status status = Status::kAbsent;
-    int64_t place = 0;      // in the order of reading
-    double touched = -1e9;  // when its time was last set, in seconds
-    std::string problem;
+    int64_t place = 0;       // in the order of reading
+    double touched = -1e9;   // when its time was last set, in seconds
+    bool asked_for = false;  // not only fetched ahead
+    std::optional<Error> problem;
   };
 
   std::string path(int32_t file) const;
