@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/vitrum)
 
-install(TARGETS vitrum vitrum_c EXPORT vitrum-targets FILE_SET HEADERS)
+install(TARGETS vitrum vitrum_c vitrum_c_static EXPORT vitrum-targets FILE_SET HEADERS)
 install(EXPORT vitrum-targets NAMESPACE vitrum:: DESTINATION ${package_dir})
 if(TARGET vitrum-cli)
   set_target_properties(vitrum-cli PROPERTIES INSTALL_RPATH $ORIGIN/${VITRUM_BIN_TO_LIB})
@@ -33,4 +33,5 @@ install(FILES ${PROJECT_BINARY_DIR}/vitrum-config.cmake
 
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/vitrum.pc.in vitrum.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/vitrum.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/vitrum_c.pc.in vitrum_c.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/vitrum.pc ${PROJECT_BINARY_DIR}/vitrum_c.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

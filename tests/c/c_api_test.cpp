@@ -1,4 +1,6 @@
 // The C interface, through the shared library; and the two examples, as their users run them.
+#include "tests/c/c_api.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -7,9 +9,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "tests/support/data_files.h"
 #include "tests/support/process.h"
-#include "tests/support/tiny_model.h"
 #include "vitrum/core/files.h"
 #include "vitrum/infer/predictor.h"
 #include "vitrum/vitrum.h"
@@ -19,19 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class CApi : public testing::Test {
- protected:
-  CApi() {
-    test::write_tiny_model(dir_ / "model", test::tiny_rgb_model());
-    test::write_file(dir_ / "a.jpg", test::encode_jpeg(photo_));
-    vitrum_load((dir_ / "model").c_str(), nullptr, &model_);
-  }
-  ~CApi() override { vitrum_free(model_); }
-
-  test::TempDir dir_;
-  Image photo_ = test::gradient(3, 50, 70);
-  vitrum_model* model_ = nullptr;
-};
+using CApi = test::CModel;
 
 TEST_F(CApi, DoesWhatThePredictorDoes) {
   ASSERT_NE(model_, nullptr) << vitrum_last_error();
@@ -201,7 +189,6 @@ TEST_F(CApi, OutlivesWeightsThatShrink) {
   EXPECT_EQ(after.sa_sigaction, before.sa_sigaction);
 }
 
-// An older caller's struct is shorter; what it lacks has its default.
 TEST_F(CApi, BytesMayNotBeNull) {
   size_t count = 0;
   vitrum_prediction best[1];
@@ -209,6 +196,7 @@ TEST_F(CApi, BytesMayNotBeNull) {
   EXPECT_THAT(vitrum_last_error(), HasSubstr("data is NULL"));
 }
 
+// An older caller's struct is shorter; what it lacks has its default.
 TEST_F(CApi, AcceptsOlderOptions) {
   vitrum_options options = VITRUM_OPTIONS_INIT;
   options.size = offsetof(vitrum_options, threads);

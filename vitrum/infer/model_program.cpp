@@ -28,13 +28,17 @@ void cut(Graph& g, Value v) {
 TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch, InputStage from, bool mixed) {
   const ModelConfig& c = model.config;
   g.lora = model.lora;
-  const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()}, DType::kU8);
+  const bool normalized = from == InputStage::kNormalized;
+  const Value image = g.input("image", {batch, c.channels(), c.image_h(), c.image_w()},
+                              normalized ? DType::kF32 : DType::kU8);
   Value mix;
   if (mixed) mix = g.input("mix", {batch, 6}, DType::kF32, /*exact=*/true);
-  const Value x = normalize(mixed ? mix_pixels(image, mix) : image, model.preprocess.mean,
-                            model.preprocess.std);
+  const Value x = normalized ? image
+                             : normalize(mixed ? mix_pixels(image, mix) : image,
+                                         model.preprocess.mean, model.preprocess.std);
   const ModelOutput out = model_output(Scope(g), x, c);
-  if (from == InputStage::kPixels) return {image, out.features, out.logits, out.cls, out.dist, mix};
+  if (from != InputStage::kFeatures)
+    return {image, out.features, out.logits, out.cls, out.dist, mix};
   cut(g, out.features);
   return {out.features, out.features, out.logits, out.cls, out.dist};
 }
@@ -98,12 +102,9 @@ Program ModelProgram::compile(ParamStore& store, CompileOptions options) {
   return Program(graph_, outputs, store, options);
 }
 
-void ModelProgram::run(const uint8_t* pixels) {
-  program_.upload(model_.image, pixels);
-  program_.run();
-}
+void ModelProgram::upload(const void* images) { program_.upload(model_.image, images); }
 
-void ModelProgram::upload_image(size_t i, const uint8_t* pixels) {
+void ModelProgram::upload_image(size_t i, const void* pixels) {
   program_.upload_part(model_.image, i, pixels);
 }
 

@@ -19,8 +19,9 @@ struct TracedModel {
   Value mix = {};  // (B, 6), see Mix; where the images are mixed
 };
 // kFeatures: the head alone, `image` being the features. The graph has every parameter all the
-// same, so that it shares a store with one from pixels.
-enum class InputStage : uint8_t { kPixels, kFeatures };
+// same, so that it shares a store with one from pixels. kNormalized: `image` is f32 and normalised
+// already, as other frameworks give it to the model itself.
+enum class InputStage : uint8_t { kPixels, kFeatures, kNormalized };
 TracedModel trace(Graph& g, const ModelSpec& model, int64_t batch,
                   InputStage from = InputStage::kPixels, bool mixed = false);
 // Whether kFeatures can be used: the logits depend on the pixels by way of the features alone.
@@ -48,10 +49,13 @@ class ModelProgram {
   int64_t batch() const { return batch_; }
   const Plan& plan() const { return program_.plan(); }
 
-  void run(const uint8_t* pixels);  // (batch, C, H, W); or the bytes of features
-  void run() { program_.run(); }    // on what pixels() holds
+  void upload(const void* images);  // (batch, C, H, W) as the input stage says, or features
+  void run() { program_.run(); }    // on what was uploaded
+  void run(const uint8_t* pixels) { upload(pixels), run(); }
   TensorView pixels() const { return program_[model_.image]; }
-  void upload_image(size_t i, const uint8_t* pixels);  // (C, H, W), as the i-th of the batch
+  TensorView logits() const { return program_[model_.logits]; }
+  TensorView features() const { return program_[model_.features]; }
+  void upload_image(size_t i, const void* pixels);  // (C, H, W), as the i-th of the batch
   void read_logits(float* to) const { program_.download(to, model_.logits); }
   void read_features(float* to) const { program_.download(to, model_.features); }
   void read_tap(size_t i, float* to) const;

@@ -84,13 +84,26 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
 }
 
-ModelProgram& Predictor::program(int64_t batch) {
-  std::unique_ptr<ModelProgram>& program = programs_[batch];
+ModelProgram& Predictor::program(int64_t batch, InputStage from) {
+  std::unique_ptr<ModelProgram>& program = programs_[{from, batch}];
   if (!program)
     program = std::make_unique<ModelProgram>(
         spec_, weights_.store(), batch, CompileOptions{.compute = precision(), .arena = &arena_},
-        InputStage::kPixels, options_.taps);
+        from, options_.taps);
   return *program;
+}
+
+void Predictor::run_batches(InputStage from, size_t images, const Exchange& fill,
+                            const Exchange& read) {
+  for (size_t done = 0, batch; done < images; done += batch) {
+    const size_t left = images - done, most = static_cast<size_t>(at_once_);
+    batch = left >= most ? most : std::bit_floor(left);
+    const SharedDevice::Turn turn(*device_);
+    ModelProgram& program = this->program(static_cast<int64_t>(batch), from);
+    fill(program, done);
+    program.run();
+    read(program, done);
+  }
 }
 
 void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
@@ -102,17 +115,16 @@ void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
       (!features.empty() && features.size() != images * width))
     fail_usage("{}: {} bytes of pixels, {} logits and {} features do not belong together", path_,
                pixels.size(), logits.size(), features.size());
-  for (size_t done = 0, batch; done < images; done += batch) {
-    const size_t left = images - done, most = static_cast<size_t>(at_once_);
-    batch = left >= most ? most : std::bit_floor(left);
-    const SharedDevice::Turn turn(*device_);
-    ModelProgram& program = this->program(static_cast<int64_t>(batch));
-    program.run(pixels.data() + done * image);
-    if (!logits.empty()) program.read_logits(logits.data() + done * outputs);
-    if (!features.empty()) program.read_features(features.data() + done * width);
+  const auto fill = [&](ModelProgram& program, size_t first) {
+    program.upload(pixels.data() + first * image);
+  };
+  const auto read = [&](ModelProgram& program, size_t first) {
+    if (!logits.empty()) program.read_logits(logits.data() + first * outputs);
+    if (!features.empty()) program.read_features(features.data() + first * width);
     for (size_t i = 0; i < taps.size(); ++i)
-      program.read_tap(i, taps[i].data() + done * static_cast<size_t>(tap_shapes_[i].numel()));
-  }
+      program.read_tap(i, taps[i].data() + first * static_cast<size_t>(tap_shapes_[i].numel()));
+  };
+  run_batches(InputStage::kPixels, images, fill, read);
   check_answer(logits.empty() ? features : logits);
 }
 

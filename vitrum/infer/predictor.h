@@ -1,11 +1,13 @@
 // Predictions from images: what a program that embeds Vitrum needs. See examples/classify.cpp.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "vitrum/data/decode.h"
@@ -89,6 +91,11 @@ class Predictor {
   // `taps` has none, or one (count, tap_shapes()[i]) for each. Fails where an answer is NaN.
   void run(std::span<const uint8_t> pixels, std::span<float> logits, std::span<float> features,
            std::span<const std::span<float>> taps = {});
+  // For images and answers that lie elsewhere, or have another form: `fill` writes the input of
+  // images [first, first + batch) of a program, and `read` takes what it gave for them; both are
+  // called in a turn of the device. check_answer() is for the caller.
+  using Exchange = std::function<void(ModelProgram& program, size_t first)>;
+  void run_batches(InputStage from, size_t images, const Exchange& fill, const Exchange& read);
   // Images that lie anywhere, cut into batches as `costs` has it cheapest. A row that is not finite
   // says so and leaves the others alone. Others may run between two batches.
   void run_rows(std::span<PredictorRow> rows, const CostTable& costs);
@@ -100,7 +107,7 @@ class Predictor {
     std::vector<float> logits, features;
   };
   Outputs run_one(const Image& image);
-  ModelProgram& program(int64_t batch);
+  ModelProgram& program(int64_t batch, InputStage from = InputStage::kPixels);
 
   std::string path_;
   PredictorOptions options_;
@@ -115,9 +122,9 @@ class Predictor {
   int64_t at_once_;
   // What follows is only touched by who has a turn of the device.
   SharedArena arena_;  // of all programs, since one runs at a time
-  // By batch size: the largest and powers of two, so that 13 images are 8 + 4 + 1. Compiled when
-  // first needed.
-  std::map<int64_t, std::unique_ptr<ModelProgram>> programs_;
+  // By input and batch size: the largest and powers of two, so that 13 images are 8 + 4 + 1.
+  // Compiled when first needed.
+  std::map<std::pair<InputStage, int64_t>, std::unique_ptr<ModelProgram>> programs_;
 };
 
 }  // namespace vitrum

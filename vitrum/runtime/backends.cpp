@@ -10,6 +10,7 @@
 #include "vitrum/core/parallel.h"
 #include "vitrum/cuda/host/plugin.h"
 #include "vitrum/reference/reference.h"
+#include "vitrum/runtime/device_copy.h"
 #if VITRUM_HAS_CPU_BACKEND
 #include "vitrum/cpu/cpu.h"
 #endif
@@ -45,6 +46,7 @@ class CudaLibrary {
   std::unique_ptr<Backend> create(int device) const {
     return std::unique_ptr<Backend>(symbol<cuda::Create>(cuda::kCreateSymbol)(device));
   }
+  cuda::Copy* copy() const { return symbol<cuda::Copy>(cuda::kCopySymbol); }
 
  private:
   static std::vector<std::string> places() {
@@ -108,6 +110,15 @@ std::unique_ptr<Backend> make_backend(const DeviceOptions& options) {
   constexpr OtherName kOthers[] = {
       {"gpu", "cuda"}, {"nvidia", "cuda"}, {"0", "cuda"}, {"mps", "cpu"}, {"xpu", "cpu"}};
   fail_usage("unknown device '{}'{}", device, did_you_mean(device, known, kOthers));
+}
+
+void copy_on_device(Backend& backend, void* to, const void* from, size_t bytes, void* stream) {
+  if (backend.host_visible())
+    fail_usage("a tensor is in a card's memory, but the model runs on {}; copy it to the CPU first",
+               backend.name());
+  cuda::Copy* const copy = cuda_library().copy();
+  if (!copy) fail("{} has no {}; build it again", cuda::kLibraryName, cuda::kCopySymbol);
+  copy(&backend, to, from, bytes, stream);
 }
 
 std::vector<BackendStatus> backend_statuses() {

@@ -7,11 +7,11 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
-#include "vitrum/core/json_text.h"
 #include "vitrum/core/sha.h"
 #include "vitrum/data/encode_png.h"
 #include "vitrum/data/orientation.h"
 #include "vitrum/explain/explain_photo.h"
+#include "vitrum/infer/describe.h"
 #include "vitrum/train/model_card.h"
 
 namespace vitrum::serve {
@@ -55,28 +55,18 @@ std::optional<StatedAccuracy> accuracy_of(const std::string& model) {
 
 std::string card_of(const std::string& name, const std::string& version, const std::string& path,
                     Engine& engine) {
-  Predictor& p = engine.predictor();
   JsonWriter json;
   json.begin_object()
       .field("id", name)
       .field("object", "model")
       .field("owned_by", "vitrum")
-      .field("version", version)
-      .field("architecture", p.model().architecture)
-      .field("parameters", p.store().parameter_count())
-      .field("classes", p.classes())
-      .field("dimension", p.dimension())
-      .field("channels", p.model().config.channels())
-      .field("height", p.model().config.image_h())
-      .field("width", p.model().config.image_w())
-      .field("precision", name_of(p.precision()))
-      .field("device", p.backend().name())
-      .field("max_batch", engine.most());
+      .field("version", version);
+  describe(json, engine.predictor());
+  json.field("max_batch", engine.most());
   if (const auto stated = accuracy_of(path))
     json.field("accuracy", stated->accuracy).field("data", stated->data);
-  json.key("labels").begin_array();
-  for (const std::string& label : p.model().labels) json.value(label);
-  return json.end_array().end_object().str();
+  describe_labels(json, engine.predictor());
+  return json.end_object().str();
 }
 
 }  // namespace

@@ -60,6 +60,8 @@ class CudaBackend final : public Backend {
   bool adds_columns(std::span<const ChainNode> joined) const override;
   std::unique_ptr<Sequence> prepare(Kernels kernels) override;
 
+  // Between two places in the card's memory, in order behind what was given to another stream.
+  void copy(void* to, const void* from, size_t bytes, cudaStream_t theirs);
   cudaStream_t stream() const { return stream_; }
   const CardInfo& card() const { return card_; }
   int processors() const { return card_.processors; }

@@ -1,5 +1,5 @@
 // What the separately loaded CUDA library exports. The loader (runtime/backends.cpp) finds these
-// three functions by name; nothing else of CUDA is visible to it.
+// four functions by name; nothing else of CUDA is visible to it.
 #pragma once
 #include "vitrum/runtime/backend.h"
 
@@ -12,6 +12,7 @@ inline constexpr const char* kLibraryName = "libvitrum_cuda.so";
 inline constexpr const char* kAbiSymbol = "vitrum_cuda_abi_version";
 inline constexpr const char* kCreateSymbol = "vitrum_cuda_create";
 inline constexpr const char* kProbeSymbol = "vitrum_cuda_probe";
+inline constexpr const char* kCopySymbol = "vitrum_cuda_copy";
 
 using AbiVersion = int();
 // A backend on card `device`. Throws vitrum::Error with what is missing: driver, card or library.
@@ -19,5 +20,7 @@ using Create = Backend*(int device);
 // Whether a card can be used, and in `detail` (of `size` bytes) which, or why not. Cheap: opens the
 // driver only.
 using Probe = bool(char* detail, size_t size);
+// Of a backend that Create made: see runtime/device_copy.h.
+using Copy = void(Backend* backend, void* to, const void* from, size_t bytes, void* stream);
 
 }  // namespace vitrum::cuda
