@@ -1,0 +1,103 @@
+"""The verbs that run the binary."""
+import glob
+import os
+import time
+
+import pytest
+import vitrum
+from tiny import pixels, png
+
+FASHION = "/usr/share/datasets/fashion-mnist"
+needs_data = pytest.mark.skipif(not glob.glob(f"{FASHION}/*"), reason="Debian's dataset-fashion-mnist is not installed")
+SHORT = dict(model="vit_mnist", data="fashion-mnist", subset=32, batch_size=16, threads=1)
+
+
+@needs_data
+def test_events(tmp_path):
+    run = vitrum.train(**SHORT, epochs=2, lr=3e-4, out=tmp_path / "run")
+    events = list(run)
+    assert [e.epoch for e in events] == [1, 2] and events[1].step == 4
+    assert events[0].train_loss > 0 and 0 <= events[0].test_acc <= 1 and events[0].raw["run"] == run.directory
+    assert not run.stopped and "run directory" in run.log
+    model = vitrum.load(f"{run.directory}/best")
+    assert model.info["channels"] == 1
+    assert list(run) == []
+
+
+@needs_data
+def test_leaving_the_loop_saves(tmp_path):
+    for event in vitrum.train(**SHORT, epochs=500, out=tmp_path / "run"):
+        directory = event.run
+        break
+    assert os.path.isdir(f"{directory}/state") and os.path.isdir(f"{directory}/last")
+    with vitrum.train(resume=directory, threads=1) as run:
+        assert next(run).epoch > event.epoch
+    assert run.stopped
+
+
+@needs_data
+def test_an_exception_stops_it(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        with vitrum.train(**SHORT, epochs=500, out=tmp_path / "run") as run:
+            next(run)
+            1 / 0
+    assert run.stopped and os.path.isdir(f"{run.directory}/state")
+
+
+@needs_data
+def test_interrupt(tmp_path, monkeypatch):
+    """Ctrl-C while waiting for an epoch: the run saves, and KeyboardInterrupt goes on."""
+    run = vitrum.train(**SHORT, epochs=500, out=tmp_path / "run")
+    next(run)
+
+    class Interrupted:
+        def __init__(self, pipe):
+            self.pipe = pipe
+
+        def readline(self):
+            raise KeyboardInterrupt
+
+        def __iter__(self):
+            return iter(self.pipe)
+
+        def close(self):
+            self.pipe.close()
+
+    monkeypatch.setattr(run._process, "stdout", Interrupted(run._process.stdout))
+    with pytest.raises(KeyboardInterrupt):
+        next(run)
+    assert run.stopped and os.path.isdir(f"{run.directory}/state")
+
+
+def test_mistakes_are_errors(tmp_path):
+    with pytest.raises(vitrum.UsageError, match="lerning_rate"):
+        list(vitrum.train(model="vit_mnist", data="fashion-mnist", lerning_rate=1, out=tmp_path / "a"))
+    with pytest.raises(vitrum.VitrumError, match="nowhere"):
+        list(vitrum.train("nowhere.toml"))
+    with pytest.raises(vitrum.VitrumError):
+        with vitrum.finetune("nowhere", "folder:nowhere") as run:
+            time.sleep(0.5)
+            for _ in run:
+                pass
+
+
+def test_explain(model, photo):
+    picture = model.explain(photo, method="rollout", size=64)
+    assert picture._repr_png_().startswith(b"\x89PNG") and picture.label in model.labels
+    assert model.explain(photo.read_bytes(), method="rollout", size=64).png == picture.png
+    with pytest.raises(ValueError, match="'gradient'"):
+        model.explain(photo, method="magic")
+    with pytest.raises(vitrum.InputError, match="nowhere.jpg"):
+        model.explain("nowhere.jpg")
+
+
+def test_explain_takes_arrays(model, photo, tmp_path):
+    numpy = pytest.importorskip("numpy")
+    array = numpy.frombuffer(pixels(), numpy.uint8).reshape(30, 40, 3)
+    expected = model.explain(photo, method="gradient", class_=2)
+    assert expected.label == model.labels[2]
+    assert model.explain(array, class_=2).png == expected.png
+    assert model.explain(array[:, :37], size=64).png == model.explain(
+        png(array[:, :37].tobytes(), 37), size=64).png  # rows with padding in the file
+    expected.save(tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes() == expected.png
