@@ -97,8 +97,23 @@ wheel: deps
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
+deb: deps release-deps
+	packaging/build_deb.sh $(if $(filter 1,$(CUDA)),CUDA)
+
+image: all release-deps
+	@mkdir -p build/image
+	packaging/image/build.sh $(BUILD)/vitrum build/image/vitrum
+
+# PARTS of: install deb image wheel. MODEL and PHOTOS name others than the small ones of the tests.
+PARTS ?= install deb image wheel
+release-check: all release-deps $(filter deb image,$(PARTS)) $(if $(wildcard python),$(filter wheel,$(PARTS)))
+	tools/release_check.sh $(PARTS)
+
 deps:
 	@tools/install-deps.sh
+
+release-deps:
+	@tools/install-deps.sh packaging/packages.txt
 
 clean:
 	rm -rf build

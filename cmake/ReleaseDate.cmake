@@ -1,4 +1,4 @@
-# VITRUM_RELEASE_DATE: the day of this version, as its heading in CHANGELOG.md has it ("## [0.1.0] - 2026-11-18").
+# VITRUM_RELEASE_DATE: the day of this version, as its heading in CHANGELOG.md has it ("## [1.2.3] - 2026-11-18").
 set(changes ${PROJECT_SOURCE_DIR}/CHANGELOG.md)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${changes})
 file(STRINGS ${changes} heading REGEX "^## \\[${PROJECT_VERSION}\\] - " LIMIT_COUNT 1)

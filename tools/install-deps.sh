@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs the packages of packages.txt that are missing; does nothing, quickly, when none is.
+# install-deps.sh [LIST...]: installs the packages of packages.txt, or of those lists, that are missing; does nothing, quickly, when
+# none is.
 set -euo pipefail
-list="$(dirname "$0")/../packages.txt"
-mapfile -t wanted < <(sed 's/#.*//; s/[[:space:]]//g; /^$/d' "$list")
+if (($# == 0)); then set -- "$(dirname "$0")/../packages.txt"; fi
+mapfile -t wanted < <(sed 's/#.*//; s/[[:space:]]//g; /^$/d' "$@")
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "deps: no apt on this system; install the equivalents of packages.txt by hand (going on without)" >&2

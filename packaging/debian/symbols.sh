@@ -1,0 +1,9 @@
+#!/bin/sh
+# The symbols file of libvitrum-c0, from the list that the tests hold the library to: a function a line, and behind it the
+# version that brought it where that is not the first.
+set -eu
+node=$(sed -n 's/^\([A-Z_0-9]*\) *{.*/\1/p' vitrum/c/exports.map)
+echo 'libvitrum_c.so.0 libvitrum-c0 #MINVER#'
+echo '* Build-Depends-Package: libvitrum-dev'
+if [ -n "$node" ]; then echo " $node@$node 0.1.0"; fi
+sed 's/#.*//; /^$/d' tests/c/abi.txt | awk -v node="${node:-Base}" '$1 != node { print " " $1 "@" node " " ($2 ? $2 : "0.1.0") }'
