@@ -38,6 +38,9 @@ Reply file_reply(const std::string& folder, const Request& request) {
       .headers = {fmt::format("Content-Range: bytes {}-{}/{}", from, all.size() - 1, all.size())}};
 }
 
+// What the server answers to the request for a shard; status 0: the file.
+using Lie = std::function<Reply(const Request&)>;
+
 class RemoteShards : public testing::Test {
  protected:
   void SetUp() override {
@@ -55,8 +58,6 @@ class RemoteShards : public testing::Test {
       unsetenv(name);
   }
 
-  // What the server answers to the request for a shard; status 0: the file.
-  using Lie = std::function<Reply(const Request&)>;
   std::unique_ptr<HttpServer> serve(const Lie& lie = {}) const {
     const std::string folder = dir_ / "packed";
     return std::make_unique<HttpServer>([folder, lie](const Request& request) {
@@ -83,7 +84,7 @@ class RemoteShards : public testing::Test {
 };
 
 // A lie that is told `times` times of shards.
-RemoteShards::Lie first(int times, const Reply& reply) {
+Lie first(int times, const Reply& reply) {
   auto left = std::make_shared<std::atomic<int>>(times);
   return [=](const Request& r) {
     if (!r.path.ends_with("000000.tar") || (*left)-- <= 0) return Reply{.status = 0};
