@@ -220,11 +220,11 @@ TEST_F(RanksUnderWay, ADeadOneIsNamed) {
 }
 
 TEST_F(RanksUnderWay, ASilentOneIsNamed) {
-  start({"--rank-timeout", "2"});
+  start({"--rank-timeout", "4"});
   kill(others_[2], SIGSTOP);
   EXPECT_GT(end(75), 1.5);
   EXPECT_THAT(said(), HasSubstr("rank 3 ("));
-  EXPECT_THAT(said(), HasSubstr("has not answered for 2 s"));
+  EXPECT_THAT(said(), HasSubstr("has not answered for 4 s"));
   expect_resumes();
 }
 

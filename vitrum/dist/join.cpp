@@ -150,6 +150,7 @@ class Joiner {
     else
       come(first.get());
     for (size_t r = 0; r < ranks(); ++r) {
+      places_[r].host.back() = 0;
       all_.hosts.emplace_back(places_[r].host.data());
       for (const Descriptor* fd : {&all_.data[r], &all_.lines[r]}) {
         const int yes = 1;
@@ -199,7 +200,6 @@ class Joiner {
     if (!send_bytes(all_.data[0].get(), &own(), sizeof(Place))) lost(0);
     set_timeout(all_.data[0].get(), static_cast<int>(kPatience.count()));
     if (!receive_bytes(all_.data[0].get(), places_.data(), ranks() * sizeof(Place))) lost(0);
-    for (Place& place : places_) place.host.back() = 0;
     const auto me = static_cast<size_t>(world_.rank);
     for (size_t r = 1; r < me; ++r) {
       addrinfo at{};
