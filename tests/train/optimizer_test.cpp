@@ -59,7 +59,8 @@ class Bench {
                            .size = p.shape.numel(),
                            .decay = p.decay ? static_cast<float>(recipe_.decay()) : 0.f});
     }
-    update_ = std::make_unique<Update>(recipe_, segments_, DType::kF32, store_, graph_);
+    share_ = WorkShare(nullptr, recipe_, segments_, store_.elements(Arena::kGrad));
+    update_ = std::make_unique<Update>(recipe_, share_, DType::kF32, store_, graph_);
   }
 
   void train(int steps = 10) {
@@ -95,6 +96,7 @@ class Bench {
   ParamStore store_;
   Recipe recipe_;
   std::vector<Segment> segments_;
+  WorkShare share_;  // all of it
   std::unique_ptr<Update> update_;
 };
 
