@@ -8,6 +8,9 @@
 #   make WERROR=1     warnings are errors             make tidy         clang-tidy over TIDY_FOLDERS
 #   make fuzz         each fuzzer for FUZZ_SECONDS (needs clang)
 #   make tsan         what runs on several threads under ThreadSanitizer
+#   make wheel        Python wheels in build/wheel/dist (needs the package index; WHEEL_PYTHON names the Python)
+#   make deb          Debian packages in build/deb    make image        an OCI image in build/image/vitrum
+#   make release-check   both and the rest that users get, in fresh places (PARTS='deb image')
 #   make check        compares with timm, transformers, torchvision, Pillow and ONNX Runtime (needs the network once)
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -27,7 +30,8 @@ cuda_flags := $(if $(filter 1,$(CUDA)),-DVITRUM_CUDA=ON) $(if $(filter 0,$(CUDA)
 flags := $(cuda_flags) $(if $(filter 1,$(WERROR)),-DVITRUM_WERROR=ON) \
   $(if $(FOLDERS),'-DVITRUM_TEST_FOLDERS=$(subst $(space),;,$(strip $(FOLDERS)))')
 
-.PHONY: force all quickstart test slow-test asan ubsan tsan dev fuzz check tidy style format install deps clean
+.PHONY: force all quickstart test slow-test asan ubsan tsan dev fuzz check tidy style format install deps clean \
+  wheel release-deps deb image release-check
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/build.ninja
