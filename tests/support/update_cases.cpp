@@ -21,7 +21,8 @@ void make(Maker& m, const Fold&) {
     for (size_t lefts : {0, 1, 3}) {
       std::vector<HostTensor> in;
       for (size_t i = 0; i < lefts; ++i) in.push_back(m.normal({n}, kF32));
-      m.add(Fold{}, std::to_string(lefts), in, {m.needed(m.normal({n}, kF32)), m.blank({n}, kF32)});
+      m.add(Fold{}, std::to_string(lefts), in,
+            {m.needed(m.normal({n}, kF32)), m.needed(m.blank({n}, kF32))});
     }
 }
 
