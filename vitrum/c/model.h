@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <semaphore>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct vitrum_model {
   // calls from two threads does not wait for its measurements. Null: not to be used.
   vitrum::Engine* engine(bool overlaps);
   std::atomic<int> calls = 0;  // of one image under way
+  // Who decodes: no more than have cores, since others would only keep the model from them.
+  std::counting_semaphore<> decoders;
   const int process;
 
  private:

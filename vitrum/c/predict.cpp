@@ -27,6 +27,19 @@ class Call {
   bool overlaps_;
 };
 
+// As the model takes them.
+std::vector<uint8_t> pixels_of(vitrum_model& model, const std::function<Image()>& decode) {
+  struct Turn {
+    explicit Turn(std::counting_semaphore<>& all) : all(all) { all.acquire(); }
+    ~Turn() { all.release(); }
+    std::counting_semaphore<>& all;
+  } const turn(model.decoders);
+  Preprocessor preprocessor(preprocess_of(model.predictor->model()));
+  std::vector<uint8_t> pixels(preprocessor.bytes());
+  preprocessor.apply(decode(), pixels);
+  return pixels;
+}
+
 // What was wrong with the inputs of this thread's last call.
 struct InputErrors {
   const vitrum_model* model = nullptr;
@@ -240,7 +253,8 @@ void run(vitrum_model& model, Inputs& inputs) {
   attempt(images, [&] {
     if (images.size() > 1) return run_images(model, inputs, images);
     const size_t i = images.front();
-    predict_image(model, inputs.decode(i), inputs.logits(i), inputs.features(i));
+    const auto decode = [&] { return inputs.decode(i); };
+    predict_image(model, decode, inputs.logits(i), inputs.features(i));
     inputs.done(i);
   });
   attempt(planes, [&] { run_ready(model, inputs, InputStage::kPixels, planes); });
@@ -249,12 +263,11 @@ void run(vitrum_model& model, Inputs& inputs) {
 
 }  // namespace
 
-void predict_image(vitrum_model& model, const Image& image, float* logits, float* features) {
+void predict_image(vitrum_model& model, const std::function<Image()>& decode, float* logits,
+                   float* features) {
   const Call call(model.calls);
   Predictor& predictor = *model.predictor;
-  Preprocessor preprocessor(preprocess_of(predictor.model()));
-  std::vector<uint8_t> pixels(preprocessor.bytes());
-  preprocessor.apply(image, pixels);
+  const std::vector<uint8_t> pixels = pixels_of(model, decode);
   if (Engine* engine = model.engine(call.overlaps())) {
     const auto job = std::make_shared<Job>();
     job->rows.push_back({.pixels = pixels.data(), .logits = logits, .features = features});

@@ -1,13 +1,14 @@
 // Images through the model behind a handle.
 #pragma once
-#include <span>
+#include <functional>
 
 #include "vitrum/c/model.h"
 
 namespace vitrum::c {
 
-// One image; logits (classes) and features (dimension) may be null. Calls that overlap are computed
-// together where the model was loaded so.
-void predict_image(vitrum_model& model, const Image& image, float* logits, float* features);
+// One image, that `decode` gives; logits (classes) and features (dimension) may be null. Calls that
+// overlap are computed together where the model was loaded so.
+void predict_image(vitrum_model& model, const std::function<Image()>& decode, float* logits,
+                   float* features);
 
 }  // namespace vitrum::c

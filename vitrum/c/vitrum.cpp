@@ -80,11 +80,10 @@ vitrum_status classify(vitrum_model* model, const Source& source, vitrum_predict
     usable(model), given(count, "count");
     if (capacity > 0) given(predictions, "predictions");
     const Predictor& predictor = *model->predictor;
-    const Image image = source();
     if (predictor.classes() == 0)
       fail_usage("{} has no head to classify with", predictor.model().architecture);
     std::vector<float> logits(static_cast<size_t>(predictor.classes()));
-    predict_image(*model, image, logits.data(), nullptr);
+    predict_image(*model, source, logits.data(), nullptr);
     const std::vector<Prediction> best = top_predictions(logits, {}, capacity);
     for (size_t i = 0; i < best.size(); ++i)
       predictions[i] = {model->labels[static_cast<size_t>(best[i].index)].c_str(), best[i].index,
@@ -97,7 +96,7 @@ template <class Source>
 vitrum_status features(vitrum_model* model, const Source& source, float* out) {
   return guarded([&] {
     usable(model), given(out, "features");
-    predict_image(*model, source(), nullptr, out);
+    predict_image(*model, source, nullptr, out);
   });
 }
 
@@ -120,6 +119,7 @@ vitrum_model::vitrum_model(const std::string& path, const PredictorOptions& opti
       threads(options.threads > 0 ? options.threads : available_cores()),
       labels(predictor->model().labels),
       info(info_of(path, *predictor, threads)),
+      decoders(threads),
       process(getpid()),
       coalesces_(coalesces) {
   for (auto i = static_cast<int64_t>(labels.size()); i < predictor->classes(); ++i)
