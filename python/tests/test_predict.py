@@ -80,12 +80,14 @@ def test_errors_name_the_file_and_the_remedy(model, photo, tmp_path):
         model.embed([photo, b"junk"])
     found = list(model.try_predict([photo, b"junk", tmp_path / "junk.jpg", photo]))
     assert [isinstance(f, vitrum.InputError) for f in found] == [False, True, True, False]
-    assert "input 1" in str(found[1]) and "junk.jpg" in str(found[2])
+    assert "image 1" in str(found[1]) and "junk.jpg" in str(found[2])
+    with pytest.raises(vitrum.InputError, match="^image 99"):
+        model.embed([photo] * 99 + [b"junk"])
     with pytest.raises(vitrum.InputError, match="nowhere"):
         vitrum.load("nowhere")
     with pytest.raises(TypeError, match="expected a path, bytes"):
         model.predict(7)
-    with pytest.raises(TypeError, match="image 1 of this batch: .*NoneType"):
+    with pytest.raises(TypeError, match="image 1: .*NoneType"):
         model.predict([photo, None])
     with pytest.raises(TypeError, match="mode 'rb'"):
         with open(__file__) as file:

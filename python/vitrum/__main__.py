@@ -11,7 +11,7 @@ from ._library import binary_path
 
 def main() -> NoReturn:
     path = binary_path()
-    _cuda.prepare()
+    _cuda.prepare(for_a_new_process=True)
     try:
         os.execv(path, [path, *sys.argv[1:]])
     except OSError as error:

@@ -195,32 +195,35 @@ class Model:
         labels = self.labels
         return Predictions([Prediction(labels[i], i, p) for i, p in zip(index, probability)])
 
-    def _chunks(self, images: Any, width: int, features: bool) -> Iterator[tuple[Any, Any, int]]:
-        """(rows, status of each, count), a batch at a time."""
-        source = each_of(images)
+    def _chunks(self, images: Any, width: int, features: bool) -> Iterator[tuple[Any, list[VitrumError | None]]]:
+        """(rows, what was wrong with each), a batch at a time."""
+        source, first = each_of(images), 0
         while chunk := list(itertools.islice(source, _CHUNK)):
             inputs, kept, n = (Input * len(chunk))(), [], len(chunk)
             for i, image in enumerate(chunk):
                 try:
                     kept.append(fill(inputs[i], image))
                 except (TypeError, ValueError) as error:
-                    raise type(error)(f"image {i} of this batch: {error}") from None
+                    raise type(error)(f"image {first + i}: {error}") from None
             rows, each = (ctypes.c_float * (n * width))(), (ctypes.c_int32 * n)()
             status = lib().vitrum_predict(self._open(), inputs, _INPUT_SIZE, n, None if features else rows,
                                           rows if features else None, each)
             if status and not any(each):
                 check(status)
-            yield rows, each, n
             del kept  # not before
+            yield rows, [self._problem(i, first, s) if s else None for i, s in enumerate(each)]
+            first += n
 
-    def _problem(self, i: int, status: int) -> VitrumError:
-        text: bytes = lib().vitrum_input_error(self._open(), i)
-        return error_of(status, text.decode("utf-8", "replace"))
+    def _problem(self, i: int, first: int, status: int) -> VitrumError:
+        text: str = lib().vitrum_input_error(self._open(), i).decode("utf-8", "replace")
+        if text.startswith(f"input {i}"):  # of this batch; people count all of theirs
+            text = f"image {first + i}" + text[len(f"input {i}"):]
+        return error_of(status, text)
 
     def _each(self, images: Any, top_k: int) -> Iterator[Predictions | VitrumError]:
-        for rows, each, n in self._chunks(images, self.classes, features=False):
-            # All of the batch before the first is given out: errors are those of the thread's last call.
-            yield from [self._problem(i, each[i]) if each[i] else self._top(rows, i, top_k) for i in range(n)]
+        for rows, problems in self._chunks(images, self.classes, features=False):
+            for i, problem in enumerate(problems):
+                yield problem or self._top(rows, i, top_k)
 
     @staticmethod
     def _raising(results: Iterator[Predictions | VitrumError]) -> Iterator[Predictions]:
@@ -238,12 +241,11 @@ class Model:
             return out[0]
         parts: list[Any] = []
         count = 0
-        for rows, each, n in self._chunks(images, width, features):
-            for i in range(n):
-                if each[i]:
-                    raise self._problem(i, each[i])
+        for rows, problems in self._chunks(images, width, features):
+            for problem in filter(None, problems):
+                raise problem
             parts.append(rows)
-            count += n
+            count += len(problems)
         out, pointer = empty((count, width))
         for rows in parts:
             ctypes.memmove(pointer, rows, ctypes.sizeof(rows))
