@@ -180,7 +180,7 @@ class InputImages final : public Dataset {
     } catch (...) {
       const Problem problem = current_problem();
       kinds_[static_cast<size_t>(index)] = problem.kind;
-      throw Error(problem.kind, problem.text);
+      throw Error(ErrorKind::kInput, problem.text);  // what a loader goes on after
     }
   }
 
