@@ -40,7 +40,7 @@ one_file fail vitrum/runtime/program.cpp '#include "vitrum/cpu/cpu.h"'
 one_file fail vitrum/cpu/simd/a.cpp '#include "vitrum/reference/norm.h"'
 one_file fail vitrum/cpu/a.cpp '#include "vitrum/runtime/program.h"'
 one_file fail vitrum/cli/a.h '#include <nlohmann/json.hpp>'
-one_file fail vitrum/data/a.cpp '#include <toml++/toml.h>'
+one_file fail vitrum/runtime/a.cpp '#include <toml++/toml.h>'
 one_file fail vitrum/core/a.cpp '#include "shape.h"'
 one_file fail vitrum/misc/a.cpp 'int x;'
 one_file fail vitrum/core/long.cpp "$(seq 601)"
