@@ -16,7 +16,8 @@ cp -r packaging/debian "$tree/debian"
 
 # One version and one list of changes: the project's.
 date=$(sed -n "s/^## \[$version\] - //p" CHANGELOG.md)
-export SOURCE_DATE_EPOCH=$(date -u -d "$date" +%s)
+SOURCE_DATE_EPOCH=$(date -u -d "$date" +%s)
+export SOURCE_DATE_EPOCH
 cat >"$tree/debian/changelog" <<END
 vitrum ($version) unstable; urgency=medium
 

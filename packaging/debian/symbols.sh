@@ -5,5 +5,6 @@ set -eu
 node=$(sed -n 's/^\([A-Z_0-9]*\) *{.*/\1/p' vitrum/c/exports.map)
 echo 'libvitrum_c.so.0 libvitrum-c0 #MINVER#'
 echo '* Build-Depends-Package: libvitrum-dev'
-if [ -n "$node" ]; then echo " $node@$node 0.1.0"; fi
-sed 's/#.*//; /^$/d' tests/c/abi.txt | awk -v node="${node:-Base}" '$1 != node { print " " $1 "@" node " " ($2 ? $2 : "0.1.0") }'
+echo " $node@$node 0.1.0"
+sed 's/#.*//; s/@[^ ]*//' tests/c/abi.txt |
+  awk -v node="$node" 'NF && $1 != node { print " " $1 "@" node " " (NF > 1 ? $2 : "0.1.0") }'
