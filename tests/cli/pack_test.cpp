@@ -192,7 +192,9 @@ TEST_F(Pack, WritesOverNothingOfOthers) {
 // The parts of --shard together are the whole.
 TEST_F(Pack, ShardsDivideTheWork) {
   pack("out");
-  test::write_tiny_model(dir_ / "model", test::tiny_rgb_model());
+  ModelSpec model = test::tiny_rgb_model();
+  model.labels = {"ant", "bee", "cat dog", "d", "e", "f", "g"};
+  test::write_tiny_model(dir_ / "model", model);
   const std::string shards = "shards:" + (dir_ / "out");
   const auto work = [&](std::vector<std::string> arguments, const std::string& shard) {
     arguments.insert(arguments.end(), {"--model", dir_ / "model"});

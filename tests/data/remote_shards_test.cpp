@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <atomic>
+#include <set>
 
 #include "tests/support/data_files.h"
 #include "tests/support/http_server.h"

@@ -62,7 +62,7 @@ TEST_F(Shards, GiveTheImagesOfTheirFiles) {
   EXPECT_THAT(data->classes(), ElementsAre("cat", "dog"));
   EXPECT_THAT(labels_of(*data), ElementsAre(1, 0, 0));
   EXPECT_EQ(data->image_size(), (ImageSize{3, 0, 0}));
-  EXPECT_EQ(data->name(2), dir_ / "d/b.tar/3.png");
+  EXPECT_EQ(data->name(2), dir_.path() + "/d/b.tar/3.png");
   for (const auto& [i, height] : {std::pair(0, 4), std::pair(1, 5), std::pair(2, 6)}) {
     const Image image = data->read(i);
     EXPECT_EQ(image.height, height);

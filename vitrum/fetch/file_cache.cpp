@@ -171,12 +171,23 @@ void FileCache::fetch_once(int32_t file, HttpClient& client) {
   const CachedFile& wanted = files_[static_cast<size_t>(file)];
   const FetchLock lock(options_.folder, wanted.sha256);
   while (!lock.try_lock() && !client.stop()) pause_unless_stopped(client, 0.05);
-  const std::string to = path(file);
   std::error_code error;
-  if (fs::file_size(to, error) != static_cast<uintmax_t>(wanted.size) || error)
-    make_room(wanted.size);
+  if (fs::file_size(path(file), error) == static_cast<uintmax_t>(wanted.size) && !error)
+    return fetch_whole(file, client);
+  make_room(wanted.size);
+  const auto give_back = [this](const CachedFile* fetched) {
+    const std::scoped_lock guard(mutex_);
+    reserved_ -= fetched->size;
+  };
+  const std::unique_ptr<const CachedFile, decltype(give_back)> reserved(&wanted, give_back);
+  fetch_whole(file, client);
+}
+
+// What is there already is only checked.
+void FileCache::fetch_whole(int32_t file, HttpClient& client) {
+  const CachedFile& wanted = files_[static_cast<size_t>(file)];
   const RemoteFile remote{
-      .path = to, .urls = {wanted.url}, .size = wanted.size, .digest = wanted.sha256};
+      .path = path(file), .urls = {wanted.url}, .size = wanted.size, .digest = wanted.sha256};
   if (!download_all(client, {remote}, {.tries = 1, .quiet = true}))
     fail("{}: stopped before it was here", wanted.url);
 }
@@ -196,9 +207,15 @@ void FileCache::make_room(int64_t bytes) {
     fs::file_time_type time;
     int64_t size;
   };
+  const std::scoped_lock one_at_a_time(room_);
   std::vector<Entry> entries;
   std::error_code ignored;
   int64_t total = 0;
+  {
+    const std::scoped_lock lock(mutex_);
+    total = reserved_;
+    reserved_ += bytes;
+  }
   for (fs::directory_iterator at(options_.folder, ignored), end; at != end; at.increment(ignored)) {
     const std::string name = at->path().filename().string();
     if (name.find(".tar") == name.npos) continue;

@@ -60,18 +60,21 @@ class FileCache {
   void work();
   void fetch(int32_t file, HttpClient& client);
   void fetch_once(int32_t file, HttpClient& client);
+  void fetch_whole(int32_t file, HttpClient& client);
   void make_room(int64_t bytes);
   bool is_kept(const std::string& name);
   bool stopping();
 
   const std::vector<CachedFile> files_;
   const FileCacheOptions options_;
+  std::mutex room_;   // held while room is made
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<State> states_;
   std::vector<int32_t> order_;
   std::deque<int32_t> wanted_;
   int64_t kept_from_ = 0, kept_to_ = 0;  // of the order: what is in use, or soon will be
+  int64_t reserved_ = 0;                 // bytes of files on their way
   bool stop_ = false;
   std::vector<std::thread> workers_;
 };

@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/sha.h"
 #include "vitrum/fetch/curl.h"
 
 namespace vitrum {
@@ -245,12 +246,17 @@ HttpAnswer HttpClient::perform(const std::string& url, int64_t from, HttpSink& s
   const S3Keys& keys = options_.s3;
   const std::string pair = keys.id + ":" + keys.secret, scope = "aws:amz:" + keys.region + ":s3";
   std::unique_ptr<curl_slist, void (*)(curl_slist*)> more(nullptr, curl().slist_free_all);
+  const auto add_header = [&](const std::string& line) {
+    if (curl_slist* longer = curl().slist_append(more.get(), line.c_str()))
+      static_cast<void>(more.release()), more.reset(longer);
+  };
   if (!keys.id.empty() && place == parse_url(keys.url)) {
     set(CURLOPT_AWS_SIGV4, scope.c_str());
     set(CURLOPT_USERPWD, pair.c_str());
-    if (!keys.session.empty())
-      more.reset(curl().slist_append(nullptr, ("x-amz-security-token: " + keys.session).c_str()));
-    if (more) set(CURLOPT_HTTPHEADER, more.get());
+    add_header("x-amz-content-sha256: " +
+               sha256(""));  // S3 wants it; libcurl 7.88 does not send it
+    if (!keys.session.empty()) add_header("x-amz-security-token: " + keys.session);
+    set(CURLOPT_HTTPHEADER, more.get());
   }
   set(CURLOPT_HEADERFUNCTION, Transfer::on_header);
   set(CURLOPT_HEADERDATA, &transfer);
