@@ -1,7 +1,9 @@
 // What is read is never written over, whatever it is called; what is somebody else's only with
 // --force.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -162,6 +164,38 @@ TEST_F(OutputGuardCli, ARunDoesNotReplaceItsOwnStart) {
   Words words = train();
   words[4] = dir_ / "old/best";
   expect_refused(words, dir_ / "old", "is '" + (dir_ / "old/best"));
+}
+
+// Nor one file of it, nor what its scan would remove.
+TEST_F(OutputGuardCli, ARunDoesNotReplaceFilesThatItStartsFrom) {
+  Words words = train();
+  words[0] = "finetune";
+  for (const char* folder : {"best", "lr_scan-0.001"}) {
+    const std::string place = dir_ / ("out/" + std::string(folder));
+    fs::create_directories(place);
+    fs::copy_file(dir_ / "model/model.safetensors", place + "/w.safetensors");
+    Words more = words;
+    more.insert(more.end(), {"--weights", place + "/w.safetensors", "--lr-scan", "0.001,0.01"});
+    expect_refused(more, dir_ / "out", place + "/w.safetensors', which is read, lies in it");
+    fs::remove_all(dir_ / "out");
+  }
+}
+
+// A list that comes by standard input is read, too.
+TEST_F(OutputGuardCli, AListFromStandardInputIsNotReplaced) {
+  write_file_atomic(dir_ / "photos.csv", (dir_ / "cat.png") + "\n");
+  const int input = open((dir_ / "photos.csv").c_str(), O_RDONLY), own = dup(STDIN_FILENO);
+  for (Words words : {embed(), explain()}) {
+    words[1] = "-";
+    dup2(input, STDIN_FILENO), lseek(STDIN_FILENO, 0, SEEK_SET);
+    const std::string output = words[0] == "embed" ? dir_ / "photos.csv" : dir_ / "pictures";
+    std::replace(words.begin(), words.end(), std::string("OUT"), output);
+    words.push_back("--force");
+    const test::Finished o = run(words);
+    EXPECT_EQ(o.code, words[0] == "embed" ? 2 : 0) << o.err;
+    EXPECT_EQ(read_file(dir_ / "photos.csv"), (dir_ / "cat.png") + "\n");
+  }
+  dup2(own, STDIN_FILENO), close(own), close(input);
 }
 
 // Files of somebody else's: refused, replaced with --force.

@@ -138,6 +138,7 @@ std::string npy_path(const std::string& path, size_t taps, const std::string& ta
 void guard_output(const Options& o, const Dataset& images) {
   OutputGuard guard(o.force);
   guard.reads(o.model), guard.reads_data(o.data), guard.reads_images(images);
+  guard.reads_list(o.images);
   if (ends_with(o.output, ".csv")) return guard.file(o.output, Content::kTable);
   if (ends_with(o.output, ".safetensors")) return guard.file(o.output, Content::kSafetensors);
   if (o.taps.empty()) guard.file(o.output, Content::kNpy);

@@ -299,7 +299,7 @@ int run(const Options& o, const CommonOptions& common) {
   Predictor predictor(o.model, predictor_options(o, common));
   note_preprocessing(common, predictor.model());
   OutputGuard guard(o.force);
-  guard.reads(o.model);
+  guard.reads(o.model), guard.reads_list(o.images);
   std::unique_ptr<Dataset> images;
   if (!o.weights) images = open_images(o.images, {}), guard.reads_images(*images);
   Folder folder(o.output, common.threads > 0 ? static_cast<int>(common.threads) : available_cores(),

@@ -154,6 +154,10 @@ void OutputGuard::reads_images(const Dataset& images) {
     inputs_.push_back({images.name(i), images.name(i), false});
 }
 
+void OutputGuard::reads_list(const std::vector<std::string>& inputs) {
+  if (std::ranges::find(inputs, "-") != inputs.end()) reads("/dev/stdin");
+}
+
 void OutputGuard::reads_run(const std::string& run) {
   for (const char* name : {"config.toml", "metrics.csv", "metrics.jsonl", "predictions.csv",
                            "env.json", "best", "last", "state"})

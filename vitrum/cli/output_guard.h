@@ -23,9 +23,10 @@ class OutputGuard {
 
   // ---- what is read ----
   void reads(const std::string& path);  // a file, or a directory with all that may come into it
-  void reads_data(const std::string& spec);  // as the command line spells DATA
-  void reads_images(const Dataset& images);  // the files themselves
-  void reads_run(const std::string& run);    // but for pages of a report
+  void reads_data(const std::string& spec);                 // as the command line spells DATA
+  void reads_images(const Dataset& images);                 // the files themselves
+  void reads_list(const std::vector<std::string>& inputs);  // where "-" is one: standard input
+  void reads_run(const std::string& run);                   // but for pages of a report
 
   // ---- what is written ----
   // Neither what is read nor inside of it; --force changes nothing about that.

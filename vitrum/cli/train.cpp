@@ -123,15 +123,21 @@ void guard_run(const Options& o, const Recipe& recipe) {
     guard.reads(path);
   guard.reads_data(recipe.data);
   std::error_code ignored;
-  if (recipe.teacher_logits && !std::filesystem::exists(*recipe.teacher_logits, ignored))
-    guard.refuse_read(*recipe.teacher_logits);
+  if (recipe.teacher_logits)
+    std::filesystem::exists(*recipe.teacher_logits, ignored)
+        ? guard.reads(*recipe.teacher_logits)
+        : guard.refuse_read(*recipe.teacher_logits);
   const std::string out = without_trailing_slash(o.out.value_or("runs"));
   guard.refuse_read(out);
   if (!o.out) return;
-  for (const char* name : {"metrics.csv", "metrics.jsonl", "predictions.csv", "env.json",
-                           "curves.svg", "confusion.svg", "report.html", "best", "last", "state"}) {
+  std::vector<std::string> names = {"metrics.csv", "metrics.jsonl", "predictions.csv", "env.json",
+                                    "curves.svg",  "confusion.svg", "report.html",     "best",
+                                    "last",        "state"};
+  for (const std::string& name : entries_of(out))  // a scan removes what it is done with
+    if (name.starts_with("lr_scan")) names.push_back(name);
+  for (const std::string& name : names) {
     const std::string path = out + "/" + name;
-    guard.refuse_read(path);
+    guard.refuse_around_read(path);
     if (std::filesystem::exists(path, ignored) &&
         !std::filesystem::exists(config_path(out), ignored))
       guard.require_force(path, "is there already, and no run that it belongs to");
