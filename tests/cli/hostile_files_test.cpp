@@ -156,6 +156,7 @@ TEST_F(HostileFilesCli, NamesDoNotReachTheTerminalAsCommands) {
         << words[0];
   }
   for (const Words& words : {Words{"data", spec}, Words{"data", spec, "--output", out + ".png"},
+                             Words{"data", spec, "--check"},
                              Words{"train", "--recipe", evil}, Words{"summary", evil}, Words{evil},
                              Words{"convert", dir_ / "model", out + "/t", "--to", "timm"}}) {
     const test::Finished o = run(words);

@@ -9,6 +9,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/progress.h"
+#include "vitrum/core/utf8.h"
 #include "vitrum/data/check.h"
 
 namespace vitrum {
@@ -123,15 +124,15 @@ std::string more(size_t all) {
 std::string list(const char* title, const std::vector<Found>& all) {
   std::string out = fmt::format("{:<15}{}\n", title, all.size());
   for (size_t i = 0; i < std::min(all.size(), kShown); ++i)
-    out += fmt::format("  {}\n", all[i].error);
+    out += fmt::format("  {}\n", printable(all[i].error));
   return out + more(all.size());
 }
 
 std::string list(const char* title, const std::vector<Group>& groups) {
   std::string out = fmt::format("{:<15}{}\n", title, groups.size());
   for (size_t i = 0; i < std::min(groups.size(), kShown); ++i) {
-    out += "  " + groups[i][0].image;
-    for (size_t k = 1; k < groups[i].size(); ++k) out += " = " + groups[i][k].image;
+    out += "  " + printable(groups[i][0].image);
+    for (size_t k = 1; k < groups[i].size(); ++k) out += " = " + printable(groups[i][k].image);
     const bool same = std::all_of(groups[i].begin(), groups[i].end(),
                                   [&](const Found& f) { return f.label == groups[i][0].label; });
     out += same ? "\n" : "  (of different classes)\n";
@@ -144,7 +145,9 @@ constexpr int64_t kUneven = 10;
 std::string balance(const Report& r) {
   if (r.counts.empty()) return "";
   const auto [least, most] = std::minmax_element(r.counts.begin(), r.counts.end());
-  const auto name = [&](auto at) { return r.classes[static_cast<size_t>(at - r.counts.begin())]; };
+  const auto name = [&](auto at) {
+    return printable(r.classes[static_cast<size_t>(at - r.counts.begin())]);
+  };
   return fmt::format("classes        {} to {} training images ({}, {}){}\n", with_commas(*least),
                      with_commas(*most), name(least), name(most),
                      *most >= kUneven * *least ? ": very uneven" : "");
