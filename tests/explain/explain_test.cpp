@@ -122,7 +122,7 @@ TEST(Explain, EqualsPyTorch) {
                                       .mlp_width = 24,
                                       .classes = 4,
                                       .class_token = false,
-                                      .mean_pool = true});
+                                      .pool = ViTPool::kMean});
   const Golden swin("swin", SwinConfig{.image_h = 16,
                                        .image_w = 16,
                                        .patch_h = 2,
@@ -191,7 +191,7 @@ TEST(Explain, AsksTheTokensThatTheHeadReads) {
   config.distilled = true;
   EXPECT_EQ(grid().prefix, 2);
   EXPECT_THAT(grid().readout, testing::ElementsAre(0, 1));
-  config.distilled = false, config.mean_pool = true;  // a class token that nobody reads
+  config.distilled = false, config.pool = ViTPool::kMean;  // a class token that nobody reads
   EXPECT_EQ(grid().prefix, 1);
   EXPECT_THAT(grid().readout, testing::IsEmpty());
 }

@@ -252,8 +252,8 @@ TEST(Onnx, EveryKindOfModel) {
     return e.model.graph().output(0).name() + " " + shape_of(e.model.graph().output(0));
   };
   EXPECT_EQ(with([](ViTConfig& c) { c.classes = 0; }), "features batch,16");
-  EXPECT_EQ(with([](ViTConfig& c) { c.mean_pool = true; }), "logits batch,2");
-  EXPECT_EQ(with([](ViTConfig& c) { c.mean_pool = true, c.class_token = false; }),
+  EXPECT_EQ(with([](ViTConfig& c) { c.pool = ViTPool::kMean; }), "logits batch,2");
+  EXPECT_EQ(with([](ViTConfig& c) { c.pool = ViTPool::kMean, c.class_token = false; }),
             "logits batch,2");
   EXPECT_EQ(with([](ViTConfig& c) { c.pre_norm = false, c.act = Act::kRelu; }), "logits batch,2");
   EXPECT_EQ(with([](ViTConfig& c) { c.act = Act::kGeluTanh; }), "logits batch,2");
@@ -275,7 +275,7 @@ TEST(Onnx, AttributesAreTheModels) {
   std::set<std::string> token = shared, mean = shared;
   token.insert({"Gather axis=1", "Cast to=1"});
   EXPECT_EQ(attributes_of(Exported(spec, {}, /*pixels=*/true).model), token);
-  vit_of(spec).mean_pool = true;
+  vit_of(spec).pool = ViTPool::kMean;
   mean.insert("ReduceMean axes=1, keepdims=0");
   EXPECT_EQ(attributes_of(Exported(spec).model), mean);
 }

@@ -457,17 +457,21 @@ std::vector<ModelTrial> model_trials() {
   pre.drop_pos = pre.drop_attn = pre.drop_proj = pre.drop_act = pre.drop_mlp = 0.1f;
   post.pre_norm = false, post.act = Act::kRelu, post.patch_order = PatchOrder::kChannelLast;
   post.drop_attn = post.drop_proj = post.drop_act = post.drop_mlp = 0.1f;
-  mean.patch_drop = 0.4f, mean.class_token = false, mean.mean_pool = true,
+  mean.patch_drop = 0.4f, mean.class_token = false, mean.pool = ViTPool::kMean,
   mean.sincos_positions = true;
   mean.qkv_bias = mean.proj_bias = mean.mlp_bias = mean.norm_bias = false;
   ViTConfig floored = small_vit();
   floored.image_h += 1, floored.image_w += floored.patch_w - 1, floored.floor_patches = true;
+  ViTConfig registers = small_vit(), clip = small_vit();
+  registers.registers = 3, registers.prefix_positions = false, registers.layer_scale = 0.5f;
+  registers.pool = ViTPool::kTokenAndMean, registers.act = Act::kSilu, registers.patch_drop = 0.4f;
+  clip.norm_pre = true, clip.patch_bias = false, clip.act = Act::kQuickGelu;
   SwinConfig dropping = small_swin();
   dropping.drop_path = 0.1f, dropping.qkv_bias = false, dropping.pad_first = true;
   dropping.drop_attn = dropping.drop_proj = dropping.drop_act = dropping.drop_mlp = 0.1f;
-  return {{"swin", small_swin()},    {"swin_dropout", dropping}, {"plain", small_vit()},
-          {"pre_norm_dropout", pre}, {"post_norm_relu", post},   {"mean_pool", mean},
-          {"floor_patches", floored}};
+  return {{"swin", small_swin()},     {"swin_dropout", dropping}, {"plain", small_vit()},
+          {"pre_norm_dropout", pre},  {"post_norm_relu", post},   {"mean_pool", mean},
+          {"floor_patches", floored}, {"registers", registers},   {"clip", clip}};
 }
 
 class ModelGradient : public ::testing::TestWithParam<ModelTrial> {

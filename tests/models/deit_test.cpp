@@ -57,7 +57,7 @@ TEST(Deit, PresetsHaveItsPixels) {
 
 TEST(Deit, ImpossibleTokensAreRefused) {
   ViTConfig c = vit_of(find_preset("deit_small_cifar"));
-  c.mean_pool = true;
+  c.pool = ViTPool::kMean;
   EXPECT_ERROR(validate(c), ErrorKind::kUsage, "distillation token");
 }
 

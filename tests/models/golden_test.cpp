@@ -48,7 +48,8 @@ ModelConfig config_of(const Golden& golden) {
   cfg.act = act == "relu" ? Act::kRelu : act == "gelu_tanh" ? Act::kGeluTanh : Act::kGelu;
   cfg.patch_order =
       m.at("patch_order") == "PPC" ? PatchOrder::kChannelLast : PatchOrder::kChannelFirst;
-  cfg.pre_norm = m.at("norm") == "pre", cfg.mean_pool = m.at("pool") == "avg";
+  cfg.pre_norm = m.at("norm") == "pre",
+  cfg.pool = m.at("pool") == "avg" ? ViTPool::kMean : ViTPool::kToken;
   cfg.qkv_bias = m.at("qkv_bias"), cfg.proj_bias = cfg.mlp_bias = m.at("bias");
   cfg.norm_bias = m.at("norm_bias"), cfg.head_bias = m.at("head_bias");
   cfg.layer_scale = m.at("layer_scale").get<bool>() ? 1.f : 0.f;

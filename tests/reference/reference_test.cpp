@@ -49,11 +49,19 @@ TEST(Reference, Activations) {
       run(Activation{Act::kGeluTanh}, {x}, {blank({6})})[0],
       {-0.00363739208177, -0.158808009392, -0.100324649298, 0, 0.345714009825, 1.95459769409});
   expect_values(run(Activation{Act::kRelu}, {x}, {blank({6})})[0], {0, 0, 0, 0, 0.5, 2});
+  expect_values(run(Activation{Act::kSilu}, {x}, {blank({6})})[0],
+                {-0.14227761953270, -0.26894142137000, -0.10945587477855, 0, 0.31122966560093,
+                 1.76159415595576});
+  // The factor is a float attribute: 1.702f differs from 1.702 by 2e-8.
+  expect_values(run(Activation{Act::kQuickGelu}, {x}, {blank({6})})[0],
+                {-0.01807130970779, -0.15420423406718, -0.09880035009981, 0, 0.35038843660638,
+                 1.93565862314421},
+                1e-7);
 }
 
 TEST(Reference, NaNIsNeverHidden) {
   const HostTensor x = of({1}, {std::nan("")});
-  for (Act act : {Act::kGelu, Act::kGeluTanh, Act::kRelu})
+  for (Act act : {Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu})
     EXPECT_TRUE(std::isnan(run(Activation{act}, {x}, {blank({1})})[0].values[0]));
 }
 

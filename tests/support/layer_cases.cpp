@@ -1,7 +1,9 @@
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "tests/support/case_maker.h"
+#include "vitrum/graph/act.h"
 
 namespace vitrum::test {
 
@@ -10,6 +12,8 @@ static std::string label_of(Act act) {
     case Act::kNone: return "";
     case Act::kGelu: return "gelu";
     case Act::kGeluTanh: return "gelu_tanh";
+    case Act::kQuickGelu: return "quick_gelu";
+    case Act::kSilu: return "silu";
     case Act::kRelu: return "relu";
   }
   return "?";
@@ -104,31 +108,36 @@ void make(Maker& m, const Patchify&) {
 namespace {
 struct TokenCase {
   Shape x;
-  int64_t prefix;
+  std::vector<int64_t> prefix;  // tokens of each
   bool positions;
+  int64_t tokens() const { return std::accumulate(prefix.begin(), prefix.end(), x[1]); }
 };
 }  // namespace
-static const std::vector<TokenCase> kTokenCases = {{{1, 1, 1}, 0, true},    {{3, 7, 17}, 1, true},
-                                                   {{2, 16, 64}, 1, false}, {{5, 33, 65}, 2, true},
-                                                   {{2, 196, 80}, 1, true}, {{17, 3, 8}, 0, false}};
+static const std::vector<TokenCase> kTokenCases = {
+    {{1, 1, 1}, {}, true},       {{3, 7, 17}, {1}, true},    {{2, 16, 64}, {1}, false},
+    {{5, 33, 65}, {1, 1}, true}, {{2, 196, 80}, {1}, true},  {{17, 3, 8}, {}, false},
+    {{3, 9, 40}, {1, 4}, true},  {{2, 6, 11}, {3, 1}, false}};
 
 void make(Maker& m, const Tokens&) {
-  for (const auto& [s, prefix, positions] : kTokenCases) {
-    const Shape y{s[0], s[1] + prefix, s[2]};
+  for (const TokenCase& c : kTokenCases) {
+    const Shape& s = c.x;
+    const Shape y{s[0], c.tokens(), s[2]};
     std::vector<HostTensor> in = {m.normal(s, m.compute),
-                                  positions ? m.normal({1, y[1], y[2]}, kF32) : m.none()};
-    for (int64_t p = 0; p < prefix; ++p) in.push_back(m.normal({1, 1, s[2]}, kF32));
-    m.add(Tokens{}, std::to_string(prefix) + " prefix", in, {m.blank(y, m.compute)});
+                                  c.positions ? m.normal({1, y[1], y[2]}, kF32) : m.none()};
+    for (const int64_t n : c.prefix) in.push_back(m.normal({1, n, s[2]}, kF32));
+    m.add(Tokens{}, std::to_string(y[1] - s[1]) + " prefix", in, {m.blank(y, m.compute)});
   }
 }
 
 void make(Maker& m, const TokensBwd&) {
-  for (const auto& [s, prefix, positions] : kTokenCases) {
-    const Shape y{s[0], s[1] + prefix, s[2]};
+  for (const TokenCase& c : kTokenCases) {
+    const Shape& s = c.x;
+    const Shape y{s[0], c.tokens(), s[2]};
     std::vector<HostTensor> out = {m.blank(s, m.compute),
-                                   positions ? m.normal({1, y[1], y[2]}, kF32) : m.none()};
-    for (int64_t p = 0; p < prefix; ++p) out.push_back(m.normal({1, 1, s[2]}, kF32));
-    m.add(TokensBwd{}, std::to_string(prefix) + " prefix", {m.normal(y, m.compute)}, out);
+                                   c.positions ? m.normal({1, y[1], y[2]}, kF32) : m.none()};
+    for (const int64_t n : c.prefix) out.push_back(m.normal({1, n, s[2]}, kF32));
+    m.add(TokensBwd{.prefix = c.prefix}, std::to_string(y[1] - s[1]) + " prefix",
+          {m.normal(y, m.compute)}, out);
   }
 }
 
@@ -173,6 +182,8 @@ static const std::vector<LinearCase> kLinearCases = {
     {{3, 17, 33}, 65, Act::kGelu, 0.1f},
     {{2, 7, 65}, 33, Act::kGeluTanh, 0.5f, false},
     {{2, 33, 17}, 65, Act::kGeluTanh},
+    {{3, 21, 40}, 48, Act::kQuickGelu},
+    {{2, 9, 17}, 31, Act::kSilu, 0.25f},
     {{5, 13, 8}, 197, Act::kRelu},
     {{2, 65, 64}, 100, Act::kRelu, 0.1f},
     {{2, 7, 33}, 31, Act::kNone, 0.3f},
@@ -194,7 +205,7 @@ void make(Maker& m, const Linear&) {
   };
   for (const LinearCase& c : kLinearCases) {
     std::vector<HostTensor> out = {m.blank(c.x.with_last(c.out), m.compute)};
-    if (c.act == Act::kGelu || c.act == Act::kGeluTanh) out.push_back(out[0]);
+    if (slope_from(c.act) == SlopeFrom::kInput) out.push_back(out[0]);
     m.add(Linear{c.act, c.drop, 7}, label_of(c.act, c.drop),
           {m.normal(c.x, m.compute), weight(c), c.bias ? m.normal({c.out}, m.compute) : m.none(),
            m.rng_if(c.drop)},
@@ -236,7 +247,7 @@ static const std::vector<Shape> kPlainShapes = {{1, 1},  {3, 7},       {7, 3, 17
                                                 {1, 33}, {2, 65, 197}, {5, 129, 64}};
 
 void make(Maker& m, const Activation&) {
-  for (Act act : {Act::kGelu, Act::kGeluTanh, Act::kRelu})
+  for (Act act : {Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu})
     for (const Shape& s : kPlainShapes) {
       HostTensor x = m.normal(s, m.compute, 3);
       if (s.numel() > 8)  // far tails, where a rational or exponential form may overflow
@@ -247,7 +258,7 @@ void make(Maker& m, const Activation&) {
 }
 
 void make(Maker& m, const ActivationBwd&) {
-  for (Act act : {Act::kGelu, Act::kGeluTanh, Act::kRelu})
+  for (Act act : {Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu})
     for (const Shape& s : kPlainShapes) {
       HostTensor x = m.normal(s, m.compute, 3);
       if (s.numel() > 8)

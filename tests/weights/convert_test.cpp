@@ -114,7 +114,7 @@ TEST(Convert, SaysWhatDoesNotFit) {
     save_model_dir(dir / "odd", spec, model.store);
     EXPECT_ERROR(convert_model(dir / "odd", {}, dir / "odd.npz", "npz"), ErrorKind::kInput, part);
   };
-  refuse("that pools by the mean", [](ViTConfig& c) { c.mean_pool = true; });
+  refuse("that pools by the mean", [](ViTConfig& c) { c.pool = ViTPool::kMean; });
   refuse("with LayerScale", [](ViTConfig& c) { c.layer_scale = 0.1f; });
   refuse("channel last", [](ViTConfig& c) { c.patch_order = PatchOrder::kChannelLast; });
 }

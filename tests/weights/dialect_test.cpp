@@ -35,8 +35,8 @@ ModelSpec spec_of(const Source& source) {
   const std::string path = dialect_file(source.file);
   if (is_model_dir(path)) return resolve_model(path);
   ModelSpec spec = dialect_spec();
-  vit_of(spec).eps = find_dialect("vit", source.dialect).eps;
-  vit_of(spec).act = find_dialect("vit", source.dialect).act;
+  vit_of(spec).eps = find_dialect(spec.config, source.dialect).eps;
+  vit_of(spec).act = find_dialect(spec.config, source.dialect).act;
   return spec;
 }
 

@@ -78,8 +78,9 @@ TEST(ModelConfig, EverySwitchComesBack) {
   c.eps = 1e-12f, c.act = Act::kGeluTanh, c.patch_order = PatchOrder::kChannelLast,
   c.init = InitStyle::kNotes;
   c.pre_norm = c.qkv_bias = c.proj_bias = c.mlp_bias = c.norm_bias = c.head_bias = false;
-  c.mean_pool = c.sincos_positions = c.floor_patches = true, c.sincos_endpoint = false;
-  c.class_token = false, c.layer_scale = 1e-5f;
+  c.pool = ViTPool::kMean, c.sincos_positions = c.floor_patches = true, c.sincos_endpoint = false;
+  c.class_token = false, c.layer_scale = 1e-5f, c.registers = 3, c.norm_pre = true;
+  c.prefix_positions = c.patch_bias = false;
   c.drop_pos = 0.1f, c.drop_attn = 0.2f, c.drop_proj = 0.3f, c.drop_act = 0.4f, c.drop_mlp = 0.5f,
   c.drop_path = 0.6f, c.patch_drop = 0.7f;
   spec.preprocess.interpolation = "bilinear", spec.preprocess.crop_pct = 0.9,
@@ -87,9 +88,20 @@ TEST(ModelConfig, EverySwitchComesBack) {
   EXPECT_EQ(parse_model_config(model_config_text(spec), "config.json"), spec);
 }
 
+// Directories of before "pool" was a key.
+TEST(ModelConfig, MeanPoolOfOlderDirectoriesIsRead) {
+  ModelSpec spec = tiny_spec();
+  vit_of(spec).pool = ViTPool::kMean;
+  std::string text = model_config_text(spec);
+  const std::string key = "\"pool\": \"mean\",";
+  ASSERT_NE(text.find(key), text.npos) << text;
+  text.erase(text.find(key), key.size());
+  EXPECT_EQ(vit_of(parse_model_config(text, "config.json")).pool, ViTPool::kMean);
+}
+
 TEST(ModelConfig, TimmKeysSayTheSameWhereTimmHasTheModel) {
   ModelSpec layered = tiny_spec();
-  vit_of(layered).layer_scale = 1e-5f, vit_of(layered).mean_pool = true,
+  vit_of(layered).layer_scale = 1e-5f, vit_of(layered).pool = ViTPool::kMean,
   vit_of(layered).qkv_bias = false;
   vit_of(layered).mlp_width = 37;  // no exact ratio to the width
   vit_of(layered).patch_drop = 0.5f;
@@ -203,7 +215,7 @@ TEST(ModelDir, AllDifferencesAreNamedAtOnce) {
   const TempDir dir;
   ModelSpec spec = tiny_spec();
   save_fresh(dir.path(), spec);
-  vit_of(spec).mlp_width = 13, vit_of(spec).mean_pool = true;
+  vit_of(spec).mlp_width = 13, vit_of(spec).pool = ViTPool::kMean;
   Model other(spec);
   const auto before = values(other.store);
   for (const char* part :

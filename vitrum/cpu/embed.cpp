@@ -163,8 +163,13 @@ KernelPtr lower(CpuBackend& cpu, const Patchify& op, const Operands& io) {
 KernelPtr lower(CpuBackend& cpu, const NoAttributes<Tokens>&, const Operands& io) {
   const int64_t tokens = io.out[Tokens::kY].shape[1], width = io.out[Tokens::kY].shape[2],
                 patches = io.in[Tokens::kX].shape[1];
-  std::vector<Array> prefix;
-  for (size_t i = Tokens::kPrefix; i < io.in.size(); ++i) prefix.push_back(floats(io.in[i]));
+  struct Place {  // of one token
+    Array tensor;
+    int64_t at;
+  };
+  std::vector<Place> prefix;
+  for (size_t i = Tokens::kPrefix; i < io.in.size(); ++i)
+    for (int64_t t = 0; t < io.in[i].shape[1]; ++t) prefix.push_back({floats(io.in[i]), t * width});
   const Chunks chunks = chunk_rows(io.out[Tokens::kY].shape[0] * tokens, width);
   return make_kernel([&cpu, chunks, tokens, width, patches, prefix, x = floats(io.in[Tokens::kX]),
                       pos = f32_only(io.in[Tokens::kPos]), y = floats(io.out[Tokens::kY])] {
@@ -173,21 +178,23 @@ KernelPtr lower(CpuBackend& cpu, const NoAttributes<Tokens>&, const Operands& io
       for (int64_t r = first; r < last; ++r) {
         const int64_t b = r / tokens, t = r % tokens;
         const float* at = pos ? pos + t * width : nullptr;
-        if (t < extra)
-          cpu.simd().embed->add_row(prefix[static_cast<size_t>(t)], 0, at, y, r * width, width);
-        else
-          cpu.simd().embed->add_row(x, (b * patches + t - extra) * width, at, y, r * width, width);
+        const Place from = t < extra ? prefix[static_cast<size_t>(t)]
+                                     : Place{x, (b * patches + t - extra) * width};
+        cpu.simd().embed->add_row(from.tensor, from.at, at, y, r * width, width);
       }
     });
   });
 }
 
 // One token at a time over all images, so that its gradients are summed in the order of the images.
-KernelPtr lower(CpuBackend& cpu, const NoAttributes<TokensBwd>&, const Operands& io) {
+KernelPtr lower(CpuBackend& cpu, const TokensBwd& op, const Operands& io) {
+  const auto& [prefixes] = op;
   const Shape& s = io.in[TokensBwd::kDy].shape;  // (B, T, C)
-  std::vector<float*> dprefix;
-  for (size_t i = TokensBwd::kDprefix; i < io.out.size(); ++i)
-    dprefix.push_back(f32_only(io.out[i]));
+  std::vector<float*> dprefix;                   // of each token
+  for (size_t i = 0; i < prefixes.size(); ++i) {
+    float* const d = f32_only(io.out[TokensBwd::kDprefix + i]);
+    for (int64_t t = 0; t < prefixes[i]; ++t) dprefix.push_back(d ? d + t * s[2] : nullptr);
+  }
   const Chunks chunks = chunk_rows(s[1], s[0] * s[2]);
   return make_kernel([&cpu, chunks, dprefix, images = s[0], tokens = s[1], width = s[2],
                       dy = floats(io.in[TokensBwd::kDy]), dx = floats(io.out[TokensBwd::kDx]),

@@ -20,11 +20,14 @@ const Node* find(const Graph& g) {
 // Where the tokens lie, as the graph says: cut by Patchify, preceded by Tokens' prefix, and read by
 // Pool.
 TokenGrid grid_of(const Graph& g) {
-  const Node *patchify = find<Patchify>(g), *tokens = find<Tokens>(g);
+  const Node* patchify = find<Patchify>(g);
   const auto& cut = std::get<Patchify>(patchify->op);
   const Shape& image = g.values[static_cast<size_t>(patchify->in[Patchify::kImage])].shape;
   TokenGrid grid{.rows = image[2] / cut.patch_h, .columns = image[3] / cut.patch_w};
-  if (tokens) grid.prefix = static_cast<int64_t>(tokens->in.size()) - Tokens::kPrefix;
+  for (const Node& node : g.nodes)
+    for (size_t i = Tokens::kPrefix; std::holds_alternative<Tokens>(node.op) && i < node.in.size();
+         ++i)
+      grid.prefix += g.values[static_cast<size_t>(node.in[i])].shape[1];
   std::set<int64_t> read;  // each once: a model may pool tokens together and one by one
   for (const Node& node : g.nodes)
     if (const auto* pool = std::get_if<Pool>(&node.op))

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "vitrum/core/error.h"
+#include "vitrum/graph/act.h"
 
 namespace vitrum {
 namespace {
@@ -176,6 +177,12 @@ class Translator {
         const std::string gate = part("Add", {part("Tanh", {argument}), one()});
         return last("Mul", {part("Mul", {x, half()}), gate});
       }
+      case Act::kQuickGelu:
+      case Act::kSilu: {
+        const std::string scaled =
+            act == Act::kSilu ? x : part("Mul", {x, out_.number(sigmoid_beta(act))});
+        return last("Mul", {x, part("Sigmoid", {scaled})});
+      }
     }
   }
 
@@ -270,7 +277,7 @@ class Translator {
     if (node_->in.size() > Tokens::kPrefix) {
       const std::string batch =
           part("Shape", {in(Tokens::kX)}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
-      const std::string shape_of_token =
+      const std::string shape_of_token =  // 1: as many as there are
           part("Concat", {batch, out_.list({1, shape(Tokens::kX)[-1]})}, {{"axis", int64_t{0}}});
       for (size_t i = Tokens::kPrefix; i < node_->in.size(); ++i)
         sequence.push_back(part("Expand", {in(i), shape_of_token}));

@@ -11,9 +11,14 @@ constexpr SlopeFrom slope_from(Act act) {
     case Act::kNone: return SlopeFrom::kNothing;
     case Act::kRelu: return SlopeFrom::kOutput;
     case Act::kGelu:
-    case Act::kGeluTanh: break;
+    case Act::kGeluTanh:
+    case Act::kQuickGelu:
+    case Act::kSilu: break;
   }
   return SlopeFrom::kInput;
 }
+
+// Of kQuickGelu and kSilu, x sigmoid(beta x).
+constexpr float sigmoid_beta(Act act) { return act == Act::kQuickGelu ? 1.702f : 1.0f; }
 
 }  // namespace vitrum

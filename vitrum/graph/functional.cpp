@@ -171,7 +171,8 @@ Value patchify(Value image, int64_t patch_h, int64_t patch_w, PatchOrder order) 
 }
 
 Value add_tokens(Value x, const std::vector<Value>& prefix, Value positions) {
-  const int64_t tokens = x.dim(1) + static_cast<int64_t>(prefix.size());
+  int64_t tokens = x.dim(1);
+  for (const Value& p : prefix) tokens += p.dim(1);
   std::vector<Value> in = {x, positions};
   in.insert(in.end(), prefix.begin(), prefix.end());
   return x.graph().emit("tokens", Tokens{}, in, {{x.dim(0), tokens, x.dim(2)}});
@@ -185,6 +186,14 @@ Value mean_tokens(Value x, int64_t first) { return mean_tokens(x, first, x.dim(1
 
 Value mean_tokens(Value x, int64_t first, int64_t count) {
   return x.graph().emit("pool", Pool{first, count}, {x}, {{x.dim(0), x.dim(2)}});
+}
+
+Value side_by_side(Value a, Value b) {
+  const int64_t rows = a.dim(0), width = a.dim(1);
+  const auto spread = [&](const char* name, Value x, std::vector<int32_t> from) {
+    return x.graph().emit(name, GatherTokens{1, width, std::move(from)}, {x}, {{rows, 2 * width}});
+  };
+  return spread("left", a, {0, -1}) + spread("right", b, {-1, 0});
 }
 
 // Patches of one pixel.

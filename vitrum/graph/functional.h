@@ -44,6 +44,7 @@ Value add_tokens(Value x, const std::vector<Value>& prefix, Value positions);
 Value take_token(Value x, int64_t index);
 Value mean_tokens(Value x, int64_t first);  // mean of tokens [first, T)
 Value mean_tokens(Value x, int64_t first, int64_t count);
+Value side_by_side(Value a, Value b);  // (B, C), (B, C) -> (B, 2 C)
 
 // Their mean; kept in f32 where both are.
 Value average(Value a, Value b);

@@ -15,7 +15,8 @@
 
 namespace vitrum {
 
-enum class Act : uint8_t { kNone, kGelu, kGeluTanh, kRelu };
+// kQuickGelu: x sigmoid(1.702 x), as OpenAI's CLIP has it; kSilu: x sigmoid(x).
+enum class Act : uint8_t { kNone, kGelu, kGeluTanh, kRelu, kQuickGelu, kSilu };
 enum class PatchOrder : uint8_t {
   kChannelFirst,
   kChannelLast
@@ -173,7 +174,7 @@ struct KeepTokens {
   int64_t prefix = 0;
   uint32_t site = 0;
 };
-// (x (B, N, C), pos? (1, T, C), prefix tokens (1, 1, C) ...) -> [prefix; x] + pos, (B, T, C)
+// (x (B, N, C), pos? (1, T, C), prefix tokens (1, n, C) ...) -> [prefix; x] + pos, (B, T, C)
 struct Tokens {
   enum In { kX, kPos, kPrefix };  // the first of them
   enum Out { kY };
@@ -297,6 +298,7 @@ struct KeepTokensBwd : Final {  // (dy, rng) -> dx: 0 where a token was not kept
 struct TokensBwd : Final {
   enum In { kDy };
   enum Out { kDx, kDpos, kDprefix };  // the first of them
+  std::vector<int64_t> prefix;        // how many tokens each has
 };
 struct PoolBwd : Final {  // (dy (B, C)) -> dx (B, T, C)
   enum In { kDy };

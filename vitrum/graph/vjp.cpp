@@ -284,7 +284,12 @@ class Differentiator {
     backward(KeepTokensBwd{.prefix = prefix, .site = site}, {dy(), original(KeepTokens::kRng)},
              {here().in[KeepTokens::kX]});
   }
-  void vjp(const NoAttributes<Tokens>&) { backward(TokensBwd{}, {dy()}, here().in); }
+  void vjp(const NoAttributes<Tokens>&) {
+    TokensBwd back;
+    for (size_t i = Tokens::kPrefix; i < here().in.size(); ++i)
+      back.prefix.push_back(Value(&g_, here().in[i]).dim(1));
+    backward(std::move(back), {dy()}, here().in);
+  }
   void vjp(const Pool& op) {
     const auto& [first, count] = op;
     backward(PoolBwd{.first = first, .count = count}, {dy()}, {here().in[Pool::kX]});

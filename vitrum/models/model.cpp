@@ -36,7 +36,7 @@ struct Families {
     return {seen.pooled, said.logits, said.cls, said.dist};
   }
 
-  static int64_t width(const ViTConfig& c) { return c.width; }
+  static int64_t width(const ViTConfig& c) { return c.feature_width(); }
   static int64_t width(const SwinConfig& c) { return c.features(); }
   static int64_t width(const ResNetConfig& c) { return c.features(); }
 

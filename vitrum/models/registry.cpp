@@ -16,12 +16,16 @@ const std::vector<float> kImageNetMean = {0.485f, 0.456f, 0.406f},
 const std::vector<float> kCifarMean = {0.4914f, 0.4822f, 0.4465f},
                          kCifarStd = {0.2470f, 0.2435f, 0.2616f};
 
+const std::vector<float> kClipMean = {0.48145466f, 0.4578275f, 0.40821073f},
+                         kClipStd = {0.26862954f, 0.26130258f, 0.27577711f};
+
 struct Size {
   const char* name;
   int64_t width, depth, heads;
 };
-constexpr Size kTiny{"tiny", 192, 12, 3}, kSmall{"small", 384, 12, 6}, kBase{"base", 768, 12, 12},
-    kLarge{"large", 1024, 24, 16}, kHuge{"huge", 1280, 32, 16};
+constexpr Size kTiny{"tiny", 192, 12, 3}, kSmall{"small", 384, 12, 6},
+    kMedium{"medium", 512, 12, 8}, kBase{"base", 768, 12, 12}, kLarge{"large", 1024, 24, 16},
+    kHuge{"huge", 1280, 32, 16};
 
 ViTConfig sized(const Size& size, int64_t image, int64_t patch) {
   return {.image_h = image,
@@ -56,6 +60,58 @@ Preset deit(const Size& size, int64_t image, bool distilled) {
   preset.mean = kImageNetMean, preset.std = kImageNetStd;
   preset.crop_pct = image == 224 ? 0.9 : 1;
   preset.config.as<ViTConfig>()->distilled = distilled;
+  return preset;
+}
+
+// Patches alone have positions, and LayerScale starts near nothing.
+Preset deit3(const Size& size, int64_t patch, int64_t image) {
+  Preset preset = timm(size, patch, image);
+  preset.name = fmt::format("deit3_{}_patch{}_{}", size.name, patch, image);
+  preset.public_weights = "timm/" + preset.name + ".fb_in1k";
+  preset.mean = kImageNetMean, preset.std = kImageNetStd;
+  preset.crop_pct = image == 224 ? 0.9 : 1;
+  ViTConfig& cfg = *preset.config.as<ViTConfig>();
+  cfg.prefix_positions = false, cfg.layer_scale = 1e-6f;
+  return preset;
+}
+
+// Foundation models without a head. Where there are registers, only patches have positions.
+Preset dinov2(const Size& size, int64_t registers) {
+  Preset preset = timm(size, 14, 518);
+  preset.name = fmt::format("vit_{}_patch14_{}dinov2", size.name, registers > 0 ? "reg4_" : "");
+  preset.aliases = {
+      fmt::format("facebook/dinov2-{}{}", registers > 0 ? "with-registers-" : "", size.name)};
+  preset.public_weights = "timm/" + preset.name + ".lvd142m";
+  preset.mean = kImageNetMean, preset.std = kImageNetStd;
+  ViTConfig& cfg = *preset.config.as<ViTConfig>();
+  cfg.registers = registers, cfg.prefix_positions = registers == 0;
+  cfg.layer_scale = 1e-5f, cfg.classes = 0;
+  return preset;
+}
+
+// Trained with patches of many sizes.
+Preset flexivit(const Size& size) {
+  Preset preset = timm(size, 16, 240);
+  preset.name = fmt::format("flexivit_{}", size.name);
+  preset.public_weights = "timm/" + preset.name + ".1200ep_in1k";
+  preset.crop_pct = 0.95;
+  preset.config.as<ViTConfig>()->prefix_positions = false;
+  return preset;
+}
+
+// Image towers of CLIP as timm has them: what it calls classes is the joint space of images and
+// texts.
+Preset clip(const Size& size, int64_t patch, int64_t image, int64_t space, bool quick,
+            const char* tag) {
+  Preset preset = timm(size, patch, image);
+  preset.name =
+      fmt::format("vit_{}_patch{}_clip_{}{}", size.name, patch, quick ? "quickgelu_" : "", image);
+  preset.public_weights = fmt::format("timm/{}.{}", preset.name, tag);
+  preset.mean = kClipMean, preset.std = kClipStd;
+  preset.crop_pct = size.width == kBase.width && !quick ? 0.9 : 1;
+  ViTConfig& cfg = *preset.config.as<ViTConfig>();
+  cfg.norm_pre = true, cfg.patch_bias = false, cfg.eps = 1e-5f, cfg.classes = space;
+  if (quick) cfg.act = Act::kQuickGelu;
   return preset;
 }
 
@@ -142,7 +198,7 @@ Preset resnet18_cifar() {
 Preset cifar_mean() {
   Preset preset = cifar("vit_c10_patch4_32", 256, 12, 4, 4);
   ViTConfig& cfg = *preset.config.as<ViTConfig>();
-  cfg.class_token = false, cfg.mean_pool = true;
+  cfg.class_token = false, cfg.pool = ViTPool::kMean;
   cfg.layer_scale = cfg.drop_path = 0.1f;
   return preset;
 }
@@ -298,6 +354,28 @@ std::vector<Preset> make_presets() {
       deit(kSmall, 224, true),
       deit(kBase, 224, true),
       deit(kBase, 384, true),
+      deit3(kSmall, 16, 224),
+      deit3(kMedium, 16, 224),
+      deit3(kBase, 16, 224),
+      deit3(kBase, 16, 384),
+      deit3(kLarge, 16, 224),
+      deit3(kHuge, 14, 224),
+      dinov2(kSmall, 0),
+      dinov2(kBase, 0),
+      dinov2(kLarge, 0),
+      dinov2(kSmall, 4),
+      dinov2(kBase, 4),
+      dinov2(kLarge, 4),
+      flexivit(kSmall),
+      flexivit(kBase),
+      flexivit(kLarge),
+      clip(kBase, 32, 224, 512, false, "openai"),
+      clip(kBase, 16, 224, 512, false, "openai"),
+      clip(kLarge, 14, 224, 768, false, "openai"),
+      clip(kLarge, 14, 336, 768, false, "openai"),
+      clip(kHuge, 14, 224, 1024, false, "laion2b"),
+      clip(kBase, 16, 224, 512, true, "metaclip_2pt5b"),
+      clip(kLarge, 14, 224, 768, true, "dfn2b"),
       swin("tiny", 96, {2, 2, 6, 2}, 7, 224, {"swin_t", "microsoft/swin-tiny-patch4-window7-224"},
            "ms_in1k"),
       swin("small", 96, {2, 2, 18, 2}, 7, 224,

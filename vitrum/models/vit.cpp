@@ -54,13 +54,13 @@ Value branch(Scope s, Value x, const ViTConfig& cfg, int n, int64_t index) {
   return drop_path(s / ("drop_path" + suffix), x, cfg.drop_path * static_cast<float>(index) / last);
 }
 
-// Fixed 2-D sine-cosine positions over the patch grid (MoCo v3, big_vision); the rows of prefix
+// Fixed 2-D sine-cosine positions over the patch grid (MoCo v3, big_vision); those of prefix
 // tokens are zero.
 Value sincos_positions(Graph& g, const ViTConfig& cfg) {
   const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w,
                 quarter = cfg.width / 4, last = cfg.sincos_endpoint ? quarter - 1 : quarter;
-  std::vector<float> data(static_cast<size_t>(cfg.tokens() * cfg.width), 0.f);
-  float* at = data.data() + cfg.prefix_tokens() * cfg.width;
+  std::vector<float> data(static_cast<size_t>(cfg.positions() * cfg.width), 0.f);
+  float* at = data.data() + (cfg.positions() - cfg.patches()) * cfg.width;
   for (int64_t y = 0; y < rows; ++y)
     for (int64_t x = 0; x < columns; ++x, at += cfg.width)
       for (int64_t i = 0; i < quarter; ++i) {
@@ -71,7 +71,7 @@ Value sincos_positions(Graph& g, const ViTConfig& cfg) {
         at[i + 2 * quarter] = static_cast<float>(std::sin(static_cast<double>(y) * omega));
         at[i + 3 * quarter] = static_cast<float>(std::cos(static_cast<double>(y) * omega));
       }
-  return g.constant("pos_embed", {1, cfg.tokens(), cfg.width}, std::move(data));
+  return g.constant("pos_embed", {1, cfg.positions(), cfg.width}, std::move(data));
 }
 
 // The image less what is no whole patch, in runs of pixels that both widths are multiples of.
@@ -107,7 +107,9 @@ Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B
   const int64_t patch_values = cfg.channels * cfg.patch_h * cfg.patch_w;
   // A patch embedding is a convolution in every framework, so it starts as one, also in timm.
   x = linear(s / "patch_embed" / "proj", x, cfg.width,
-             {.weight_init = Init::fan_in(patch_values), .bias_init = Init::fan_in(patch_values)});
+             {.bias = cfg.patch_bias,
+              .weight_init = Init::fan_in(patch_values),
+              .bias_init = Init::fan_in(patch_values)});
   module_output(s / "patch_embed", x);
   const TokenInit start = token_init(cfg.init);
   std::vector<Value> prefix;
@@ -115,11 +117,16 @@ Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B
     prefix.push_back(s.param("cls_token", {1, 1, cfg.width}, start.token, /*decay=*/false));
   if (cfg.distilled)  // timm starts it as it starts positions
     prefix.push_back(s.param("dist_token", {1, 1, cfg.width}, start.positions, /*decay=*/false));
+  if (cfg.registers > 0)  // as it starts the class token
+    prefix.push_back(
+        s.param("reg_token", {1, cfg.registers, cfg.width}, start.token, /*decay=*/false));
   Value positions = cfg.sincos_positions ? sincos_positions(s.graph(), cfg)
-                                         : s.param("pos_embed", {1, cfg.tokens(), cfg.width},
+                                         : s.param("pos_embed", {1, cfg.positions(), cfg.width},
                                                    start.positions, /*decay=*/false);
+  if (!cfg.prefix_positions) x = add_tokens(x, {}, positions), positions = Value();
   x = dropout(s / "pos_drop", add_tokens(x, prefix, positions), cfg.drop_pos);
-  return keep_tokens(s / "patch_drop", x, cfg.prefix_tokens(), cfg.patch_drop);
+  x = keep_tokens(s / "patch_drop", x, cfg.prefix_tokens(), cfg.patch_drop);
+  return cfg.norm_pre ? layer_norm(s / "norm_pre", x, cfg.eps, cfg.norm_bias) : x;
 }
 
 }  // namespace
@@ -143,19 +150,22 @@ ViTFeatures vit_features(Scope s, Value image, const ViTConfig& cfg) {
   validate(cfg);
   Value x = embed(s, image, cfg);
   for (int64_t i = 0; i < cfg.depth; ++i) x = vit_block(s / "blocks" / i, x, cfg, i);
-  if (cfg.mean_pool) {
+  if (cfg.pool == ViTPool::kMean) {
     x = mean_tokens(x, cfg.prefix_tokens());
     return {cfg.pre_norm ? layer_norm(s / "fc_norm", x, cfg.eps) : x};
   }
   if (cfg.pre_norm) x = layer_norm(s / "norm", x, cfg.eps);
   if (cfg.two_heads()) return {mean_tokens(x, 0, 2), take_token(x, 0), take_token(x, 1)};
+  if (cfg.pool == ViTPool::kTokenAndMean)
+    return {side_by_side(take_token(x, 0), mean_tokens(x, cfg.prefix_tokens()))};
   return {take_token(x, 0)};
 }
 
 ViTLogits vit_head(Scope s, const ViTFeatures& features, const ViTConfig& cfg) {
   if (cfg.classes == 0) return {features.pooled};
   const auto head = [&](const char* name, Value x) {
-    return linear(s / name, x, cfg.classes, dense(cfg, s / name, cfg.width, cfg.head_bias));
+    return linear(s / name, x, cfg.classes,
+                  dense(cfg, s / name, cfg.feature_width(), cfg.head_bias));
   };
   if (!cfg.two_heads()) return {head("head", features.pooled)};
   if (!features.cls) fail("a model with two heads needs what each of them sees");
@@ -178,10 +188,13 @@ void validate(const ViTConfig& cfg) {
                cfg.mlp_width, cfg.classes);
   if (cfg.sincos_positions && cfg.width % 4 != 0)
     fail_usage("2-D sine-cosine positions need a width divisible by 4, not {}", cfg.width);
-  if (!cfg.class_token && !cfg.mean_pool)
+  if (cfg.registers < 0 || cfg.registers > 1024)
+    fail_usage("{} register tokens are not possible", cfg.registers);
+  if (!cfg.class_token && cfg.pool != ViTPool::kMean)
     fail_usage("a model without a class token needs mean pooling");
-  if (cfg.distilled && (!cfg.class_token || cfg.mean_pool))
-    fail_usage("a distillation token stands beside a class token, not beside mean pooling");
+  if (cfg.distilled && (!cfg.class_token || cfg.pool != ViTPool::kToken || cfg.registers > 0))
+    fail_usage(
+        "a distillation token stands beside a class token, not beside mean pooling or registers");
   for (float p : {cfg.drop_pos, cfg.drop_attn, cfg.drop_proj, cfg.drop_act, cfg.drop_mlp,
                   cfg.drop_path, cfg.patch_drop})
     if (!(p >= 0 && p < 1)) fail_usage("a dropout probability must be in [0, 1), not {}", p);

@@ -16,6 +16,13 @@ enum class InitStyle : uint8_t {
   kMnist,   // as kNotes, positions uniform [0, 1); every block starts as a copy of the first
 };
 
+// What the head reads, all behind the final norm but for kMean, which has its own (fc_norm).
+enum class ViTPool : uint8_t {
+  kToken,         // the class token
+  kMean,          // the mean of the patches
+  kTokenAndMean,  // both side by side, as DINOv2's classifiers
+};
+
 struct ViTConfig {
   int64_t image_h = 224, image_w = 224, patch_h = 16, patch_w = 16, channels = 3;
   int64_t width = 768, depth = 12, heads = 12, mlp_width = 3072, classes = 1000;
@@ -26,8 +33,10 @@ struct ViTConfig {
 
   bool pre_norm = true;  // false: x = norm(x + f(x)), and no final norm
   bool class_token = true;
-  bool mean_pool =
-      false;  // mean over patches, then fc_norm (as timm); else the class token after norm
+  ViTPool pool = ViTPool::kToken;
+  int64_t registers = 0;         // tokens behind the class token that only take part in attention
+  bool prefix_positions = true;  // else only patches have positions
+  bool norm_pre = false;         // a norm before the first block, as CLIP has it
   // DeiT: a second token after the class token, and a second head that reads it. Without that head
   // (transformers' DeiTForImageClassification) the token only takes part in attention.
   bool distilled = false, dist_head = true;
@@ -38,7 +47,8 @@ struct ViTConfig {
   // Pixels beyond the last whole patch are not seen, as a convolution does it; else patches must
   // cover the image.
   bool floor_patches = false;
-  bool qkv_bias = true, proj_bias = true, mlp_bias = true, norm_bias = true, head_bias = true;
+  bool patch_bias = true, qkv_bias = true, proj_bias = true, mlp_bias = true, norm_bias = true,
+       head_bias = true;
   float layer_scale = 0;  // start value; 0: none
 
   // Dropout, by place. drop_path grows linearly from 0 at the first block to its value at the last.
@@ -47,7 +57,9 @@ struct ViTConfig {
   float patch_drop = 0;
 
   int64_t patches() const { return (image_h / patch_h) * (image_w / patch_w); }
-  int64_t prefix_tokens() const { return (class_token ? 1 : 0) + (distilled ? 1 : 0); }
+  int64_t prefix_tokens() const { return (class_token ? 1 : 0) + (distilled ? 1 : 0) + registers; }
+  int64_t positions() const { return prefix_positions ? tokens() : patches(); }
+  int64_t feature_width() const { return pool == ViTPool::kTokenAndMean ? 2 * width : width; }
   int64_t tokens() const { return patches() + prefix_tokens(); }
   bool two_heads() const { return distilled && dist_head; }
   bool operator==(const ViTConfig&) const = default;

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "vitrum/graph/act.h"
 #include "vitrum/reference/kernels.h"
 #include "vitrum/reference/values.h"
 
@@ -12,12 +13,16 @@ static constexpr double kTanhCubic = 0.044715;
 
 static double tanh_argument(double x) { return kTanhScale * (x + kTanhCubic * x * x * x); }
 
+static double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
 double activate(Act act, double x) {
   switch (act) {
     case Act::kNone: return x;
     case Act::kGelu: return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
     case Act::kGeluTanh: return 0.5 * x * (1 + std::tanh(tanh_argument(x)));
     case Act::kRelu: return x <= 0 ? 0 : x;  // NaN stays NaN
+    case Act::kQuickGelu:
+    case Act::kSilu: return x * sigmoid(sigmoid_beta(act) * x);
   }
   return x;
 }
@@ -35,6 +40,11 @@ double activation_slope(Act act, double x) {
       return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kTanhScale * (1 + 3 * kTanhCubic * x * x);
     }
     case Act::kRelu: return x <= 0 ? 0 : 1;
+    case Act::kQuickGelu:
+    case Act::kSilu: {
+      const double beta = sigmoid_beta(act), s = sigmoid(beta * x);
+      return s + beta * x * s * sigmoid(-beta * x);
+    }
   }
   return 1;
 }

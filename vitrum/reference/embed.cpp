@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "vitrum/reference/kernels.h"
 #include "vitrum/reference/values.h"
@@ -95,24 +96,29 @@ void run(const Patchify& op, const Operands& io) {
 void run(const NoAttributes<Tokens>&, const Operands& io) {
   const Shape& s = io.in[Tokens::kX].shape;
   const Values x = read(io.in[Tokens::kX]), pos = read(io.in[Tokens::kPos]);
-  const int64_t prefix = static_cast<int64_t>(io.in.size()) - Tokens::kPrefix, n = s[1], c = s[2];
-  std::vector<Values> prefixes;
-  for (int64_t p = 0; p < prefix; ++p) prefixes.push_back(read(io.in[Tokens::kPrefix + p]));
+  const int64_t n = s[1], c = s[2];
+  Values prefixes;  // one token after the other
+  for (size_t i = Tokens::kPrefix; i < io.in.size(); ++i) {
+    const Values p = read(io.in[i]);
+    prefixes.insert(prefixes.end(), p.begin(), p.end());
+  }
+  const int64_t prefix = static_cast<int64_t>(prefixes.size()) / c;
   Values out;
   for (int64_t b = 0; b < s[0]; ++b)
     for (int64_t t = 0; t < prefix + n; ++t)
       for (int64_t i = 0; i < c; ++i) {
-        const double token = t < prefix ? prefixes[t][i] : x[(b * n + t - prefix) * c + i];
+        const double token = t < prefix ? prefixes[t * c + i] : x[(b * n + t - prefix) * c + i];
         out.push_back(token + (pos.empty() ? 0 : pos[t * c + i]));
       }
   write(io.out[Tokens::kY], out);
 }
 
-void run(const NoAttributes<TokensBwd>&, const Operands& io) {
+void run(const TokensBwd& op, const Operands& io) {
+  const auto& [prefixes] = op;
   const Shape& s = io.in[TokensBwd::kDy].shape;
   const Values dy = read(io.in[TokensBwd::kDy]);
-  const int64_t prefix = static_cast<int64_t>(io.out.size()) - TokensBwd::kDprefix, tokens = s[1],
-                c = s[2];
+  const int64_t tokens = s[1], c = s[2];
+  const int64_t prefix = std::accumulate(prefixes.begin(), prefixes.end(), int64_t{0});
   Values dx;
   for (int64_t b = 0; b < s[0]; ++b)
     dx.insert(dx.end(), dy.begin() + (b * tokens + prefix) * c, dy.begin() + (b + 1) * tokens * c);
@@ -120,8 +126,12 @@ void run(const NoAttributes<TokensBwd>&, const Operands& io) {
 
   const Values dpos = sum_rows(dy, tokens * c);  // over images
   add_to(io.out[TokensBwd::kDpos], dpos);
-  for (int64_t p = 0; p < prefix; ++p)
-    add_to(io.out[TokensBwd::kDprefix + p], Values(&dpos[p * c], &dpos[p * c] + c));
+  auto from = dpos.begin();
+  for (size_t i = 0; i < prefixes.size(); ++i) {
+    const auto to = from + prefixes[i] * c;
+    add_to(io.out[TokensBwd::kDprefix + i], Values(from, to));
+    from = to;
+  }
 }
 
 // (B, H, W, C) as (B, H W, C)

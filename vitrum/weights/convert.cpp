@@ -66,7 +66,7 @@ void write_directory(const fs::path& dir, std::string_view dialect, const ModelS
 }  // namespace
 
 void require_hf(const ModelSpec& spec) {
-  const Dialect& dialect = find_dialect(family_of(spec.config), "hf");
+  const Dialect& dialect = find_dialect(spec.config, "hf");
   weights_of(spec.config).require_plain(dialect, spec.config);
   hf_preprocessor_text(spec);
 }
@@ -74,7 +74,7 @@ void require_hf(const ModelSpec& spec) {
 Converted convert_model(const std::string& source, const std::string& arch,
                         const std::string& target, const std::string& dialect_name) {
   const ModelSpec stored = resolve_model(source, arch);
-  const Dialect& dialect = find_dialect(family_of(stored.config), dialect_name);
+  const Dialect& dialect = find_dialect(stored.config, dialect_name);
   const Format format = format_of(target, dialect.name);
   if (!has_weights(source)) fail_without_weights(source);
   std::error_code none_there;

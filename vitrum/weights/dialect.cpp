@@ -175,16 +175,14 @@ std::optional<StoredParam> stored_as(const Naming& naming, std::string_view name
   return stored;
 }
 
-const Dialect& find_dialect(std::string_view family, std::string_view name) {
+const Dialect& find_dialect(const ModelConfig& config, std::string_view name) {
   std::vector<std::string> names;
-  for (const WeightFamily* f : weight_families())
-    for (const Dialect& d : f->dialects) {
-      if (d.family != family) continue;
-      if (d.name == name) return d;
-      names.emplace_back(d.name);
-    }
-  fail_usage("unknown dialect '{}' of {} weights; there are {}{}", name, family, join(names, ", "),
-             did_you_mean(name, names));
+  for (const Dialect& d : weights_of(config).dialects) {
+    if (d.name == name) return d;
+    names.emplace_back(d.name);
+  }
+  fail_usage("unknown dialect '{}' of {} weights; there are {}{}", name, family_of(config),
+             join(names, ", "), did_you_mean(name, names));
 }
 
 // The best of the dialect's namings of this file, where it is better than what was found before.

@@ -65,8 +65,9 @@ struct Dialect {
   Act act;
 };
 
-// "timm", "hf", "torchvision", "npz"; an unknown one is a usage error.
-const Dialect& find_dialect(std::string_view family, std::string_view name);
+// Of those that such a model is written in: "timm", "hf", "torchvision", "npz"; an unknown one is a
+// usage error.
+const Dialect& find_dialect(const ModelConfig& config, std::string_view name);
 
 // A dialect as one file has it: its spelling, and what stands before every name ("module.", "vit.",
 // "opt/target/").

@@ -1,4 +1,4 @@
-// The registry: one line a family. Where names fit several, the first is taken.
+// The registry: one line a family. Where names or a model fit several, the first is taken.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -8,10 +8,11 @@
 
 namespace vitrum {
 
-extern const WeightFamily kViTWeights, kSwinWeights, kResNetWeights;  // families/
+extern const WeightFamily kDinov2Weights, kViTWeights, kSwinWeights, kResNetWeights;  // families/
 
 std::span<const WeightFamily* const> weight_families() {
   static constexpr const WeightFamily* kAll[] = {
+      &kDinov2Weights,
       &kViTWeights,
       &kSwinWeights,
       &kResNetWeights,
@@ -40,7 +41,7 @@ std::vector<std::string> computed_otherwise(const Dialect& dialect, float eps, A
 
 const WeightFamily& weights_of(const ModelConfig& config) {
   for (const WeightFamily* family : weight_families())
-    if (family->name == family_of(config)) return *family;
+    if (family->name == family_of(config) && family->holds(config)) return *family;
   fail("the {} family has no file in weights/families", family_of(config));
 }
 

@@ -62,6 +62,7 @@ concept WeightsOf = requires(typename F::Config& c, const typename F::Config& k,
   // transformers' model_type, which is also what stands before its names: "vit.layernorm".
   { F::kFixedInputSize } -> std::convertible_to<bool>;  // the model is for one size of image
   { F::kHf } -> std::convertible_to<std::span<const std::string_view>>;
+  { F::holds(k) } -> std::same_as<bool>;  // it is written as one of these
   F::fields(visit, c);
   { F::same_sizes(k, k) } -> std::same_as<bool>;  // of a preset's config and another
   F::check_size(k, text);  // fails naming `text` where a model is too large to be meant
@@ -92,6 +93,7 @@ struct WeightFamily {
   std::span<const Dialect> dialects;
   std::span<const std::string_view> model_types;
   bool fixed_input_size;
+  bool (*holds)(const ModelConfig&);
   ModelConfig (*defaults)();
   void (*fields)(FieldVisitor&, ModelConfig&);
   bool (*same_sizes)(const ModelConfig& preset, const ModelConfig&);
@@ -123,6 +125,7 @@ constexpr WeightFamily family(std::string_view name) {
       .dialects = F::kDialects,
       .model_types = F::kHf,
       .fixed_input_size = F::kFixedInputSize,
+      .holds = [](const M& m) { return F::holds(*m.as<C>()); },
       .defaults = [] { return M(C{}); },
       .fields = [](FieldVisitor& visit, M& m) { F::fields(visit, *m.as<C>()); },
       .same_sizes =

@@ -18,11 +18,14 @@ struct ActName {
   std::string_view name;
   Act act;
 };
-constexpr std::array<ActName, 5> kActs = {{{"gelu", Act::kGelu},
+constexpr std::array<ActName, 8> kActs = {{{"gelu", Act::kGelu},
                                            {"gelu_new", Act::kGeluTanh},
                                            {"gelu_pytorch_tanh", Act::kGeluTanh},
                                            {"gelu_fast", Act::kGeluTanh},
-                                           {"relu", Act::kRelu}}};
+                                           {"relu", Act::kRelu},
+                                           {"quick_gelu", Act::kQuickGelu},
+                                           {"silu", Act::kSilu},
+                                           {"swish", Act::kSilu}}};
 
 // A model without a head says so by its class; the labels may be there all the same.
 bool has_head(const JsonKeys& keys) {
@@ -77,7 +80,15 @@ Act read_hf_act(const JsonKeys& keys) {
 }
 
 const char* hf_act_name(Act act) {
-  return act == Act::kGelu ? "gelu" : act == Act::kRelu ? "relu" : "gelu_pytorch_tanh";
+  switch (act) {
+    case Act::kRelu: return "relu";
+    case Act::kGeluTanh: return "gelu_pytorch_tanh";
+    case Act::kQuickGelu: return "quick_gelu";
+    case Act::kSilu: return "silu";
+    case Act::kGelu:
+    case Act::kNone: break;
+  }
+  return "gelu";
 }
 
 bool is_hf_class(const JsonKeys& keys, std::string_view ending) {

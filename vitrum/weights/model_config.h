@@ -44,7 +44,9 @@ std::string preset_name(const ModelConfig& config);
 void set_normalization(Preprocessing& p, std::vector<float> mean, std::vector<float> std,
                        int64_t channels, const std::string& where);
 
-inline constexpr std::array<std::string_view, 4> kActNames = {"none", "gelu", "gelu_tanh", "relu"};
+inline constexpr std::array<std::string_view, 6> kActNames = {"none", "gelu",       "gelu_tanh",
+                                                              "relu", "quick_gelu", "silu"};
+inline constexpr std::array<std::string_view, 3> kPoolNames = {"token", "mean", "token_and_mean"};
 inline constexpr std::array<std::string_view, 2> kPatchOrderNames = {"channel_first",
                                                                      "channel_last"};
 inline constexpr std::array<std::string_view, 5> kInitNames = {"timm", "minvit", "notes", "lesson",

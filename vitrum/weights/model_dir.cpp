@@ -144,7 +144,7 @@ ModelSpec resolve_model(const std::string& model, const std::string& arch) {
 void save_model_dir(const fs::path& dir, const ModelSpec& spec, ParamStore& store, Arena which) {
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());
-  const Naming timm{&find_dialect(family_of(spec.config), "timm"), false, {}};
+  const Naming timm{&find_dialect(spec.config, "timm"), false, {}};
   StoredTensors stored(spec.config, timm);
   std::deque<std::vector<float>> values;
   for (size_t i = 0; i < store.specs().size(); ++i) {

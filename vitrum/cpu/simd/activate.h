@@ -3,7 +3,7 @@
 
 #include "vitrum/cpu/simd/curves.h"
 #include "vitrum/cpu/simd/lanes.h"
-#include "vitrum/graph/op.h"
+#include "vitrum/graph/act.h"
 
 namespace vitrum::cpu::VITRUM_ISA {
 namespace {
@@ -29,6 +29,10 @@ VITRUM_LANES Vf activate(Vf x) {
   if constexpr (kAct == Act::kGelu) return gelu(x);
   if constexpr (kAct == Act::kGeluTanh) return gelu_tanh(x);
   if constexpr (kAct == Act::kRelu) return max(zero(), x);
+  if constexpr (kAct == Act::kQuickGelu || kAct == Act::kSilu) {
+    constexpr float kBeta = sigmoid_beta(kAct);
+    return swish(x, splat(kBeta));
+  }
   return x;
 }
 
@@ -38,6 +42,10 @@ VITRUM_LANES Vf activate_grad(Vf x) {
   if constexpr (kAct == Act::kGelu) return gelu_grad(x);
   if constexpr (kAct == Act::kGeluTanh) return gelu_tanh_grad(x);
   if constexpr (kAct == Act::kRelu) return where(gt(x, zero()), splat(1.0f));
+  if constexpr (kAct == Act::kQuickGelu || kAct == Act::kSilu) {
+    constexpr float kBeta = sigmoid_beta(kAct);
+    return swish_grad(x, splat(kBeta));
+  }
   return splat(1.0f);
 }
 
@@ -49,6 +57,8 @@ VITRUM_LANES void with_act(Act act, const Body& body) {
     case Act::kGelu: return body.template operator()<Act::kGelu>();
     case Act::kGeluTanh: return body.template operator()<Act::kGeluTanh>();
     case Act::kRelu: return body.template operator()<Act::kRelu>();
+    case Act::kQuickGelu: return body.template operator()<Act::kQuickGelu>();
+    case Act::kSilu: return body.template operator()<Act::kSilu>();
   }
 }
 

@@ -100,5 +100,13 @@ VITRUM_LANES Vf gelu_tanh_grad(Vf x) {
   return fma(s * (s * e), slope, s);  // s e = 1 - s, without the cancellation
 }
 
+// x * sigmoid(beta x): SiLU, QuickGELU.
+VITRUM_LANES Vf swish(Vf x, Vf beta) { return x / (splat(1.0f) + exp(-(beta * x))); }
+VITRUM_LANES Vf swish_grad(Vf x, Vf beta) {
+  const Vf u = max(splat(-80.0f), beta * x);
+  const Vf e = exp(-u), s = splat(1.0f) / (splat(1.0f) + e);
+  return fma(s * (s * e), u, s);
+}
+
 }  // namespace
 }  // namespace vitrum::cpu::VITRUM_ISA

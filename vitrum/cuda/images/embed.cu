@@ -16,14 +16,12 @@ struct Prefixes {
   P* token[kMaxPrefix];
   int count;
 };
+// The tokens of one more operand, which may be absent.
 template <class P>
-Prefixes<P> prefixes(const std::vector<TensorView>& views) {
-  const size_t count = views.size() - 2;
-  if (count > kMaxPrefix) check(cudaErrorNotSupported, "more than 16 prefix tokens");
-  Prefixes<P> all{};
-  all.count = static_cast<int>(count);
-  for (size_t i = 0; i < count; ++i) all.token[i] = views[i + 2].f32();
-  return all;
+void append(Prefixes<P>& all, const TensorView& view, int64_t tokens, int64_t width) {
+  if (all.count + tokens > kMaxPrefix) check(cudaErrorNotSupported, "more than 16 prefix tokens");
+  P* const first = view.f32();
+  for (int64_t t = 0; t < tokens; ++t) all.token[all.count++] = first ? first + t * width : nullptr;
 }
 
 // A thread owns eight columns of (T, C) and walks over images.
@@ -184,7 +182,9 @@ bool images_fit(int64_t images, int64_t row) {  // an int, and the second dimens
 KernelPtr lower(CudaBackend& cuda, const NoAttributes<Tokens>&, const Operands& io) {
   const TensorView x = io.in[Tokens::kX], pos = io.in[Tokens::kPos], y = io.out[Tokens::kY];
   const int64_t images = y.shape[0], tokens = y.shape[1], width = y.shape[2];
-  const auto prefix = prefixes<const float>(io.in);
+  Prefixes<const float> prefix{};
+  for (size_t i = Tokens::kPrefix; i < io.in.size(); ++i)
+    append(prefix, io.in[i], io.in[i].shape[1], width);
   bool wide = width % 8 == 0 && x.dtype == y.dtype && images_fit(images, tokens * width);
   for (const TensorView& view : io.in) wide = wide && aligned16(view);
   if (!wide || !aligned16(y))
@@ -199,10 +199,14 @@ KernelPtr lower(CudaBackend& cuda, const NoAttributes<Tokens>&, const Operands& 
 }
 
 // dx has the type of dy: both are activations of the same program.
-KernelPtr lower(CudaBackend& cuda, const NoAttributes<TokensBwd>&, const Operands& io) {
+KernelPtr lower(CudaBackend& cuda, const TokensBwd& op, const Operands& io) {
+  const auto& [prefixes] = op;
   const TensorView dy = io.in[TokensBwd::kDy], dx = io.out[TokensBwd::kDx];
   const int64_t images = dy.shape[0], width = dy.shape[2], columns = dy.shape[1] * width;
-  const AddToTokens sink{operand(io.out, TokensBwd::kDpos).f32(), prefixes<float>(io.out), width};
+  Prefixes<float> dprefix{};
+  for (size_t i = 0; i < prefixes.size(); ++i)
+    append(dprefix, io.out[TokensBwd::kDprefix + i], prefixes[i], width);
+  const AddToTokens sink{operand(io.out, TokensBwd::kDpos).f32(), dprefix, width};
   const bool wide = width % 8 == 0 && aligned16(dy) && aligned16(dx);
   const ColumnPlan plan = plan_columns(images, columns, wide);
   auto* partials = sink.wanted()

@@ -5,6 +5,7 @@
 
 #include "vitrum/cuda/primitives/device.cuh"
 #include "vitrum/cuda/primitives/gelu.h"
+#include "vitrum/graph/act.h"
 
 namespace vitrum::cuda {
 
@@ -70,6 +71,11 @@ __device__ __forceinline__ float activate(float x) {
     return __fmul_rn(x, reciprocal_approx(__fadd_rn(1.0f, e)));
   }
   if constexpr (kAct == Act::kRelu) return x <= 0 ? 0.0f : x;  // NaN stays NaN
+  if constexpr (kAct == Act::kQuickGelu || kAct == Act::kSilu) {
+    constexpr float kBeta = sigmoid_beta(kAct);
+    const float e = exp2_approx(__fmul_rn(x, -kLog2e * kBeta));
+    return __fmul_rn(x, reciprocal_approx(__fadd_rn(1.0f, e)));
+  }
   return x;
 }
 
@@ -92,6 +98,13 @@ __device__ __forceinline__ float activation_derivative(float x) {
     return fmaf(__fmul_rn(s, __fmul_rn(s, e)), inner, s);
   }
   if constexpr (kAct == Act::kRelu) return x <= 0 ? 0.0f : 1.0f;
+  if constexpr (kAct == Act::kQuickGelu || kAct == Act::kSilu) {
+    constexpr float kBeta = sigmoid_beta(kAct);
+    const float u = fmaxf(-80.0f, __fmul_rn(x, kBeta));  // bounded, as above
+    const float e = exp2_approx(__fmul_rn(u, -kLog2e));
+    const float s = reciprocal_approx(__fadd_rn(1.0f, e));
+    return fmaf(__fmul_rn(s, __fmul_rn(s, e)), u, s);
+  }
   return 1.0f;
 }
 
@@ -102,6 +115,8 @@ auto with_act(Act act, const Body& body) {
     case Act::kGelu: return body(std::integral_constant<Act, Act::kGelu>{});
     case Act::kGeluTanh: return body(std::integral_constant<Act, Act::kGeluTanh>{});
     case Act::kRelu: return body(std::integral_constant<Act, Act::kRelu>{});
+    case Act::kQuickGelu: return body(std::integral_constant<Act, Act::kQuickGelu>{});
+    case Act::kSilu: return body(std::integral_constant<Act, Act::kSilu>{});
     case Act::kNone: break;
   }
   return body(std::integral_constant<Act, Act::kNone>{});

@@ -117,6 +117,7 @@ struct ResNet {
   static constexpr std::string_view kHf[] = {"resnet"};
   static constexpr bool kFixedInputSize = false;  // the published one is as good a default as any
 
+  static bool holds(const ResNetConfig&) { return true; }
   static void fields(FieldVisitor& visit, ResNetConfig& c) {
     constexpr IntRange kBlocks{1, 1024};
     visit("image_h", c.image_h, kSides), visit("image_w", c.image_w, kSides);

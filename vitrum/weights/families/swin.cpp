@@ -201,6 +201,7 @@ struct Swin {
   static constexpr std::string_view kHf[] = {"swin"};
   static constexpr bool kFixedInputSize = true;
 
+  static bool holds(const SwinConfig&) { return true; }
   static void fields(FieldVisitor& visit, SwinConfig& c) {
     visit("image_h", c.image_h, kSides), visit("image_w", c.image_w, kSides);
     visit("patch_h", c.patch_h, kSides), visit("patch_w", c.patch_w, kSides);

@@ -1,4 +1,6 @@
 // The weights of ViTs and DeiTs.
+#include "vitrum/weights/families/vit.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <tuple>
 
 #include "vitrum/core/error.h"
-#include "vitrum/weights/family.h"
 #include "vitrum/weights/hf_config.h"
 
 namespace vitrum {
@@ -91,37 +92,12 @@ constexpr NameRule kGoogle[] = {
 #undef ATTENTION
 #undef BLOCK
 
-constexpr Names kTimmBefore[] = {"pre_logits."};
 constexpr Names kHuggingFaceIgnored[] = {"pooler.", "embeddings.mask_token",
                                          "embeddings.position_ids"};
 constexpr Names kTorchvisionBefore[] = {"heads.pre_logits."};
 constexpr Names kGoogleBefore[] = {"pre_logits/"};
 // The optimiser's state and a training's counters, beside the weights.
 constexpr Names kGoogleIgnored[] = {"^opt/", "^extra/"};
-
-constexpr Names kViTProbes[] = {"patch_embed.proj.weight",
-                                "cls_token",
-                                "pos_embed",
-                                "blocks.0.norm1.weight",
-                                "blocks.0.attn.qkv.weight",
-                                "blocks.0.attn.proj.weight",
-                                "blocks.0.mlp.fc1.weight",
-                                "norm.weight"};
-
-// Arguments of timm's VisionTransformer that do not change what a trained model computes.
-const std::vector<std::string> kTrainingArgs = {"drop_rate", "weight_init", "fix_init",
-                                                "dynamic_img_size", "dynamic_img_pad"};
-const std::vector<std::string> kModelArgs = {
-    "img_size",       "patch_size",     "in_chans",       "num_classes",    "global_pool",
-    "embed_dim",      "depth",          "num_heads",      "mlp_ratio",      "qkv_bias",
-    "proj_bias",      "init_values",    "class_token",    "act_layer",      "pos_drop_rate",
-    "proj_drop_rate", "attn_drop_rate", "drop_path_rate", "patch_drop_rate"};
-
-// Those with a single value that we have, as JSON.
-const std::vector<JsonKeys::Fixed> kOnlyArgs = {
-    {"qk_norm", "false"},       {"scale_attn_norm", "false"}, {"scale_mlp_norm", "false"},
-    {"pos_embed", "\"learn\""}, {"no_embed_class", "false"},  {"reg_tokens", "0"},
-    {"pre_norm", "false"},      {"final_norm", "true"},       {"pool_include_prefix", "false"}};
 
 // Keys of relatives of the ViT that would change what the model computes.
 const std::vector<JsonKeys::Fixed> kOnly = {{"use_mean_pooling", "false"},
@@ -133,64 +109,7 @@ const std::vector<JsonKeys::Fixed> kOnly = {{"use_mean_pooling", "false"},
                                             {"num_register_tokens", "0"},
                                             {"position_embedding_type", "\"absolute\""}};
 
-// timm's models for CLIP have PyTorch's eps, which no argument can ask for; the norm before the
-// blocks, their other difference, one can switch off.
-constexpr float kClipEps = 1e-5f;
-bool as_clip(const ViTConfig& c) { return c.eps == kClipEps && !c.distilled; }
-
-// Whether timm's VisionTransformer computes the same: its switches are fewer. Its LayerNorm has eps
-// 1e-6; that of transformers' models, 1e-12, is taken for the same here and kept in our own object.
-bool timm_has(const ViTConfig& c) {
-  return c.pre_norm && c.patch_order == PatchOrder::kChannelFirst && c.norm_bias && c.head_bias &&
-         c.proj_bias == c.mlp_bias && !c.sincos_positions && c.act != Act::kNone &&
-         (c.eps <= 1e-6f || as_clip(c)) && c.distilled == c.two_heads();
-}
-
-// timm insists on a name it knows, and takes every size from model_args.
-std::string timm_name(const ModelSpec& spec, const ViTConfig& c) {
-  if (!timm_has(c)) return "vitrum_vit";
-  if (as_clip(c)) return "vit_base_patch16_clip_224";
-  const auto fits = [&](const char* part) {
-    return spec.architecture.find(part) != std::string::npos;
-  };
-  if (c.distilled)
-    return fits("_distilled_patch") ? spec.architecture : "deit_base_distilled_patch16_224";
-  return fits("_patch") ? spec.architecture : "vit_base_patch16_224";
-}
-
 Json side(int64_t h, int64_t w) { return h == w ? Json(h) : Json{h, w}; }
-
-// timm truncates embed_dim * mlp_ratio.
-double mlp_ratio(const ViTConfig& c) {
-  const auto width = static_cast<double>(c.width), wanted = static_cast<double>(c.mlp_width);
-  const double ratio = wanted / width;
-  return std::floor(width * ratio) == wanted ? ratio : std::nextafter(ratio, 2 * ratio);
-}
-
-Json model_args(const ViTConfig& c) {
-  Json args = {{"img_size", side(c.image_h, c.image_w)},
-               {"patch_size", side(c.patch_h, c.patch_w)},
-               {"in_chans", c.channels},
-               {"num_classes", c.classes},
-               {"global_pool", c.mean_pool ? "avg" : "token"},
-               {"embed_dim", c.width},
-               {"depth", c.depth},
-               {"num_heads", c.heads},
-               {"mlp_ratio", mlp_ratio(c)},
-               {"qkv_bias", c.qkv_bias},
-               {"class_token", c.class_token}};
-  if (as_clip(c)) args["pre_norm"] = false;
-  if (!c.proj_bias) args["proj_bias"] = false;
-  if (c.layer_scale > 0) args["init_values"] = tidy(c.layer_scale);
-  if (c.act != Act::kGelu) args["act_layer"] = kActNames[static_cast<size_t>(c.act)];
-  if (c.drop_pos > 0) args["pos_drop_rate"] = tidy(c.drop_pos);
-  if (c.drop_attn > 0) args["attn_drop_rate"] = tidy(c.drop_attn);
-  if (c.drop_path > 0) args["drop_path_rate"] = tidy(c.drop_path);
-  if (c.patch_drop > 0) args["patch_drop_rate"] = tidy(c.patch_drop);
-  if (c.drop_proj > 0 && c.drop_proj == c.drop_act && c.drop_act == c.drop_mlp)
-    args["proj_drop_rate"] = tidy(c.drop_proj);
-  return args;
-}
 
 std::string hf_class(const ViTConfig& c) {
   const char* family = c.distilled ? "DeiT" : "ViT";
@@ -230,58 +149,9 @@ void deit_transforms(Preprocessing& p) {
   p.crop_pct = static_cast<double>(p.height) / static_cast<double>(p.resize);
 }
 
-Grid grid_of(const ViTConfig& c) { return {c.image_h / c.patch_h, c.image_w / c.patch_w}; }
-
-// What a parameter goes through where the wanted model is of another size than the stored one.
-class ViTAdapter final : public Adapter {
- public:
-  ViTAdapter(const ViTConfig& stored, const ViTConfig& wanted, PositionRule rule)
-      : stored_(stored), wanted_(wanted), rule_(rule) {}
-
-  bool changes(const std::string& param) const override {
-    if (param == "pos_embed") return grid_of(stored_) != grid_of(wanted_);
-    return param == "patch_embed.proj.weight" && stored_.channels != wanted_.channels;
-  }
-
-  std::vector<float> operator()(const std::string& param,
-                                const std::vector<float>& values) const override {
-    if (param == "pos_embed")
-      return resample_positions(values, stored_.prefix_tokens(), stored_.width, grid_of(stored_),
-                                grid_of(wanted_), rule_);
-    return adapt_channels(values, stored_.width, stored_.channels, wanted_.channels,
-                          stored_.patch_order == PatchOrder::kChannelFirst);
-  }
-
-  std::vector<std::string> report() const override {
-    std::vector<std::string> all;
-    const Grid from = grid_of(stored_), to = grid_of(wanted_);
-    if (changes("pos_embed") && !wanted_.sincos_positions)
-      all.push_back(fmt::format("positions {}x{} -> {}x{} ({})", from.rows, from.columns, to.rows,
-                                to.columns, name_of(rule_)));
-    if (stored_.channels != wanted_.channels)
-      all.push_back(
-          fmt::format("patch embedding of {} -> {} channels", stored_.channels, wanted_.channels));
-    return all;
-  }
-
- private:
-  const ViTConfig stored_, wanted_;
-  PositionRule rule_;
-};
-
-struct ViT {
-  using Config = ViTConfig;
+struct ViT : ViTFiles {
   static constexpr Dialect kDialects[] = {
-      {"vit",
-       "timm",
-       "timm",
-       kTimmRules,
-       {},
-       kTimmBefore,
-       kViTProbes,
-       PositionRule::kBicubicAntialias,
-       1e-6f,
-       Act::kGelu},
+      kTimmViT,
       {"vit",
        "hf",
        "Hugging Face transformers",
@@ -307,86 +177,7 @@ struct ViT {
        PositionRule::kZoom, 1e-6f, Act::kGeluTanh},
   };
   static constexpr std::string_view kHf[] = {"vit", "deit"};
-  static constexpr bool kFixedInputSize = true;
-
-  static void fields(FieldVisitor& visit, ViTConfig& c) {
-    visit("image_h", c.image_h, kSides), visit("image_w", c.image_w, kSides);
-    visit("patch_h", c.patch_h, kSides), visit("patch_w", c.patch_w, kSides);
-    visit("channels", c.channels, kSides), visit("width", c.width, kWidths);
-    visit("depth", c.depth, kDepths), visit("heads", c.heads, kWidths);
-    visit("mlp_width", c.mlp_width, IntRange{1, 1 << 20}), visit("classes", c.classes, kClasses);
-    visit("eps", c.eps), visit("act", c.act, kActNames);
-    visit("patch_order", c.patch_order, kPatchOrderNames), visit("init", c.init, kInitNames);
-    visit("pre_norm", c.pre_norm), visit("class_token", c.class_token);
-    visit("mean_pool", c.mean_pool), visit("sincos_positions", c.sincos_positions);
-    visit("sincos_endpoint", c.sincos_endpoint), visit("floor_patches", c.floor_patches);
-    visit("distilled", c.distilled), visit("dist_head", c.dist_head);
-    visit("qkv_bias", c.qkv_bias), visit("proj_bias", c.proj_bias), visit("mlp_bias", c.mlp_bias);
-    visit("norm_bias", c.norm_bias), visit("head_bias", c.head_bias);
-    visit("layer_scale", c.layer_scale), visit("drop_pos", c.drop_pos);
-    visit("drop_attn", c.drop_attn), visit("drop_proj", c.drop_proj), visit("drop_act", c.drop_act);
-    visit("drop_mlp", c.drop_mlp), visit("drop_path", c.drop_path),
-        visit("patch_drop", c.patch_drop);
-  }
-
-  static bool same_sizes(const ViTConfig& p, const ViTConfig& c) {
-    return p.init == InitStyle::kTimm && p.width == c.width && p.depth == c.depth &&
-           p.heads == c.heads && p.mlp_width == c.mlp_width && p.patch_h == c.patch_h &&
-           p.patch_w == c.patch_w && p.image_h == c.image_h && p.distilled == c.distilled;
-  }
-
-  static void check_size(const ViTConfig& c, const std::string& path) {
-    const auto real = [](int64_t n) { return static_cast<double>(n); };
-    const double width = real(c.width),
-                 patch = real(c.channels) * real(c.patch_h) * real(c.patch_w);
-    const double tokens =
-        real(c.image_h) / real(c.patch_h) * (real(c.image_w) / real(c.patch_w)) + 2;
-    const double block = width * (4 * width + 2 * real(c.mlp_width));
-    const double total = real(c.depth) * block + width * (tokens + patch + real(c.classes));
-    if (total > kMaxParameters || tokens > kMaxTokens)
-      fail_input("{}: a model of {:.3g} parameters and {:.3g} tokens is too large to be meant",
-                 path, total, tokens);
-  }
-
-  static void read_timm(const JsonKeys& top, const JsonKeys& args, ViTConfig& c) {
-    std::vector<std::string> known = kModelArgs;
-    known.insert(known.end(), kTrainingArgs.begin(), kTrainingArgs.end());
-    args.only(known, kOnlyArgs);
-    const double ratio = static_cast<double>(c.mlp_width) / static_cast<double>(c.width);
-    std::tie(c.image_h, c.image_w) = args.pair("img_size", {c.image_h, c.image_w}, kSides);
-    std::tie(c.patch_h, c.patch_w) = args.pair("patch_size", {c.patch_h, c.patch_w}, kSides);
-    c.channels = args.integer("in_chans", c.channels, kSides);
-    c.classes = args.integer("num_classes", c.classes, kClasses);
-    c.width = args.integer("embed_dim", c.width, kWidths);
-    c.depth = args.integer("depth", c.depth, kDepths);
-    c.heads = args.integer("num_heads", c.heads, kWidths);
-    c.mlp_width =
-        static_cast<int64_t>(static_cast<double>(c.width) * args.number("mlp_ratio", ratio, 0, 64));
-    c.qkv_bias = args.boolean("qkv_bias", c.qkv_bias);
-    c.proj_bias = c.mlp_bias = args.boolean("proj_bias", c.proj_bias);
-    c.class_token = args.boolean("class_token", c.class_token);
-    c.layer_scale = static_cast<float>(args.number("init_values", 0, 0, 1));
-    c.act = static_cast<Act>(args.choice("act_layer", static_cast<size_t>(c.act), kActNames));
-    const auto rate = [&](const char* key) {
-      return static_cast<float>(args.number(key, 0, 0, 1));
-    };
-    c.drop_pos = rate("pos_drop_rate"), c.drop_attn = rate("attn_drop_rate"),
-    c.drop_path = rate("drop_path_rate"), c.patch_drop = rate("patch_drop_rate");
-    c.drop_proj = c.drop_act = c.drop_mlp = rate("proj_drop_rate");
-    constexpr std::array<std::string_view, 2> kPools = {"token", "avg"};
-    c.mean_pool =
-        args.choice("global_pool", top.choice("global_pool", c.mean_pool, kPools), kPools) == 1;
-  }
-
-  static TimmConfig write_timm(const ModelSpec& spec, const ViTConfig& c) {
-    return {.architecture = timm_name(spec, c),
-            .pool = c.mean_pool ? "avg" : "token",
-            .model_args = model_args(c).dump(),
-            .first = "patch_embed.proj",
-            .classifiers = c.two_heads() ? std::vector<std::string>{"head", "head_dist"}
-                                         : std::vector<std::string>{"head"},
-            .says_eps = timm_has(c) && as_clip(c)};
-  }
+  static bool holds(const ViTConfig&) { return true; }
 
   static void read_hf(const JsonKeys& keys, ViTConfig& c) {
     keys.require(kOnly);
@@ -441,34 +232,6 @@ struct ViT {
                          spec.config, spec.preprocess);
   }
 
-  static LayoutSizes layout_sizes(const ViTConfig& c) {
-    return {.patch_h = c.patch_h,
-            .patch_w = c.patch_w,
-            .channels = c.channels,
-            .heads = c.heads,
-            .head_dim = c.width / c.heads,
-            .channel_last = c.patch_order == PatchOrder::kChannelLast};
-  }
-
-  // Only what agrees with the rest of the model is taken: a size is then no larger than the file.
-  static ViTConfig stored_sizes(ViTConfig c, const Dialect& dialect, const StoredDims& dims) {
-    const std::vector<int64_t> head = dims("head.weight", 2);
-    c.classes = !head.empty() && head[1] == c.width ? head[0] : 0;
-    c.head_bias = c.classes == 0 || !dims("head.bias", 1).empty();
-    // timm's distilled models have two heads; transformers' may have none that reads the token.
-    if (c.distilled)
-      c.dist_head = c.classes == 0 ? dialect.name == "timm" : !dims("head_dist.weight", 2).empty();
-    const std::vector<int64_t> patch = dims("patch_embed.proj.weight", 4);
-    if (!patch.empty() && patch[0] == c.width && patch[2] == c.patch_h && patch[3] == c.patch_w)
-      c.channels = std::max<int64_t>(patch[1], 1);
-    const std::vector<int64_t> positions = dims("pos_embed", 3);
-    if (!positions.empty() && positions[2] == c.width) {
-      const int64_t side = square_root(positions[1] - c.prefix_tokens());
-      if (side > 0) c.image_h = side * c.patch_h, c.image_w = side * c.patch_w;
-    }
-    return c;
-  }
-
   static void as_published(const Dialect& dialect, ViTConfig& c, Preprocessing& p) {
     if (c.init == InitStyle::kTimm)  // our own models state theirs
       c.eps = dialect.eps, c.act = dialect.act;
@@ -482,12 +245,6 @@ struct ViT {
       p.crop_pct = 0.9;
   }
 
-  static void take_stored(ViTConfig&, const ViTConfig&) {}
-  static std::unique_ptr<Adapter> adapt(const ViTConfig& stored, const ViTConfig& wanted,
-                                        PositionRule rule) {
-    return std::make_unique<ViTAdapter>(stored, wanted, rule);
-  }
-
   // What other frameworks' ViTs have no switch for. timm's directories keep ours beside timm's.
   static void require_plain(const Dialect& dialect, const ViTConfig& c) {
     if (dialect.name == "timm") return;
@@ -496,7 +253,11 @@ struct ViT {
     };
     require(c.pre_norm, "with the norms after the blocks");
     require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");
-    require(c.class_token && !c.mean_pool, "that pools by the mean");
+    require(c.class_token && c.pool == ViTPool::kToken, "that pools by the mean");
+    require(c.registers == 0, "with registers");
+    require(c.prefix_positions, "whose class token has no position");
+    require(!c.norm_pre, "with a norm before the blocks");
+    require(c.patch_bias, "with patches embedded without a bias");
     require(!c.distilled || dialect.name == "hf", "with a distillation token");
     require(!c.sincos_positions, "with fixed positions");
     require(c.layer_scale == 0, "with LayerScale");
@@ -512,11 +273,6 @@ struct ViT {
     if (!switches || c.proj_bias != c.mlp_bias) c.proj_bias = c.mlp_bias = true;
     if (!switches && dialect.name != "hf") c.qkv_bias = true;
   }
-
-  static std::vector<std::string> notes(const Dialect& dialect, const ViTConfig& c, bool says_so) {
-    return computed_otherwise(dialect, c.eps, c.act, says_so);
-  }
-  static bool two_heads(const ViTConfig& c) { return c.two_heads(); }
 };
 
 }  // namespace
