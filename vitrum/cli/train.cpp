@@ -323,6 +323,10 @@ void advise(Group& group, const Trainer& trainer) {
                                quoted(run)));
 }
 
+void refuse_trace(const Options& o) {
+  if (o.trace) fail_usage("--trace looks at one process; leave out --ranks");
+}
+
 int train(const Options& o, const CommonOptions& common, Group* group) {
   Recipe recipe = merged_recipe(o, common);
   if (o.fast)
@@ -338,7 +342,7 @@ int train(const Options& o, const CommonOptions& common, Group* group) {
     fail_usage(
         "lr_scan tries its rates in one process; let it choose without --ranks, then go on "
         "with --resume and as many as you like");
-  if (group && o.trace) fail_usage("--trace looks at one process; leave out --ranks");
+  if (group) refuse_trace(o);
   if (!recipe.lr_scan.empty())
     if (const int signal = scan(recipe, options, common))
       return stopped(options.out, "in the scan", signal, common);
@@ -416,6 +420,7 @@ Verb training_verb(TrainingVerb verb) {
           .examples = verb.examples,
           .options = std::move(options),
           .run = [o](const CommonOptions& common) {
+            if (o->ranks.ranks > 1) refuse_trace(*o);  // before there are several who could say so
             return run_on_ranks(o->ranks, common, [&](const CommonOptions& own, Group* group) {
               return train(*o, own, group);
             });
