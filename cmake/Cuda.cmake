@@ -37,7 +37,7 @@ add_library(vitrum_cuda MODULE ${cuda_sources})
 target_compile_features(vitrum_cuda PRIVATE cxx_std_20)
 target_include_directories(vitrum_cuda PRIVATE ${PROJECT_SOURCE_DIR})
 string(REPLACE ";" "," architectures "${CMAKE_CUDA_ARCHITECTURES}")
-set_source_files_properties(${PROJECT_SOURCE_DIR}/vitrum/cuda/host/backend.cpp PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/vitrum/cuda/host/backend.cpp ${PROJECT_SOURCE_DIR}/vitrum/cuda/host/copy.cpp PROPERTIES
   COMPILE_DEFINITIONS "VITRUM_CUDA_ARCHITECTURES=\"${architectures}\";VITRUM_ABI_VERSION=${VITRUM_ABI_VERSION}")
 # CMake 3.25 does not know that nvcc 13 has C++20: the flag is given by hand.
 target_compile_options(vitrum_cuda PRIVATE
