@@ -68,8 +68,10 @@ TEST(Dinov2, RoundTripThroughTransformersKeepsEveryBit) {
 
 TEST(Dinov2, TransformersHaveNoPlaceForOtherHeads) {
   const TempDir dir;
-  EXPECT_ERROR(convert_model(golden("registers"), "", dir / "hf", "hf"), "with registers");
-  EXPECT_ERROR(convert_model(golden("deit3"), "", dir / "hf", "hf"), "no position");
+  EXPECT_ERROR(convert_model(golden("registers"), "", dir / "hf", "hf"), ErrorKind::kInput,
+               "with registers");
+  EXPECT_ERROR(convert_model(golden("deit3"), "", dir / "hf", "hf"), ErrorKind::kInput,
+               "no position");
 }
 
 // timm's own numbers, of models made on its meta device.

@@ -120,11 +120,12 @@ TEST(HfConfig, WhatIsNotAViTIsRefused) {
                           const std::string& preprocessor = "{}") {
     EXPECT_ERROR(parsed(text, preprocessor), ErrorKind::kInput, part);
   };
-  refused(R"({"model_type": "beit"})", "model_type 'beit' is not supported; expected 'vit'");
+  refused(R"({"model_type": "beit"})",
+          "model_type 'beit' is not supported; expected 'dinov2', 'vit'");
   refused(config(R"("use_relative_position_bias": true)"),
           "use_relative_position_bias = true is not supported");
   refused(config(R"("layer_scale_init_value": 0.1)"), "layer_scale_init_value = 0.1");
-  refused(config(R"("hidden_act": "quick_gelu")"), "hidden_act must be one of gelu,");
+  refused(config(R"("hidden_act": "mish")"), "hidden_act must be one of gelu,");
   refused(config(R"("hidden_size": 100)"), "width 100 is not divisible by 12 heads");
   refused(config(R"("hidden_size": "768")"), "hidden_size must be a whole number");
   refused(config(R"("id2label": {"0": "a", "2": "b"})"), "1 is not one");
