@@ -158,7 +158,7 @@ TEST(ModelConfig, BadFilesAreRefused) {
   expect_refused(args(R"("img_size": [1, 2, 3])"), "one number or two");
   expect_refused(args(R"("img_size": 225)"), "not divisible by patch size");
   expect_refused(args(R"("num_heads": 5)"), "not divisible by 5 heads");
-  expect_refused(args(R"("reg_tokens": 4)"), "reg_tokens = 4 is not supported");
+  expect_refused(args(R"("qk_norm": true)"), "qk_norm = true is not supported");
   expect_refused(args(R"("embed_dims": 4)"), "did you mean 'embed_dim'");
   expect_refused(args(R"("mlp_ratio": 0)"), "MLP width 0");
   expect_refused(args(R"("embed_dim": 65536, "depth": 1024, "num_heads": 1)"), "too large");
