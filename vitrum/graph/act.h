@@ -18,7 +18,4 @@ constexpr SlopeFrom slope_from(Act act) {
   return SlopeFrom::kInput;
 }
 
-// Of kQuickGelu and kSilu, x sigmoid(beta x).
-constexpr float sigmoid_beta(Act act) { return act == Act::kQuickGelu ? 1.702f : 1.0f; }
-
 }  // namespace vitrum

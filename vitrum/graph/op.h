@@ -17,6 +17,8 @@ namespace vitrum {
 
 // kQuickGelu: x sigmoid(1.702 x), as OpenAI's CLIP has it; kSilu: x sigmoid(x).
 enum class Act : uint8_t { kNone, kGelu, kGeluTanh, kRelu, kQuickGelu, kSilu };
+// Of kQuickGelu and kSilu, x sigmoid(beta x).
+constexpr float sigmoid_beta(Act act) { return act == Act::kQuickGelu ? 1.702f : 1.0f; }
 enum class PatchOrder : uint8_t {
   kChannelFirst,
   kChannelLast

@@ -1,7 +1,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "vitrum/graph/act.h"
 #include "vitrum/reference/kernels.h"
 #include "vitrum/reference/values.h"
 

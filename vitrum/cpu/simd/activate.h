@@ -3,7 +3,7 @@
 
 #include "vitrum/cpu/simd/curves.h"
 #include "vitrum/cpu/simd/lanes.h"
-#include "vitrum/graph/act.h"
+#include "vitrum/graph/op.h"
 
 namespace vitrum::cpu::VITRUM_ISA {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "vitrum/cuda/primitives/device.cuh"
 #include "vitrum/cuda/primitives/gelu.h"
-#include "vitrum/graph/act.h"
 
 namespace vitrum::cuda {
 
