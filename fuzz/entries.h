@@ -41,6 +41,11 @@ void csv(Input bytes);
 void tar(Input bytes);     // a shard of images; and, compressed first, a download
 void shards(Input bytes);  // the index of shards, without its digest
 
+// What a client sends.
+void http_session(Input bytes);  // on a connection that it then closes
+void multipart(Input bytes);     // a line with the boundary, then the body
+void oip(Input bytes);           // the JSON, a zero byte, what is behind it
+
 struct Entry {
   std::string_view name;  // of the target, its folder in the corpus and its dictionary
   void (*run)(Input);
@@ -67,6 +72,9 @@ inline constexpr std::array kEntries = std::to_array<Entry>({{"safetensors", saf
                                                              {"cifar", cifar},
                                                              {"csv", csv},
                                                              {"tar", tar},
-                                                             {"shards", shards}});
+                                                             {"shards", shards},
+                                                             {"http_session", http_session},
+                                                             {"multipart", multipart},
+                                                             {"oip", oip}});
 
 }  // namespace vitrum::fuzz

@@ -287,6 +287,50 @@ TEST_F(ServerTest, LimitsAreAnsweredAndHold) {
   EXPECT_THAT(wrong.head, HasSubstr("Allow: POST"));
 }
 
+TEST_F(ServerTest, ClientsThatDawdleAreSentAway) {
+  options_.limits.header_seconds = 0.2, options_.limits.body_seconds = 0.2;
+  start();
+  Client silent(server_->port()), header(server_->port()), body(server_->port()),
+      kept(server_->port());
+  header.send("GET / HT");
+  body.send("POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc");
+  kept.send(get("/v2/health/live"));
+  EXPECT_EQ(kept.receive().status, 200);
+  EXPECT_TRUE(silent.closed());
+  EXPECT_TRUE(header.closed());
+  EXPECT_TRUE(body.closed());
+  kept.send(get("/v2/health/live"));  // between requests there is more time
+  EXPECT_EQ(kept.receive().status, 200);
+}
+
+TEST_F(ServerTest, BytesOfAllBodiesAreCounted) {
+  options_.limits.in_flight = 1000;
+  start();
+  Client first(server_->port()), second(server_->port());
+  const std::string head = "POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: ";
+  first.send(head + "900\r\n\r\n");
+  while (server_->context().metrics.body_bytes != 900) std::this_thread::yield();
+  second.send(head + "200\r\n\r\n");
+  const Answer busy = second.receive();
+  EXPECT_EQ(busy.status, 429);
+  EXPECT_THAT(busy.head, HasSubstr("Retry-After: "));
+  first.send(std::string(900, 'x'));
+  EXPECT_EQ(first.receive().status, 422);
+  while (server_->context().metrics.body_bytes != 0) std::this_thread::yield();
+}
+
+TEST_F(ServerTest, OneAddressHasSoManyConnections) {
+  options_.limits.per_address = 2;
+  start();
+  Client first(server_->port()), second(server_->port());
+  for (Client* client : {&first, &second}) {
+    client->send(get("/v2/health/live"));
+    EXPECT_EQ(client->receive().status, 200);
+  }
+  EXPECT_EQ(ask(get("/v2/health/live")).status, 0);
+  EXPECT_EQ(server_->context().metrics.refused_connections, 1u);
+}
+
 // A client that sends before it reads gets the answer all the same.
 TEST_F(ServerTest, RefusedBodiesDoNotCostTheAnswer) {
   options_.limits.body_bytes = 8 << 20;
@@ -389,6 +433,22 @@ TEST_F(ServerTest, DrainAnswersWhatWasBegun) {
   EXPECT_EQ(answer.status, 200);
   EXPECT_THAT(answer.head, HasSubstr("Connection: close"));
   thread_.join();
+}
+
+// The kernel connects clients before the server knows of them.
+TEST_F(ServerTest, DrainServesWhoeverIsConnected) {
+  start();
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::unique_ptr<Client>> clients;
+    for (int i = 0; i < 8; ++i) {
+      clients.push_back(std::make_unique<Client>(server_->port()));
+      clients.back()->send(get("/v2/health/live"));
+    }
+    server_->stop();
+    for (auto& client : clients) EXPECT_EQ(client->receive().status, 200);
+    thread_.join();
+    start();
+  }
 }
 
 TEST_F(ServerTest, ExplainsAndDescribesItself) {

@@ -1,5 +1,6 @@
 """What the checks of `vitrum serve` share: a model, a server, raw connections, and a list of what went wrong."""
 
+import atexit
 import base64
 import gzip
 import json
@@ -68,6 +69,7 @@ class Server:
             command += ["--model", f"{name}={path}"]
         self.process = subprocess.Popen(command, stdout=stdout or subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, **(env or {})})
+        atexit.register(self.process.kill)
         for stream, lines in ((self.process.stdout, self.lines), (self.process.stderr, self.errors)):
             if stream:
                 threading.Thread(target=self._read, args=(stream, lines), daemon=True).start()

@@ -192,8 +192,41 @@ def png_row_seeds():
         yield name, bytes([kind, 10, 10, 40]) + rows
 
 
+def http_seeds():
+    host, post = b"Host: localhost\r\n", b"POST /echo/a HTTP/1.1\r\n"
+    get = b"GET /?a=b HTTP/1.1\r\n" + host
+    yield "get", get + b"\r\n"
+    yield "post", post + host + b"Content-Length: 5\r\n\r\nhello"
+    yield "pipelined", post + host + b"Content-Length: 2\r\n\r\nab" + get + b"\r\n" + get + b"Connection: close\r\n\r\n"
+    yield "chunked", post + host + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n" + get + b"\r\n"
+    yield "expect", post + host + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\na"
+    yield "both", post + host + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    yield "cut", post + host + b"Content-Length: 50\r\n\r\nhello"
+    yield "large", post + host + b"Content-Length: 999999\r\n\r\n" + b"x" * 100
+    yield "old", b"HEAD /nothing HTTP/1.0\r\n" + host + b"Connection: keep-alive\r\n\r\n"
+
+
+def multipart_seeds():
+    part = b'--cut\r\nContent-Disposition: form-data; name="image"; filename="a\\"b.png"\r\nContent-Type: image/png\r\n\r\n'
+    yield "one", b"cut\n" + part + b"bytes\r\n--cut--\r\n"
+    yield "two", b"cut\n" + part + b"a\r\n--cu\r\nb\r\n" + part + b"\r\n--cut--"
+    yield "bare", b"x\n--x\r\n\r\n\r\n--x--"
+    yield "endless", b"cut\n" + part + b"bytes"
+
+
+def oip_seeds():
+    yield "base64", b'{"id":"1","inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":["YWI="]}]}'
+    yield "binary", (b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[2],"parameters":{"binary_data_size":11}}]}'
+                     b"\0\2\0\0\0ab\1\0\0\0c")
+    yield "pixels", (b'{"parameters":{"timeout":5,"binary_data_output":true},"inputs":[{"name":"pixels","datatype":"UINT8","shape":[1,1,2,2],'
+                     b'"parameters":{"binary_data_size":4}}],"outputs":[{"name":"logits","parameters":{"classification":2}}]}\0abcd')
+    yield "nested", b'{"inputs":[{"name":"pixels","datatype":"UINT8","shape":[1,1,2,2],"data":[[[[1,2],[3,4]]]]}],"outputs":[{"name":"labels"}]}'
+    yield "huge", b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":18446744073709551615}}]}\0a'
+
+
 # What makes the seeds of each target; those of weights come together.
 MAKERS = {
+    "http_session": http_seeds, "multipart": multipart_seeds, "oip": oip_seeds,
     "index": lambda: [("one", b'{"metadata":{"total_size":4},"weight_map":{"a":"one.safetensors"}}'),
                       ("missing", b'{"weight_map":{"a":"one.safetensors","b":"two.safetensors"}}'),
                       ("outside", b'{"weight_map":{"a":"../one.safetensors"}}')],

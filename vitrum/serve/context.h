@@ -1,4 +1,4 @@
-// What routes share.
+// What sessions share, and what routes share beyond it.
 #pragma once
 #include <atomic>
 
@@ -9,16 +9,25 @@
 
 namespace vitrum::serve {
 
-struct Context {
-  Context(const ServeOptions& o, int workers) : options(o), repository(o), workers(workers) {}
+// Knows nothing of models: whatever the routes do, connections are treated alike.
+struct Service {
+  Service(const ServeOptions& o, int workers) : options(o), workers(workers) {}
 
   ServeOptions options;
   Metrics metrics;
-  Repository repository;
   std::atomic<bool> ready{false}, draining{false}, faulty{false};
+  Workers workers;  // last: its threads use the rest
+};
+
+struct Context : Service {
+  Context(const ServeOptions& o, int workers) : Service(o, workers), repository(o) {}
+  ~Context() { workers.finish(); }  // they use what is below
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  Repository repository;
   std::atomic<int> explaining{0};
   std::atomic<double> decode_seconds{0};  // of an image, averaged over the last ones
-  Workers workers;                        // last: its threads use the rest
 };
 
 }  // namespace vitrum::serve

@@ -86,12 +86,12 @@ bool AllowedHosts::is_own_origin(std::string_view origin, std::string_view host)
   return false;
 }
 
-Gate::Gate(Context& c, const Router& r, bool is_admin)
-    : context(c),
+Gate::Gate(Service& s, const Router& r, bool is_admin)
+    : context(s),
       router(r),
       admin(is_admin),
-      hosts(is_admin ? c.options.admin : c.options.listen, c.options.hosts) {
-  if (!admin && !c.options.key_file.empty()) keys.load(c.options.key_file);
+      hosts(is_admin ? s.options.admin : s.options.listen, s.options.hosts) {
+  if (!admin && !s.options.key_file.empty()) keys.load(s.options.key_file);
 }
 
 Gate::Verdict Gate::judge(const Request& request) const {

@@ -42,7 +42,7 @@ class AllowedHosts {
 };
 
 struct Gate {
-  Gate(Context& context, const Router& router, bool admin);
+  Gate(Service& context, const Router& router, bool admin);
 
   // The headers of a request, before its body: the route to take, or the answer that refuses it.
   struct Verdict {
@@ -51,7 +51,7 @@ struct Gate {
   };
   Verdict judge(const Request& headers) const;
 
-  Context& context;
+  Service& context;
   const Router& router;
   bool admin;  // the socket itself is the permission
   AllowedHosts hosts;

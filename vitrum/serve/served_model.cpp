@@ -72,8 +72,7 @@ std::string card_of(const std::string& name, const std::string& version, const s
 }  // namespace
 
 ImageSlot::ImageSlot(const Predictor& predictor)
-    : preprocessor(preprocess_of(predictor.model())),
-      pixels(preprocessor.bytes()),
+    : pixels(Preprocessor(preprocess_of(predictor.model())).bytes()),
       logits(static_cast<size_t>(predictor.classes())),
       features(static_cast<size_t>(predictor.dimension())) {}
 
@@ -91,21 +90,18 @@ std::string ServedModel::label(int index) const {
 }
 
 std::unique_ptr<ImageSlot> ServedModel::take_slot() {
-  {
-    const std::lock_guard lock(slots_mutex_);
-    if (!slots_.empty()) {
-      std::unique_ptr<ImageSlot> slot = std::move(slots_.back());
-      slots_.pop_back();
-      return slot;
-    }
-  }
+  if (auto slot = slots_.take()) return slot;
   return std::make_unique<ImageSlot>(engine_.predictor());
 }
 
-void ServedModel::give_back(std::unique_ptr<ImageSlot> slot) {
-  constexpr size_t kMostKept = 256;  // a burst's worth; more would be memory that nobody uses
-  const std::lock_guard lock(slots_mutex_);
-  if (slots_.size() < kMostKept) slots_.push_back(std::move(slot));
+void ServedModel::preprocess(const Image& image, std::span<uint8_t> pixels) {
+  // Its scratch is as large as the largest image it saw, so one that saw a huge one is not kept.
+  constexpr int64_t kMostPixels = 4'000'000;
+  auto preprocessor = preprocessors_.take();
+  if (!preprocessor) preprocessor = std::make_unique<Preprocessor>(preprocess_of(spec()));
+  preprocessor->apply(image, pixels);
+  if (int64_t{image.width} * image.height <= kMostPixels)
+    preprocessors_.give(std::move(preprocessor));
 }
 
 std::string ServedModel::explain(const Image& image, int orientation, const std::string& method) {

@@ -7,13 +7,13 @@
 
 #include "vitrum/explain/attention_program.h"
 #include "vitrum/infer/engine.h"
+#include "vitrum/serve/spares.h"
 
 namespace vitrum::serve {
 
 // What one image needs on its way: reused, so that a request allocates little.
 struct ImageSlot {
   explicit ImageSlot(const Predictor& predictor);
-  Preprocessor preprocessor;
   std::vector<uint8_t> pixels;
   std::vector<float> logits, features;
 };
@@ -32,7 +32,9 @@ class ServedModel {
   const std::string& card() const { return card_; }  // JSON, for /v1/models
 
   std::unique_ptr<ImageSlot> take_slot();
-  void give_back(std::unique_ptr<ImageSlot> slot);
+  void give_back(std::unique_ptr<ImageSlot> slot) { slots_.give(std::move(slot)); }
+  // An image as the model takes it.
+  void preprocess(const Image& image, std::span<uint8_t> pixels);
 
   // The attention overlay of an image as PNG, and what it shows. One at a time.
   std::string explain(const Image& image, int orientation, const std::string& method);
@@ -41,8 +43,8 @@ class ServedModel {
   std::string name_, version_;
   Engine engine_;
   std::string card_;
-  std::mutex slots_mutex_;
-  std::vector<std::unique_ptr<ImageSlot>> slots_;
+  Spares<ImageSlot> slots_;
+  Spares<Preprocessor> preprocessors_;  // as many as workers were busy at once
   std::mutex explain_mutex_;
   std::unique_ptr<AttentionProgram> attention_;  // compiled when first asked for
 };

@@ -95,8 +95,17 @@ class Listener {
     return ntohs(in->sin_port);  // at the same place in IPv6's
   }
   void start() { accept(); }
+  // Clients whom the kernel connected already are served, too.
   void stop() {
-    error_code ignored;
+    error_code problem, ignored;
+    acceptor_.non_blocking(true, ignored);
+    for (;;) {
+      asio::generic::stream_protocol::endpoint peer;
+      Socket socket(asio::make_strand(io_));
+      acceptor_.accept(socket, peer, problem);
+      if (problem) break;
+      admit(std::move(socket), peer);
+    }
     acceptor_.close(ignored);
     pause_.cancel();
   }
@@ -108,7 +117,7 @@ class Listener {
                              if (!acceptor_.is_open()) return;
                              if (problem) return wait_and_accept();
                              try {
-                               admit(std::move(socket));
+                               admit(std::move(socket), peer_);
                              } catch (const std::exception&) {  // no memory for one more
                                return wait_and_accept();
                              }
@@ -124,10 +133,10 @@ class Listener {
     });
   }
 
-  void admit(Socket socket) {
+  void admit(Socket socket, const asio::generic::stream_protocol::endpoint& from) {
     Metrics& metrics = host_.context.metrics;
     const Limits& limits = host_.context.options.limits;
-    const std::string address = address_of_peer();
+    const std::string address = address_of(from);
     {
       const std::lock_guard lock(mutex_);
       if (metrics.connections >= limits.connections ||
@@ -150,10 +159,10 @@ class Listener {
     start_session(std::move(socket), host_, tls_, std::move(place));
   }
 
-  std::string address_of_peer() const {
+  std::string address_of(const asio::generic::stream_protocol::endpoint& from) const {
     if (!socket_file_.empty()) return {};
     tcp::endpoint peer;
-    std::memcpy(peer.data(), peer_.data(), std::min(peer.capacity(), peer_.size()));
+    std::memcpy(peer.data(), from.data(), std::min(peer.capacity(), from.size()));
     return peer.address().to_string();
   }
 

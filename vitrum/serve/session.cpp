@@ -83,10 +83,11 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     }
   }
 
-  // A connection may be idle for longer than a header may take.
+  // Between requests a connection may be idle for longer than a header may take; one that never
+  // asked for anything may not.
   void await_request() {
     if (buffer_.size() > 0) return read_header();
-    expire_in(limits().idle_seconds);
+    expire_in(used_ ? limits().idle_seconds : limits().header_seconds);
     stream_.async_read_some(buffer_.prepare(4096), then(&Session::on_first_bytes));
   }
 
@@ -112,6 +113,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   void on_header(error_code problem, size_t) {
     if (problem) return refuse_unreadable(problem);
     exchange_ = std::make_shared<Exchange>();
+    used_ = true;
     exchange_->id = ++host_.next_id;
     const auto& message = parser_->get();
     head_ = message.method() == http::verb::head;
@@ -283,6 +285,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     error_code ignored;
     beast::get_lowest_layer(stream_).socket().shutdown(asio::socket_base::shutdown_send, ignored);
     expire_in(std::min(2.0, limits().body_seconds));
+    parser_.reset(), room_ = {};  // what was read of the body
     dropped_ = 0;
     drop_more();
   }
@@ -346,7 +349,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   std::optional<http::response_serializer<http::string_body>> serializer_;
   int status_ = 0;
   int64_t dropped_ = 0;  // bytes read after an answer that refused them
-  bool keep_alive_ = true, head_ = false, counted_ = false;
+  bool used_ = false, keep_alive_ = true, head_ = false, counted_ = false;
   bool watching_ = false, answering_ = false, answered_ = false;
 };
 

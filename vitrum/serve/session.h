@@ -13,7 +13,7 @@
 namespace vitrum::serve {
 
 struct SessionHost {
-  Context& context;
+  Service& context;
   const Gate& gate;
   const ServerHooks& hooks;
   std::atomic<uint64_t>& next_id;

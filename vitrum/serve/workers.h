@@ -14,18 +14,21 @@ class Workers {
   explicit Workers(int threads) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
   }
-  ~Workers() {
+  ~Workers() { finish(); }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  int threads() const { return static_cast<int>(threads_.size()); }
+  // Does what was posted, and ends; more than once does nothing.
+  void finish() {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
     }
     ready_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    for (std::thread& thread : threads_)
+      if (thread.joinable()) thread.join();
   }
-  Workers(const Workers&) = delete;
-  Workers& operator=(const Workers&) = delete;
-
-  int threads() const { return static_cast<int>(threads_.size()); }
   void post(std::function<void()> task) {  // must not throw
     {
       const std::lock_guard lock(mutex_);
