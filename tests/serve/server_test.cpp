@@ -471,6 +471,27 @@ TEST_F(ServerTest, ExplainsAndDescribesItself) {
   EXPECT_THAT(metrics, HasSubstr("vitrum_batch_images_count"));
 }
 
+// Requests wait for a worker before anything is known of their images.
+TEST_F(ServerTest, ALongLineIsTurnedAwayAtItsEnd) {
+  options_.threads = 1, options_.limits.wait_seconds = 0.01;
+  start();
+  std::promise<void> open;
+  const std::shared_future<void> opened(open.get_future());
+  Workers& workers = server_->context().workers;
+  workers.post([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+  while (workers.seconds_to_wait() > 0) std::this_thread::yield();
+  workers.post([opened] { opened.wait(); });  // holds up the only worker
+  for (int i = 0; i < 20; ++i) workers.post([] {});
+  const Answer busy = ask(post("/v1/classify", photo()));
+  EXPECT_EQ(busy.status, 429);
+  EXPECT_THAT(busy.head, HasSubstr("Retry-After: "));
+  EXPECT_EQ(ask(get("/v2/health/ready")).status, 200);  // who only looks does not wait
+  EXPECT_EQ(ask(get("/metrics")).status, 200);
+  open.set_value();
+  while (workers.seconds_to_wait() > 0) std::this_thread::yield();
+  EXPECT_EQ(ask(post("/v1/classify", photo())).status, 200);
+}
+
 TEST_F(ServerTest, OverloadIsTurnedAway) {
   options_.limits.wait_seconds = 0;
   start();

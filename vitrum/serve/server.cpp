@@ -240,7 +240,7 @@ struct Server::State {
     signals.async_wait([this](error_code problem, int number) {
       if (problem) return;
       if (number == SIGHUP) {
-        context.workers.post([this] { reload(); });
+        context.workers.post([this] { reload(); }, /*usual=*/false);
         await_signal();
       } else {
         drain();
@@ -326,16 +326,18 @@ void Server::run() {
   if (s.admin) s.admin->start();
   // The socket answers "not ready" while models are loaded, which a worker does.
   std::exception_ptr failed;
-  s.context.workers.post([&] {
-    try {
-      s.context.repository.load_all();
-      s.context.ready = true;
-      if (s.hooks.listening) s.hooks.listening(s.context.options.listen);
-    } catch (...) {
-      failed = std::current_exception();
-      s.io.stop();
-    }
-  });
+  s.context.workers.post(
+      [&] {
+        try {
+          s.context.repository.load_all();
+          s.context.ready = true;
+          if (s.hooks.listening) s.hooks.listening(s.context.options.listen);
+        } catch (...) {
+          failed = std::current_exception();
+          s.io.stop();
+        }
+      },
+      /*usual=*/false);
   std::vector<std::thread> others;
   for (int i = 1; i < s.context.options.io_threads; ++i) others.emplace_back([&] { s.run_io(); });
   s.run_io();

@@ -192,7 +192,15 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     auto call = [route, parameters = match_.parameters, exchange = exchange_] {
       guarded(exchange, route->errors, [&] { route->handle(exchange, parameters); });
     };
-    host_.context.workers.post(std::move(call));
+    // What is only read is answered here: probes and metrics do not stand in line behind photos.
+    if (route->method == "GET") return call();
+    const double wait = host_.context.workers.seconds_to_wait();
+    if (host_.gate.admin || wait <= limits().wait_seconds)
+      return host_.context.workers.post(std::move(call), /*usual=*/!host_.gate.admin);
+    Response busy =
+        error_response(429, "too many requests are waiting; try again later", route->errors);
+    busy.headers.emplace_back("Retry-After", std::to_string(static_cast<int64_t>(wait) + 1));
+    exchange_->respond(std::move(busy));
   }
 
   // While the request is worked on: what arrives is the beginning of the next one, or the client
