@@ -71,6 +71,7 @@ TEST_F(NotFinite, WeightsAreNamed) {
     expect_named({"classify", photo_, "--model", model_, "--quiet"});
     expect_named({"explain", photo_, "--model", model_, "--output", dir_ / "pictures"});
     expect_named({"embed", photo_, "--model", model_, "--output", dir_ / "out.npy", "--quiet"});
+    expect_named({"serve", "--model", model_, "--listen", "127.0.0.1:0"});
   }
 }
 

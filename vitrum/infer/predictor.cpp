@@ -43,6 +43,11 @@ std::vector<Shape> record(Graph& g, const ModelSpec& spec, const std::vector<std
   return shapes;
 }
 
+void refuse_broken(const FrozenWeights& weights, const std::string& path) {
+  if (const std::string name = weights.not_finite(); !name.empty())
+    fail_input("weights '{}': {} holds NaN or infinite numbers", path, name);
+}
+
 }  // namespace
 
 std::vector<Prediction> top_predictions(std::span<const float> logits,
@@ -163,7 +168,8 @@ CostTable Predictor::warm_up() {
   for (int64_t batch = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(at_once_)));
        batch >= 1; batch /= 2) {
     ModelProgram& program = this->program(batch);
-    std::vector<float> features(static_cast<size_t>(batch * dimension()));
+    std::vector<float> features(static_cast<size_t>(batch * dimension())),
+        logits(static_cast<size_t>(batch * classes()));
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i < 4; ++i) {  // the first packs weights and captures graphs
       const auto start = std::chrono::steady_clock::now();
@@ -172,6 +178,8 @@ CostTable Predictor::warm_up() {
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       if (i > 0) best = std::min(best, seconds.count());
     }
+    if (!logits.empty()) program.read_logits(logits.data());
+    if (!all_finite(features) || !all_finite(logits)) refuse_broken(weights_, path_);
     entries.push_back({batch, best});
   }
   std::reverse(entries.begin(), entries.end());
@@ -181,8 +189,7 @@ CostTable Predictor::warm_up() {
 void Predictor::check_answer(std::span<const float> answer) const {
   weights_.check_intact();
   if (all_finite(answer)) return;
-  if (const std::string name = weights_.not_finite(); !name.empty())
-    fail_input("weights '{}': {} holds NaN or infinite numbers", path_, name);
+  refuse_broken(weights_, path_);
   fail("{} answers with NaN or infinity; `vitrum forward --trace` finds the layer", path_);
 }
 
