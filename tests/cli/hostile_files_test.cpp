@@ -155,10 +155,10 @@ TEST_F(HostileFilesCli, NamesDoNotReachTheTerminalAsCommands) {
     EXPECT_THAT(o.out + o.err, testing::AnyOf(HasSubstr("\\x1b[2J"), HasSubstr("?[2J")))
         << words[0];
   }
-  for (const Words& words : {Words{"data", spec}, Words{"data", spec, "--output", out + ".png"},
-                             Words{"data", spec, "--check"},
-                             Words{"train", "--recipe", evil}, Words{"summary", evil}, Words{evil},
-                             Words{"convert", dir_ / "model", out + "/t", "--to", "timm"}}) {
+  for (const Words& words :
+       {Words{"data", spec}, Words{"data", spec, "--output", out + ".png"},
+        Words{"data", spec, "--check"}, Words{"train", "--recipe", evil}, Words{"summary", evil},
+        Words{evil}, Words{"convert", dir_ / "model", out + "/t", "--to", "timm"}}) {
     const test::Finished o = run(words);
     EXPECT_THAT(o.out + o.err, AllOf(Not(HasSubstr("\033")), Not(HasSubstr("\xC2\x9B"))))
         << words[0];

@@ -117,6 +117,14 @@ TEST(Files, LimitsPipesToo) {
   });
   EXPECT_ERROR(read_file(dir / "pipe", 1 << 20), ErrorKind::kInput, "larger than the 1048576");
   writer.join();
+  for (const size_t size : {100, 101}) {
+    std::thread exact([&] { std::ofstream(dir / "pipe") << std::string(size, 'x'); });
+    if (size == 100)
+      EXPECT_EQ(read_file(dir / "pipe", 100).size(), 100u);
+    else
+      EXPECT_ERROR(read_file(dir / "pipe", 100), ErrorKind::kInput, "larger than the 100");
+    exact.join();
+  }
   std::ofstream(dir / "large").close();
   std::filesystem::resize_file(dir / "large", kMaxText + 1);
   EXPECT_ERROR(read_file(dir / "large"), ErrorKind::kInput, "larger than");

@@ -71,6 +71,65 @@ TEST(Rates, ErasesAsOftenAsItShould) {
   }
 }
 
+// Of a crop of fixed size every place, and of shapes as many upright as lying ones, however far the
+// range goes.
+TEST(Rates, ResizedCropsLieEverywhereAndStandAsOftenAsTheyLie) {
+  const Transform fixed(kSmall, {.resized_crop = true, .scale = {0.44, 0.45}, .ratio = {1, 1}});
+  const Transform shaped(kSmall, {.resized_crop = true, .scale = {0.05, 0.05}, .ratio = {0.25, 4}});
+  std::map<int, int> tops, lefts;
+  int upright = 0;
+  for (int64_t i = 0; i < kDraws; ++i) {
+    const SampleKey key{.seed = 5, .index = i};
+    const Window w = fixed.part(12, 12, key), s = shaped.part(1000, 1000, key);
+    ASSERT_EQ(w.height, 8);
+    ++tops[w.top], ++lefts[w.left];
+    upright += s.height > s.width ? 1 : 0;
+  }
+  for (int at = 0; at <= 4; ++at) {
+    EXPECT_NEAR(tops[at], kDraws / 5, 130) << at;
+    EXPECT_NEAR(lefts[at], kDraws / 5, 130) << at;
+  }
+  EXPECT_NEAR(upright, kDraws / 2, 160);
+}
+
+TEST(Rates, EverySecondCropIsBicubic) {
+  const FakeDataset data(1, {3, 30, 30});
+  const Image image = data.read(0);
+  const auto resized = [&](const Augment& augment, int64_t index) {
+    std::vector<uint8_t> out(432);
+    Transform(kSmall, augment).apply(image, {.seed = 2, .index = index}, false, out);
+    return out;
+  };
+  const Augment whole{.resized_crop = true, .scale = {1, 1}, .ratio = {1, 1}};
+  Augment bilinear = whole, random = whole;
+  bilinear.filter = Filter::kBilinear, random.random_filter = true;
+  const auto first = resized(whole, 0), second = resized(bilinear, 0);
+  ASSERT_NE(first, second);
+  int bicubic = 0;
+  for (int64_t i = 0; i < kDraws / 4; ++i) {
+    const auto out = resized(random, i);
+    ASSERT_TRUE(out == first || out == second);
+    bicubic += out == first ? 1 : 0;
+  }
+  EXPECT_NEAR(bicubic, kDraws / 8, 80);
+}
+
+// As many boxes stand as lie, and each edge of the image is reached as often as its opposite.
+TEST(Rates, ErasedBoxesFavourNeitherShapeNorSide) {
+  const Transform transform(kSmall, {.erase = {.probability = 1, .area = {0.1, 0.4}}});
+  int upright = 0, lying = 0, top = 0, bottom = 0, left = 0, right = 0;
+  for (int64_t i = 0; i < kDraws; ++i) {
+    const ImageRow row = transform.row({.seed = 9, .index = i}, false);
+    upright += row.height > row.width ? 1 : 0, lying += row.width > row.height ? 1 : 0;
+    top += row.top == 0 ? 1 : 0, bottom += row.top + row.height == 12 ? 1 : 0;
+    left += row.left == 0 ? 1 : 0, right += row.left + row.width == 12 ? 1 : 0;
+  }
+  EXPECT_GT(top, kDraws / 10);
+  EXPECT_NEAR(upright, lying, 300);
+  EXPECT_NEAR(top, bottom, 200);
+  EXPECT_NEAR(left, right, 200);
+}
+
 // Uniform over the whole range on both sides of "as it is".
 TEST(Rates, JitterUsesItsWholeRange) {
   const std::array<double, 4> strength = {0.4, 0.3, 0.2, 0.1};

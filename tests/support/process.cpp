@@ -25,6 +25,8 @@ Process::Process(const std::vector<std::string>& command, const std::string& std
   if (pid_ < 0 || out < 0 || err < 0) throw std::runtime_error("cannot start a process");
   if (pid_ == 0) {
     dup2(out, STDOUT_FILENO), dup2(err, STDERR_FILENO);
+    // Under nohup or in the background of a script these are ignored, and stay so.
+    for (const int number : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(number, SIG_DFL);
     execvp(words[0], words.data());
     _exit(127);
   }

@@ -66,9 +66,18 @@ TEST_F(Resume, InterruptedAtEveryStepIsTheUninterruptedRun) {
   for (int64_t step = 1; step < steps_; ++step) {
     SCOPED_TRACE(step);
     const std::string out = "cut" + std::to_string(step);
-    EXPECT_EQ(Trainer(full_recipe(tiny_), tiny_.options(out)).run(stop_at(step)).signal, SIGINT);
+    TrainPosition stopped;
+    {
+      Trainer trainer(full_recipe(tiny_), tiny_.options(out));
+      EXPECT_EQ(trainer.run(stop_at(step)).signal, SIGINT);
+      stopped = trainer.position();
+    }
     Trainer rest = resumed(tiny_, out, 1 + static_cast<int>(step % 4));
     EXPECT_EQ(rest.position().step, step);
+    EXPECT_EQ(rest.position().epochs, stopped.epochs);
+    EXPECT_EQ(rest.position().loss_images, stopped.loss_images);
+    EXPECT_EQ(rest.position().best_accuracy, stopped.best_accuracy);
+    EXPECT_EQ(rest.position().best_epoch, stopped.best_epoch);
     rest.run();
     expect_same(out);
   }
@@ -88,7 +97,9 @@ TEST_F(Resume, KilledAnywhereIsTheUninterruptedRun) {
     };
     EXPECT_THROW(Trainer(recipe, tiny_.options(out)).run({.step = die}), Killed);
     Trainer rest = resumed(tiny_, out);
-    EXPECT_LE(rest.position().step, step);
+    // Every third step is on disk, and the end of every epoch.
+    const int64_t epoch = steps_ / 3, done = step - 1;
+    EXPECT_EQ(rest.position().step, std::max(done / 3 * 3, done / epoch * epoch));
     rest.run();
     expected_["config.toml"] = to_toml(rest.recipe());
     expect_same(out);

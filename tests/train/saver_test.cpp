@@ -4,10 +4,12 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <thread>
 
+#include "tests/support/file_calls.h"
 #include "tests/support/tiny_run.h"
 #include "vitrum/core/error.h"
 #include "vitrum/weights/safetensors.h"
@@ -100,6 +102,22 @@ TEST_F(Saving, AFailedSaveEndsTheRunAndCanBeResumed) {
   EXPECT_GT(MetricsLog::load(tiny_ / "run").size(), static_cast<size_t>(epochs_on_disk("run")));
   resume("run");
   EXPECT_EQ(outcome(tiny_ / "run"), expected());
+}
+
+// Whatever a kill leaves, a state on disk has its models, rows and pictures beside it.
+TEST_F(Saving, TheStateComesLast) {
+  Recipe short_run = recipe();
+  short_run.epochs = 1;
+  Trainer trainer(short_run, tiny_.options("run"));
+  const test::FileCalls calls;
+  trainer.run();
+  std::vector<std::string> renamed;
+  for (const std::string& call : calls.made())
+    if (call.starts_with("rename ")) renamed.push_back(call.substr(call.rfind(' ') + 1));
+  EXPECT_EQ(renamed.back(), "state.safetensors");
+  EXPECT_EQ(std::ranges::count(renamed, "state.safetensors"), 1);
+  EXPECT_EQ(std::ranges::count(renamed, "model.safetensors"), 2) << "best/ and last/";
+  EXPECT_EQ(std::ranges::count(renamed, "curves.svg"), 1);
 }
 
 // A state newer than the snapshot that is being written.

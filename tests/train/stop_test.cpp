@@ -73,9 +73,7 @@ TEST(Stop, InsideAnAccumulatedStep) {
 }
 
 // Without another process: nothing of the step that was given up is left.
-TEST(Stop, AndGoOnAtOnce) {
-  const TinyRun tiny;
-  const Recipe recipe = accumulating(tiny);
+void expect_same_when_gone_on(const TinyRun& tiny, const Recipe& recipe) {
   int64_t kernels = 0, count = 0;
   Trainer(recipe, with_signal_at(tiny, "whole", -1, kernels)).run();
   const auto expected = outcome(tiny / "whole");
@@ -90,6 +88,19 @@ TEST(Stop, AndGoOnAtOnce) {
     for (const auto& [name, text] : expected)
       EXPECT_TRUE(got.at(name) == text) << name << " differs";
   }
+}
+
+TEST(Stop, AndGoOnAtOnce) {
+  const TinyRun tiny;
+  expect_same_when_gone_on(tiny, accumulating(tiny));
+}
+
+// Where SAM had moved the weights, those that a bf16 program reads are put back, too.
+TEST(Stop, AndGoOnAtOnceWithSamInBf16) {
+  const TinyRun tiny;
+  Recipe recipe = accumulating(tiny);
+  recipe.sam = 0.5, recipe.accumulate = 2, recipe.precision = Precision::kBF16, recipe.ema = 0;
+  expect_same_when_gone_on(tiny, recipe);
 }
 
 TEST(Stop, WithRunningStatistics) {

@@ -75,6 +75,17 @@ TEST(Trainer, LearnsAndReports) {
     EXPECT_FALSE(read_text(tiny / ("run/" + std::string(file))).empty()) << file;
 }
 
+// The rate that an epoch's row tells is that of its last step.
+TEST(Trainer, TellsTheRateOfTheLastStep) {
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  recipe.schedule = ScheduleKind::kLinear, recipe.lr = 1e-3, recipe.min_lr = 0;
+  const auto rows = train(tiny, recipe);
+  ASSERT_EQ(rows.size(), 3u);
+  for (const int64_t epoch : {1, 2, 3})  // of 5 steps
+    EXPECT_NEAR(rows[static_cast<size_t>(epoch - 1)].lr, 1e-3 * double(16 - 5 * epoch) / 15, 1e-12);
+}
+
 TEST(Trainer, WritesTheDocumentsTags) {
   const TinyRun tiny;
   const auto rows = train(tiny, tiny.recipe());
