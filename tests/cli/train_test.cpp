@@ -63,9 +63,10 @@ ptrdiff_t lines(const std::string& text) { return std::count(text.begin(), text.
 TEST_F(TrainCli, TellsPeopleWhatHappened) {
   const Finished run = train({"--out", tiny_ / "run", "--epochs", "2"});
   EXPECT_EQ(run.code, 0) << run.err;
-  EXPECT_THAT(run.out, AllOf(HasSubstr("epoch 2/2"), HasSubstr("test accuracy "),
-                             HasSubstr(tiny_ / "run"), HasSubstr("eval --model"),
-                             HasSubstr("bench --model"), HasSubstr("report.html")));
+  EXPECT_THAT(run.out,
+              AllOf(HasSubstr("epoch 2/2"), HasSubstr("test accuracy "), HasSubstr(tiny_ / "run"),
+                    HasSubstr("eval --model"), HasSubstr("serve --model"),
+                    HasSubstr("bench --model"), HasSubstr("report.html")));
   EXPECT_THAT(read_text(tiny_ / "run/report.html"), HasSubstr("\"state\":\"finished\""));
   EXPECT_THAT(run.err, AllOf(HasSubstr("parameters"), HasSubstr("75 training and 21 test images"),
                              Not(HasSubstr("warning"))));

@@ -50,7 +50,7 @@ class EngineTest : public testing::Test {
 };
 
 TEST_F(EngineTest, AnswersAreTheSameBitsAtAnyConcurrency) {
-  Engine engine(predictor_);
+  Engine engine({predictor_}, {});
   std::vector<std::thread> callers;
   std::atomic<int> wrong{0}, answered{0};
   for (int c = 0; c < 6; ++c)
@@ -76,7 +76,7 @@ TEST_F(EngineTest, AnswersAreTheSameBitsAtAnyConcurrency) {
 }
 
 TEST_F(EngineTest, JobsThatNobodyWaitsForAreDropped) {
-  Engine engine(predictor_);
+  Engine engine({predictor_}, {});
   std::vector<float> logits(7, -1.f);
   auto job = std::make_shared<Job>();
   job->rows.push_back({.pixels = pixels_[0].data(), .logits = logits.data()});
@@ -90,8 +90,9 @@ TEST_F(EngineTest, JobsThatNobodyWaitsForAreDropped) {
 TEST_F(EngineTest, TwoModelsTakeTurnsOnOneDevice) {
   const auto device = std::make_shared<SharedDevice>(DeviceOptions{.device = "cpu", .threads = 2});
   const auto make = [&] {
+    const PredictorOptions options{.shared_device = device};
     return std::make_shared<Engine>(
-        std::make_shared<Predictor>(dir_ / "model", PredictorOptions{.shared_device = device}));
+        std::vector{std::make_shared<Predictor>(dir_ / "model", options)}, EngineOptions{});
   };
   const auto a = make(), b = make();
   std::atomic<int> wrong{0};
@@ -109,6 +110,88 @@ TEST_F(EngineTest, TwoModelsTakeTurnsOnOneDevice) {
   work(*b);
   other.join();
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(CostTable, UntimedTakesTheLargestFirstAndPadsNothing) {
+  const CostTable table = CostTable::untimed(20);
+  std::vector<int64_t> cut;
+  for (int64_t left = 33; left > 0; left -= cut.back()) cut.push_back(table.first_batch(left));
+  EXPECT_EQ(cut, (std::vector<int64_t>{20, 8, 4, 1}));
+  EXPECT_EQ(CostTable::untimed(1).first_batch(5), 1);
+}
+
+TEST_F(EngineTest, ReplicasAnswerAlike) {
+  std::vector<std::shared_ptr<Predictor>> replicas;
+  for (int i = 0; i < 3; ++i)
+    replicas.push_back(std::make_shared<Predictor>(dir_ / "model", PredictorOptions{.threads = 1}));
+  Engine engine(std::move(replicas), {});
+  EXPECT_LT(engine.seconds_for(64), engine.costs().seconds(64));
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 6; ++c)
+    callers.emplace_back([&] {
+      for (int k = 0; k < 20; ++k) {
+        std::vector<std::vector<float>> logits(kImages, std::vector<float>(7));
+        auto job = std::make_shared<Job>();
+        for (size_t i = 0; i < kImages; ++i)
+          job->rows.push_back({.pixels = pixels_[i].data(), .logits = logits[i].data()});
+        engine.run(job);
+        wrong += logits != expected_;
+      }
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+// The model runs the first job; the others wait, and are taken by their priority.
+TEST_F(EngineTest, PriorityGoesFirst) {
+  Engine engine({predictor_}, {.max_batch = 1});
+  std::vector<int> order;
+  std::vector<float> logits(7);
+  const auto job = [&](int number, uint64_t priority) {
+    auto j = std::make_shared<Job>();
+    j->rows.push_back({.pixels = pixels_[0].data(), .logits = logits.data()});
+    j->priority = priority;
+    j->done = [&order, number](Job&) { order.push_back(number); };
+    return j;
+  };
+  auto first = job(0, 0);
+  first->done = [&](Job&) {  // still leading, so these wait in line
+    engine.submit(job(1, Job::kLast));
+    engine.submit(job(2, 5));
+    engine.submit(job(3, 1));
+    engine.submit(job(4, 5));
+  };
+  engine.submit(first);
+  EXPECT_EQ(order, (std::vector<int>{3, 2, 4, 1}));
+}
+
+TEST_F(EngineTest, ABatchMayWaitToFill) {
+  Engine engine({predictor_}, {.max_batch = 4, .max_delay = 600});
+  std::vector<int64_t> batches;
+  engine.on_batch = [&](int64_t images, double) { batches.push_back(images); };
+  std::vector<float> logits(7);
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i)  // none of them comes back before the fourth is there
+    callers.emplace_back([&, to = std::vector<float>(7)]() mutable {
+      auto job = std::make_shared<Job>();
+      job->rows.push_back({.pixels = pixels_[0].data(), .logits = to.data()});
+      engine.run(job);
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(batches, (std::vector<int64_t>{4}));
+}
+
+// Calls from several threads are computed together; see AnswersAreTheSameBitsAtAnyConcurrency for
+// the bits.
+TEST_F(EngineTest, ThePredictorsOwnCallsGoThroughIt) {
+  int64_t images = 0;
+  predictor_->engine().on_batch = [&](int64_t n, double) { images += n; };
+  std::vector<float> logits(7);
+  predictor_->run(pixels_[3], logits, {});
+  EXPECT_EQ(logits, expected_[3]);
+  EXPECT_EQ(predictor_->classify(test::gradient(3, 43, 87), 7).size(), 7u);
+  EXPECT_EQ(images, 2);
 }
 
 }  // namespace

@@ -492,6 +492,15 @@ TEST_F(ServerTest, ALongLineIsTurnedAwayAtItsEnd) {
   EXPECT_EQ(ask(post("/v1/classify", photo())).status, 200);
 }
 
+TEST_F(ServerTest, ReplicasAndWorkersAnswerAlike) {
+  options_.replicas = 2, options_.workers = 3, options_.max_delay = 0.001;
+  start();
+  const Answer answer = ask(post("/v1/classify?top_k=7", photo()));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(answer.parsed()["results"][0]["predictions"][0]["probability"].get<float>(),
+            expected().front().probability);
+}
+
 TEST_F(ServerTest, OverloadIsTurnedAway) {
   options_.limits.wait_seconds = 0;
   start();

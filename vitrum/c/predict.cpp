@@ -272,7 +272,7 @@ void predict_image(vitrum_model& model, const std::function<Image()>& decode, fl
     const auto job = std::make_shared<Job>();
     job->rows.push_back({.pixels = pixels.data(), .logits = logits, .features = features});
     engine->run(job);
-    if (job->error.empty() && job->rows.front().finite) return;
+    if (!job->error && job->rows.front().finite) return;
     // Alone it says why.
   }
   std::vector<float> both(static_cast<size_t>(predictor.classes() + predictor.dimension()));

@@ -137,7 +137,7 @@ Engine* vitrum_model::engine(bool overlaps) {
   if (!coalesces_) return nullptr;
   if (Engine* made = engine_.load(std::memory_order_acquire); made || !overlaps) return made;
   std::call_once(engine_once_, [&] {
-    owned_engine_ = std::make_unique<Engine>(predictor);
+    owned_engine_ = std::make_unique<Engine>(std::vector{predictor}, EngineOptions{});
     engine_.store(owned_engine_.get(), std::memory_order_release);
   });
   return owned_engine_.get();

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "vitrum/cli/config_file.h"
 #include "vitrum/cli/other_names.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
@@ -112,6 +113,7 @@ class Parser {
     if (!result_.verb && !arguments_.empty()) fail_usage("no verb is given; {}", see_help());
     result_.help = !result_.verb;
     for (const Option* option : known()) from_environment(*option);
+    from_config();
     if (result_.verb) check_required();
     return result_;
   }
@@ -205,6 +207,26 @@ class Parser {
     if (value && *value) set(option, value, name);
   }
 
+  // What neither the command line nor the environment says.
+  void from_config() {
+    if (!result_.verb) return;
+    const std::vector<Option>& own = result_.verb->options;
+    const auto config =
+        std::find_if(own.begin(), own.end(), [](const Option& o) { return o.name == "--config"; });
+    if (config == own.end() || !was_given(*config)) return;
+    const std::string path = *std::get<std::string*>(config->target);
+    const std::vector<const Option*> before = given_;
+    for (const auto& [key, word] : read_config(path)) {
+      std::string name = "--" + key;
+      std::replace(name.begin(), name.end(), '_', '-');
+      const Option* option = find_option(known(), name);
+      if (!option || option == &*config)
+        fail_input("{}: unknown key '{}'{}", path, key, near_option(name));
+      if (std::find(before.begin(), before.end(), option) == before.end())
+        set(*option, word, fmt::format("{}: {}", path, key));
+    }
+  }
+
   void check_required() const {
     for (const Option& option : result_.verb->options)
       if (option.required && !was_given(option))
@@ -224,6 +246,7 @@ class Parser {
 
 Invocation parse_command_line(std::span<const std::string> arguments, std::span<const Verb> verbs,
                               CommonOptions& common) {
+  common.arguments.assign(arguments.begin(), arguments.end());
   const std::vector<Option> shared = common_options(common);
   return Parser(arguments, verbs, shared).run();
 }

@@ -14,8 +14,9 @@ struct Invocation {
 };
 
 // Fills the targets of the verb that is named, and `common`, from the arguments and the
-// environment. Options may stand before or after positional arguments, common ones before the verb
-// too; the last one given counts. Whatever is wrong is a usage error with the nearest match.
+// environment, and where the verb has a --config, from that file. Options may stand before or after
+// positional arguments, common ones before the verb too; the last one given counts. Whatever is
+// wrong is a usage error with the nearest match.
 Invocation parse_command_line(std::span<const std::string> arguments, std::span<const Verb> verbs,
                               CommonOptions& common);
 

@@ -283,9 +283,10 @@ std::string closing(const Trainer& t, const TrainResult& result) {
       "try next:\n"
       "  {}/report.html in a browser: curves, mistakes, recipe\n"
       "  {} {}\n"
+      "  {} serve --model {}, then http://127.0.0.1:8080 in a browser\n"
       "  {} bench --model {} --mode infer\n",
       percent(result.last.test_acc), percent(result.best_accuracy), result.best_epoch,
-      t.directory(), t.directory(), command, look, command, best);
+      t.directory(), t.directory(), command, look, command, best, command, best);
 }
 
 int stopped(const std::string& run, const std::string& where, int signal,

@@ -22,6 +22,7 @@ struct CommonOptions {
   bool json = false, quiet = false, verbose = false;
   int64_t threads = 0;  // 0: every core this process may use
   std::string device = "auto", precision = "auto";
+  std::vector<std::string> arguments = {};  // as given, for a verb that reads its settings again
 };
 
 // Where a parsed value goes. An optional stays empty where the option was not given.

@@ -14,6 +14,9 @@ class CostTable {
     double seconds = 0;
   };
   explicit CostTable(std::vector<Entry> entries);
+  // Where nobody timed them: large batches first, and none with padding. They are powers of two
+  // and the largest.
+  static CostTable untimed(int64_t largest);
 
   const std::vector<Entry>& entries() const { return entries_; }
   // The smallest batch that reaches 95 % of the best rate: more would only wait longer.

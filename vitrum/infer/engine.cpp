@@ -1,66 +1,139 @@
 #include "vitrum/infer/engine.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
 
 namespace vitrum {
+namespace {
 
-Engine::Engine(std::shared_ptr<Predictor> predictor, const EngineOptions& options)
-    : predictor_(std::move(predictor)),
-      costs_(predictor_->warm_up()),
+std::vector<Predictor*> pointers(const std::vector<std::shared_ptr<Predictor>>& owned) {
+  std::vector<Predictor*> out;
+  for (const auto& predictor : owned) out.push_back(predictor.get());
+  return out;
+}
+
+// Replicas are alike, so one table serves all; but each has programs to compile.
+CostTable warm_up(const std::vector<Predictor*>& replicas) {
+  for (size_t i = 1; i < replicas.size(); ++i) replicas[i]->warm_up();
+  return replicas.front()->warm_up();
+}
+
+}  // namespace
+
+Engine::Engine(std::vector<std::shared_ptr<Predictor>> replicas, const EngineOptions& options)
+    : owned_(std::move(replicas)),
+      replicas_(pointers(owned_)),
+      costs_(warm_up(replicas_)),
       most_(options.max_batch > 0 ? std::min(options.max_batch, costs_.entries().back().batch)
-                                  : costs_.useful_batch()) {}
+                                  : costs_.useful_batch()),
+      max_delay_(std::chrono::duration_cast<Job::Clock::duration>(
+          std::chrono::duration<double>(options.max_delay))),
+      idle_(replicas_) {}
+
+Engine::Engine(Predictor& predictor)
+    : replicas_{&predictor},
+      costs_(CostTable::untimed(predictor.images_at_once())),
+      most_(predictor.images_at_once()),
+      idle_(replicas_) {}
+
+void Engine::enqueue(std::shared_ptr<Job> job) {
+  const auto before = [](uint64_t priority, const std::shared_ptr<Job>& other) {
+    return priority < other->priority;
+  };
+  const auto rows = static_cast<int64_t>(job->rows.size());
+  waiting_ += rows, ready_rows_ += rows;
+  const auto place = std::upper_bound(ready_.begin(), ready_.end(), job->priority, before);
+  ready_.insert(place, std::move(job));
+  if (max_delay_ > Job::Clock::duration::zero()) changed_.notify_all();
+}
+
+Predictor* Engine::claim() {
+  if (idle_.empty() || ready_.empty()) return nullptr;
+  Predictor* model = idle_.back();
+  idle_.pop_back();
+  return model;
+}
 
 void Engine::submit(std::shared_ptr<Job> job) {
   job->queued = Job::Clock::now();
   job->left_ = job->rows.size();
   if (job->rows.empty()) return job->done(*job);
+  Predictor* model = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    waiting_ += static_cast<int64_t>(job->rows.size());
-    ready_.push_back(std::move(job));
-    if (led_) return;
-    led_ = true;
+    enqueue(std::move(job));
+    model = claim();
   }
-  lead();
+  if (model) lead(*model, [] { return false; });
 }
 
-void Engine::run(std::shared_ptr<Job> job) {
-  std::mutex mutex;
-  std::condition_variable ended;
+void Engine::run(const std::shared_ptr<Job>& job) {
+  if (job->rows.empty()) return job->done ? job->done(*job) : void();
   bool over = false;
   auto then = std::move(job->done);
   job->done = [&](Job& j) {
     if (then) then(j);
-    // Notified under the lock: the waiting thread may destroy both as soon as it can see `over`.
-    const std::lock_guard lock(mutex);
-    over = true;
-    ended.notify_one();
+    const std::lock_guard lock(mutex_);
+    over = true, --callers_;
+    changed_.notify_all();
   };
-  submit(std::move(job));
-  std::unique_lock lock(mutex);
-  ended.wait(lock, [&] { return over; });
+  job->queued = Job::Clock::now();
+  job->left_ = job->rows.size();
+  std::unique_lock lock(mutex_);
+  enqueue(job);
+  ++callers_;
+  while (!over) {
+    if (Predictor* model = claim()) {
+      lock.unlock();
+      lead(*model, [&] { return over && callers_ > 0; });
+      lock.lock();
+    } else {
+      changed_.wait(lock);
+    }
+  }
 }
 
-// The rows of the next batch; jobs nobody waits for any more are dropped whole on the way.
-std::vector<Engine::Taken> Engine::take() {
-  std::vector<Taken> batch;
+// Jobs nobody waits for any more, of those that would be in the next batch.
+std::vector<std::shared_ptr<Job>> Engine::remove_unwanted() {
+  std::vector<std::shared_ptr<Job>> dropped;
+  int64_t seen = 0;
+  for (auto at = ready_.begin(); at != ready_.end() && seen < most_;) {
+    const std::shared_ptr<Job>& job = *at;
+    const auto rows = static_cast<int64_t>(job->rows.size() - job->next_);
+    if (job->next_ > 0 || !job->wanted || job->wanted()) {
+      seen += rows, ++at;
+      continue;
+    }
+    waiting_ -= rows, ready_rows_ -= rows;
+    dropped.push_back(job);
+    at = ready_.erase(at);
+  }
+  return dropped;
+}
+
+// The rows of the next batch. Where there are none, or it is enough, the caller no longer leads.
+Engine::Batch Engine::take(Predictor& model, const std::function<bool()>& enough) {
+  Batch batch;
   std::vector<std::shared_ptr<Job>> dropped;
   {
-    const std::lock_guard lock(mutex_);
-    while (!ready_.empty() && static_cast<int64_t>(batch.size()) < most_) {
+    std::unique_lock lock(mutex_);
+    if (max_delay_ > Job::Clock::duration::zero() && !ready_.empty())
+      changed_.wait_until(lock, ready_.front()->queued + max_delay_,
+                          [&] { return ready_rows_ >= most_; });
+    dropped = remove_unwanted();
+    const bool leave = enough();
+    const int64_t most = leave ? 0 : std::min(ready_rows_, most_);
+    if (most > 0) batch.size = costs_.first_batch(most);
+    const int64_t rows = std::min(most, batch.size);
+    for (ready_rows_ -= rows; static_cast<int64_t>(batch.taken.size()) < rows;) {
       const std::shared_ptr<Job>& job = ready_.front();
-      if (job->next_ == 0 && job->wanted && !job->wanted()) {
-        waiting_ -= static_cast<int64_t>(job->rows.size());
-        dropped.push_back(job);
-        ready_.pop_front();
-        continue;
-      }
-      batch.push_back({job, job->next_++});
+      batch.taken.push_back({job, job->next_++});
       if (job->next_ == job->rows.size()) ready_.pop_front();
     }
-    if (batch.empty()) led_ = false;
+    if (rows == 0) {
+      idle_.push_back(&model);
+      if (leave) changed_.notify_all();  // somebody who waits goes on
+    }
   }
   for (const std::shared_ptr<Job>& job : dropped) {
     job->dropped = true;
@@ -70,32 +143,32 @@ std::vector<Engine::Taken> Engine::take() {
   return batch;
 }
 
-void Engine::lead() {
-  for (std::vector<Taken> batch; !(batch = take()).empty();) run_batch(batch);
+void Engine::lead(Predictor& model, const std::function<bool()>& enough) {
+  for (Batch batch; !(batch = take(model, enough)).taken.empty();) run_batch(model, batch);
 }
 
-void Engine::run_batch(std::span<const Taken> batch) {
-  std::vector<PredictorRow> rows;
-  const auto start = Job::Clock::now();
-  for (const Taken& t : batch) {
-    rows.push_back(t.job->rows[t.row]);
-    if (t.row == 0) t.job->started = start;
+void Engine::run_batch(Predictor& model, Batch& batch) {
+  batch.started = Job::Clock::now();
+  for (const Taken& t : batch.taken) {
+    batch.rows.push_back(t.job->rows[t.row]);
+    if (t.row == 0) t.job->started = batch.started;
   }
-  std::string error;
   try {
-    predictor_->run_rows(rows, costs_);
-  } catch (const std::exception& e) {
-    error = e.what();
+    model.run_rows(batch.rows, batch.size);
+  } catch (...) {
+    batch.error = std::current_exception();
   }
   const auto end = Job::Clock::now();
-  if (on_batch)
-    on_batch(static_cast<int64_t>(batch.size()),
-             std::chrono::duration<double>(end - start).count());
-  waiting_ -= static_cast<int64_t>(batch.size());
-  for (size_t i = 0; i < batch.size(); ++i) {
-    Job& job = *batch[i].job;
-    job.rows[batch[i].row].finite = rows[i].finite;
-    if (!error.empty()) job.error = error;
+  const auto images = static_cast<int64_t>(batch.rows.size());
+  if (on_batch) on_batch(images, std::chrono::duration<double>(end - batch.started).count());
+  waiting_ -= images;
+  for (size_t i = 0; i < batch.taken.size(); ++i) {
+    Job& job = *batch.taken[i].job;
+    job.rows[batch.taken[i].row].finite = batch.rows[i].finite;
+    if (batch.error) {
+      const std::lock_guard lock(mutex_);  // another replica may have had other rows of it
+      job.error = batch.error;
+    }
     if (--job.left_ > 0) continue;
     job.finished = end;
     job.done(job);

@@ -5,12 +5,13 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct Job {
   using Clock = std::chrono::steady_clock;
 
   std::vector<PredictorRow> rows;  // what they point to lives until `done`
+  static constexpr uint64_t kLast = std::numeric_limits<uint64_t>::max();
+  uint64_t priority = kLast;  // lower ones first; of equal ones, who came first
   // Asked before the model runs: whether anybody still waits for it. Empty: yes.
   std::function<bool()> wanted = {};
   // Called once, by whoever ran the last row, or dropped the job. Must not throw.
@@ -31,35 +34,43 @@ struct Job {
 
   // What became of it.
   bool dropped = false;
-  std::string error = {};  // the model could not run at all; a row has its own `finite`
+  std::exception_ptr error = {};  // the model could not run at all; a row has its own `finite`
   Clock::time_point queued = {}, started = {}, finished = {};
 
  private:
   friend class Engine;
-  size_t next_ = 0, left_ = 0;  // rows that were given to the model; rows not yet done
+  size_t next_ = 0;              // rows that were given to the model
+  std::atomic<size_t> left_{0};  // rows that are not done
 };
 
 struct EngineOptions {
   int64_t max_batch = 0;  // images in one run of the model; 0: as many as make it faster
+  double max_delay = 0;   // seconds that the first image of a batch may wait for others
 };
 
 class Engine {
  public:
-  explicit Engine(std::shared_ptr<Predictor> predictor, const EngineOptions& options = {});
+  // Times every batch size first. Replicas of a model answer alike, each on a device of its own.
+  Engine(std::vector<std::shared_ptr<Predictor>> replicas, const EngineOptions& options);
+  // For a predictor's own: batches as large as the predictor takes, without timing them.
+  explicit Engine(Predictor& predictor);
 
-  Predictor& predictor() { return *predictor_; }
-  const Predictor& predictor() const { return *predictor_; }
+  Predictor& predictor() { return *replicas_.front(); }
+  const Predictor& predictor() const { return *replicas_.front(); }
   const CostTable& costs() const { return costs_; }
   int64_t most() const { return most_; }  // images in one run of the model
 
   // Hands in a job. The calling thread may run the model, for this job and others, until nothing is
   // ready. `done` may be called before this returns.
   void submit(std::shared_ptr<Job> job);
-  // The same, and waits for it.
-  void run(std::shared_ptr<Job> job);
+  // The same, and waits for it. The calling thread runs the model no longer than for its own job if
+  // somebody else waits for theirs.
+  void run(const std::shared_ptr<Job>& job);
 
   int64_t waiting() const { return waiting_.load(std::memory_order_relaxed); }  // images
-  double seconds_to_wait() const { return costs_.seconds(waiting()); }  // for one more image
+  double seconds_for(int64_t images) const {
+    return costs_.seconds(images) / static_cast<double>(replicas_.size());
+  }
 
   // Told of every run of the model: images and seconds. Set before the first job.
   std::function<void(int64_t images, double seconds)> on_batch = {};
@@ -69,17 +80,33 @@ class Engine {
     std::shared_ptr<Job> job;
     size_t row = 0;
   };
-  std::vector<Taken> take();
-  void lead();
-  void run_batch(std::span<const Taken> batch);
+  // Rows of several jobs, through one run of a model.
+  struct Batch {
+    int64_t size = 0;  // of the program; with fewer rows the rest is padding
+    std::vector<Taken> taken;
+    std::vector<PredictorRow> rows;
+    std::exception_ptr error = {};
+    Job::Clock::time_point started = {};
+  };
+  void enqueue(std::shared_ptr<Job> job);
+  Predictor* claim();  // a replica that nobody runs, where there is work for it; under the lock
+  void lead(Predictor& model, const std::function<bool()>& enough);
+  Batch take(Predictor& model, const std::function<bool()>& enough);
+  std::vector<std::shared_ptr<Job>> remove_unwanted();  // under the lock
+  void run_batch(Predictor& model, Batch& batch);
 
-  std::shared_ptr<Predictor> predictor_;
+  std::vector<std::shared_ptr<Predictor>> owned_;
+  std::vector<Predictor*> replicas_;
   CostTable costs_;
   int64_t most_;
+  Job::Clock::duration max_delay_{};
   std::atomic<int64_t> waiting_{0};
   std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> ready_;
-  bool led_ = false;
+  int64_t ready_rows_ = 0;
+  std::vector<Predictor*> idle_;
+  int callers_ = 0;  // in run(), whose jobs are not done
 };
 
 }  // namespace vitrum

@@ -1,11 +1,26 @@
 #include "vitrum/infer/predict_all.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <limits>
 
 #include "vitrum/core/parallel.h"
 #include "vitrum/data/loader.h"
+#include "vitrum/infer/engine.h"
 
 namespace vitrum {
+namespace {
+
+// Why an image has no answer; throws where it is not the image's fault, or one is too many.
+std::string describe_not_finite(const Predictor& predictor, const std::string& image,
+                                const PredictAllOptions& options) {
+  constexpr float kBad[] = {std::numeric_limits<float>::infinity()};
+  if (!options.tolerant || !predictor.weights().not_finite().empty()) predictor.check_answer(kBad);
+  return fmt::format("{}: the model answers with NaN or infinity", image);
+}
+
+}  // namespace
 
 void predict_all(Predictor& predictor, const Dataset& dataset, const PredictAllOptions& options,
                  const std::function<bool(const PredictedSample&)>& each) {
@@ -25,17 +40,34 @@ void predict_all(Predictor& predictor, const Dataset& dataset, const PredictAllO
     const auto count = static_cast<size_t>(batch.count);
     const size_t bytes = batch.pixels().size() / batch.labels.size();
     logits.resize(count * classes), features.resize(count * width);
-    std::vector<std::span<float>> to;
-    for (size_t i = 0; i < tapped.size(); ++i) {
-      tapped[i].resize(count * static_cast<size_t>(predictor.tap_shapes()[i].numel()));
-      to.push_back(tapped[i]);
+    for (size_t t = 0; t < tapped.size(); ++t)
+      tapped[t].resize(count * static_cast<size_t>(predictor.tap_shapes()[t].numel()));
+    const auto readable = [&](size_t i) { return !options.tolerant || batch.errors[i].empty(); };
+    std::vector<float*> to_taps;
+    to_taps.reserve(count * tapped.size());
+    auto job = std::make_shared<Job>();
+    for (size_t i = 0; i < count; ++i) {
+      if (!readable(i)) continue;
+      float** const first = to_taps.data() + to_taps.size();
+      for (std::vector<float>& all : tapped) to_taps.push_back(all.data() + i * all.size() / count);
+      job->rows.push_back({.pixels = batch.pixels().data() + i * bytes,
+                           .logits = logits.data() + i * classes,
+                           .features = features.data() + i * width,
+                           .taps = {first, tapped.size()}});
     }
-    predictor.run(batch.pixels().first(count * bytes), logits, features, to);
+    predictor.engine().run(job);
+    if (job->error) std::rethrow_exception(job->error);
+    auto row = job->rows.begin();
     for (size_t i = 0; i < count; ++i) {
       PredictedSample sample{.index = batch.indices[i]};
       std::vector<std::span<const float>> taps;
-      if (options.tolerant) sample.error = batch.errors[i];
-      if (sample.error.empty()) {
+      std::string not_finite;
+      if (!readable(i)) {
+        sample.error = batch.errors[i];
+      } else if (!(row++)->finite) {
+        not_finite = describe_not_finite(predictor, dataset.name(batch.indices[i]), options);
+        sample.error = not_finite;
+      } else {
         sample.logits = std::span(logits).subspan(i * classes, classes);
         sample.features = std::span(features).subspan(i * width, width);
         for (const std::vector<float>& all : tapped)

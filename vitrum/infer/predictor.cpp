@@ -10,6 +10,7 @@
 #include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
 #include "vitrum/graph/taps.h"
+#include "vitrum/infer/engine.h"
 #include "vitrum/runtime/summary.h"
 
 namespace vitrum {
@@ -85,9 +86,12 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
       tap_shapes_(record(parameters_, spec_, options.taps, macs_)),
       weights_(model, spec_, parameters_, device_->backend(), stored_),
       preprocess_(preprocess_of(spec_)),
-      at_once_(images_at_once(macs_, device_->backend(), precision(), options.max_batch)) {
+      at_once_(vitrum::images_at_once(macs_, device_->backend(), precision(), options.max_batch)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
+  engine_ = std::make_unique<Engine>(*this);
 }
+
+Predictor::~Predictor() = default;
 
 ModelProgram& Predictor::program(int64_t batch, InputStage from) {
   std::unique_ptr<ModelProgram>& program = programs_[{from, batch}];
@@ -120,44 +124,49 @@ void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
       (!features.empty() && features.size() != images * width))
     fail_usage("{}: {} bytes of pixels, {} logits and {} features do not belong together", path_,
                pixels.size(), logits.size(), features.size());
-  const auto fill = [&](ModelProgram& program, size_t first) {
-    program.upload(pixels.data() + first * image);
-  };
-  const auto read = [&](ModelProgram& program, size_t first) {
-    if (!logits.empty()) program.read_logits(logits.data() + first * outputs);
-    if (!features.empty()) program.read_features(features.data() + first * width);
-    for (size_t i = 0; i < taps.size(); ++i)
-      program.read_tap(i, taps[i].data() + first * static_cast<size_t>(tap_shapes_[i].numel()));
-  };
-  run_batches(InputStage::kPixels, images, fill, read);
+  auto job = std::make_shared<Job>();
+  std::vector<float*> to_taps(images * taps.size());
+  for (size_t i = 0; i < images; ++i) {
+    const auto row_taps = std::span(to_taps).subspan(i * taps.size(), taps.size());
+    for (size_t t = 0; t < taps.size(); ++t)
+      row_taps[t] = taps[t].data() + i * static_cast<size_t>(tap_shapes_[t].numel());
+    job->rows.push_back({.pixels = pixels.data() + i * image,
+                         .logits = logits.empty() ? nullptr : logits.data() + i * outputs,
+                         .features = features.empty() ? nullptr : features.data() + i * width,
+                         .taps = row_taps});
+  }
+  engine_->run(job);
+  if (job->error) std::rethrow_exception(job->error);
   check_answer(logits.empty() ? features : logits);
 }
 
-void Predictor::run_rows(std::span<PredictorRow> rows, const CostTable& costs) {
-  const auto outputs = static_cast<size_t>(classes()), width = static_cast<size_t>(dimension());
-  std::vector<float> logits, features;
-  for (size_t done = 0; done < rows.size();) {
-    const auto batch =
-        static_cast<size_t>(costs.first_batch(static_cast<int64_t>(rows.size() - done)));
-    const std::span<PredictorRow> part = rows.subspan(done, std::min(batch, rows.size() - done));
-    logits.resize(batch * outputs), features.resize(batch * width);
-    {
-      const SharedDevice::Turn turn(*device_);
-      ModelProgram& program = this->program(static_cast<int64_t>(batch));
-      for (size_t i = 0; i < part.size(); ++i) program.upload_image(i, part[i].pixels);
-      program.run();
-      if (outputs > 0) program.read_logits(logits.data());
-      program.read_features(features.data());
-    }
-    weights_.check_intact();
-    for (size_t i = 0; i < part.size(); ++i) {
-      const auto row_logits = std::span(logits).subspan(i * outputs, outputs),
-                 row_features = std::span(features).subspan(i * width, width);
-      part[i].finite = all_finite(row_logits) && all_finite(row_features);
-      if (part[i].logits) std::copy(row_logits.begin(), row_logits.end(), part[i].logits);
-      if (part[i].features) std::copy(row_features.begin(), row_features.end(), part[i].features);
-    }
-    done += part.size();
+void Predictor::run_rows(std::span<PredictorRow> rows, int64_t batch) {
+  const auto size = static_cast<size_t>(batch), outputs = static_cast<size_t>(classes()),
+             width = static_cast<size_t>(dimension());
+  const SharedDevice::Turn turn(*device_);
+  ModelProgram& program = this->program(batch);
+  for (size_t i = 0; i < rows.size(); ++i) program.upload_image(i, rows[i].pixels);
+  program.run();
+  logits_.resize(size * outputs), features_.resize(size * width);
+  if (outputs > 0) program.read_logits(logits_.data());
+  program.read_features(features_.data());
+  const bool wants_taps = !rows.empty() && !rows.front().taps.empty();
+  tapped_.resize(wants_taps ? tap_shapes_.size() : 0);
+  for (size_t t = 0; t < tapped_.size(); ++t) {
+    tapped_[t].resize(size * static_cast<size_t>(tap_shapes_[t].numel()));
+    program.read_tap(t, tapped_[t].data());
+  }
+  weights_.check_intact();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    PredictorRow& row = rows[i];
+    const auto row_logits = std::span(logits_).subspan(i * outputs, outputs),
+               row_features = std::span(features_).subspan(i * width, width);
+    row.finite = all_finite(row_logits) && all_finite(row_features);
+    if (row.logits) std::ranges::copy(row_logits, row.logits);
+    if (row.features) std::ranges::copy(row_features, row.features);
+    for (size_t t = 0; t < row.taps.size(); ++t)
+      std::copy_n(tapped_[t].data() + i * (tapped_[t].size() / size), tapped_[t].size() / size,
+                  row.taps[t]);
   }
 }
 

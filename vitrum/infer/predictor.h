@@ -36,8 +36,11 @@ struct PredictorOptions {
 struct PredictorRow {
   const uint8_t* pixels = nullptr;               // (C, H, W)
   float *logits = nullptr, *features = nullptr;  // (classes), (dimension); null: not wanted
+  std::span<float* const> taps = {};             // as many as tap_shapes(), or none
   bool finite = true;                            // whether the answer is; set by the run
 };
+
+class Engine;
 
 struct Prediction {
   int index = 0;      // of the class
@@ -51,13 +54,14 @@ std::vector<Prediction> top_predictions(std::span<const float> logits,
                                         const std::vector<std::string>& labels, size_t count);
 
 // A model that is ready to run. Every member may be called from several threads at once: decoding
-// and preprocessing happen in the thread that calls, and the model, which uses all its own threads
-// for each call, takes one call after the other. On a CPU, results are the same bits whatever the
-// batch, the place in it, the number of threads and what else is running.
+// and preprocessing happen in the thread that calls, and images of calls that come together are
+// computed together, with all the model's own threads. On a CPU, results are the same bits whatever
+// the batch, the place in it, the number of threads and what else is running.
 class Predictor {
  public:
   // `model` is a model directory, or a weight file where options.arch says of what.
   explicit Predictor(const std::string& model, const PredictorOptions& options = {});
+  ~Predictor();
 
   const ModelSpec& model() const { return spec_; }
   const Backend& backend() const { return device_->backend(); }
@@ -71,7 +75,9 @@ class Predictor {
   // finite, naming the weights that are not.
   void check_answer(std::span<const float> answer) const;
   int64_t max_batch() const { return options_.max_batch; }
-  int64_t classes() const { return spec_.config.classes(); }         // 0: the model has no head
+  int64_t images_at_once() const { return at_once_; }         // of those, computed together
+  Engine& engine() { return *engine_; }                       // through which all calls below go
+  int64_t classes() const { return spec_.config.classes(); }  // 0: the model has no head
   int64_t dimension() const { return feature_width(spec_.config); }  // of the features
   // What the taps give for each image; attention in windows has a first dimension for them.
   const std::vector<Shape>& tap_shapes() const { return tap_shapes_; }
@@ -96,9 +102,9 @@ class Predictor {
   // called in a turn of the device. check_answer() is for the caller.
   using Exchange = std::function<void(ModelProgram& program, size_t first)>;
   void run_batches(InputStage from, size_t images, const Exchange& fill, const Exchange& read);
-  // Images that lie anywhere, cut into batches as `costs` has it cheapest. A row that is not finite
-  // says so and leaves the others alone. Others may run between two batches.
-  void run_rows(std::span<PredictorRow> rows, const CostTable& costs);
+  // For engines: images that lie anywhere, as the first ones of a batch. A row that is not finite
+  // says so, and leaves the others alone.
+  void run_rows(std::span<PredictorRow> rows, int64_t batch);
   // Compiles the programs of every batch size, and times them.
   CostTable warm_up();
 
@@ -125,6 +131,9 @@ class Predictor {
   // By input and batch size: the largest and powers of two, so that 13 images are 8 + 4 + 1.
   // Compiled when first needed.
   std::map<std::pair<InputStage, int64_t>, std::unique_ptr<ModelProgram>> programs_;
+  std::vector<float> logits_, features_;  // of one batch
+  std::vector<std::vector<float>> tapped_;
+  std::unique_ptr<Engine> engine_;
 };
 
 }  // namespace vitrum

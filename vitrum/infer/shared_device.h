@@ -11,7 +11,8 @@ namespace vitrum {
 
 class SharedDevice {
  public:
-  explicit SharedDevice(const DeviceOptions& options) : backend_(make_backend(options)) {}
+  explicit SharedDevice(const DeviceOptions& options) : SharedDevice(make_backend(options)) {}
+  explicit SharedDevice(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
   SharedDevice(const SharedDevice&) = delete;
   SharedDevice& operator=(const SharedDevice&) = delete;
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 
+#include "vitrum/core/parallel.h"
 #include "vitrum/serve/metrics.h"
 #include "vitrum/serve/options.h"
 #include "vitrum/serve/repository.h"
@@ -20,14 +21,21 @@ struct Service {
 };
 
 struct Context : Service {
-  Context(const ServeOptions& o, int workers) : Service(o, workers), repository(o) {}
-  ~Context() { workers.finish(); }  // they use what is below
+  explicit Context(const ServeOptions& o) : Service(o, worker_threads(o)), repository(o) {}
+  ~Context() { workers.finish(), explainers.finish(); }  // they use what is below
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   Repository repository;
   std::atomic<int> explaining{0};
   std::atomic<double> decode_seconds{0};  // of an image, averaged over the last ones
+  Workers explainers{1};  // few and slow ones do not hold up the others
+
+ private:
+  static int worker_threads(const ServeOptions& o) {
+    if (o.workers > 0) return o.workers;
+    return o.threads > 0 ? o.threads : available_cores();
+  }
 };
 
 }  // namespace vitrum::serve

@@ -21,6 +21,7 @@ class Exchange {
   Clock::time_point arrived = Clock::now(), deadline = Clock::time_point::max();
   // What its images took, added up by the threads that did it.
   std::atomic<int64_t> images{0}, decode_us{0}, queue_us{0}, model_us{0};
+  double total_ms = 0;            // from its last byte to the answer
   std::atomic<bool> gone{false};  // the client closed the connection: nobody waits any more
 
   // Whether there is a point in going on with it.

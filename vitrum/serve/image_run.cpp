@@ -81,6 +81,7 @@ class Run : public std::enable_shared_from_this<Run> {
   void submit(size_t i) {
     auto job = std::make_shared<Job>();
     ImageSlot& slot = *answers_[i].slot;
+    job->priority = run_.priority;
     job->rows.push_back({.pixels = slot.pixels.data(),
                          .logits = slot.logits.empty() ? nullptr : slot.logits.data(),
                          .features = slot.features.data()});
@@ -94,7 +95,11 @@ class Run : public std::enable_shared_from_this<Run> {
     const auto waited = job.started - job.queued, ran = job.finished - job.started;
     context_.metrics.queue.add(std::chrono::duration<double>(waited).count());
     exchange_->queue_us += microseconds(waited), exchange_->model_us += microseconds(ran);
-    if (!job.error.empty()) return refuse(i, 503, "the model could not run");
+    if (job.error) {
+      // A card that failed once does not come back.
+      if (!run_.model->predictor().backend().host_visible()) context_.faulty = true;
+      return refuse(i, 503, "the model could not run");
+    }
     if (!job.rows.front().finite)
       return refuse(i, 500, "the model answered with NaN or infinity; its weights may be damaged");
     finish_one();
@@ -134,7 +139,7 @@ double estimated_wait(const Context& context, const Engine& engine) {
   const double decode = static_cast<double>(before) *
                         context.decode_seconds.load(std::memory_order_relaxed) /
                         static_cast<double>(context.workers.threads());
-  return std::max(decode, engine.costs().seconds(before));
+  return std::max(decode, engine.seconds_for(before));
 }
 
 }  // namespace

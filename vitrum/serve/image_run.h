@@ -27,6 +27,7 @@ struct ImageRun {
   std::vector<std::string_view> images;
   std::vector<std::string> owned = {};
   bool decoded = false;
+  uint64_t priority = Job::kLast;                             // lower ones first
   std::function<Response(std::vector<ImageAnswer>&)> finish;  // called once, when all are there
 };
 

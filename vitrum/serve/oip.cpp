@@ -169,6 +169,7 @@ OipRequest parse_oip(std::string_view body, size_t json_bytes, const OipShape& s
   OipRequest out;
   out.id = text_of(request, "id", "");
   out.timeout_seconds = 1e-6 * static_cast<double>(number(request, "timeout", 0));
+  out.priority = number(request, "priority", 0);
   const auto inputs = request.find("inputs");
   if (inputs == request.end() || !inputs->is_array() || inputs->size() != 1 ||
       !inputs->front().is_object())

@@ -26,6 +26,7 @@ struct OipRequest {
   std::vector<std::string> owned;
   std::vector<OipOutput> outputs;
   double timeout_seconds = 0;  // 0: none given
+  uint64_t priority = 0;       // 0: none given; else lower ones first
 };
 
 // `json_bytes` is Inference-Header-Content-Length, or the size of the body where it has none.

@@ -32,7 +32,10 @@ struct ServeOptions {
   std::string key_file, tls_cert, tls_key;
   std::string device = "auto", precision = "auto";
   int threads = 0, io_threads = 1;
+  int workers = 0;   // threads that parse, decode and run models; 0: as many as `threads`
+  int replicas = 1;  // of each model, over which the threads are divided
   int64_t max_batch = 0;
+  double max_delay = 0;  // seconds that a batch waits for more images
   double drain_delay = 0;
   Limits limits;
 };

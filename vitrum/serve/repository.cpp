@@ -3,23 +3,27 @@
 #include <algorithm>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/parallel.h"
 
 namespace vitrum::serve {
 
-Repository::Repository(const ServeOptions& options)
-    : options_(options),
-      device_(std::make_shared<SharedDevice>(
-          DeviceOptions{.device = options.device, .threads = options.threads})),
-      sources_(options.models) {}
+Repository::Repository(const ServeOptions& options) : options_(options), sources_(options.models) {
+  const int threads = options.threads > 0 ? options.threads : available_cores();
+  for (int i = 0; i < options.replicas; ++i)
+    devices_.push_back(std::make_shared<SharedDevice>(DeviceOptions{
+        .device = options.device, .threads = std::max(1, threads / options.replicas)}));
+}
 
 ModelPtr Repository::load(const ModelSource& source) {
   PredictorOptions options;
-  options.shared_device = device_;
   if (options_.precision == "f32") options.precision = DType::kF32;
   if (options_.precision == "bf16") options.precision = DType::kBF16;
   if (options_.max_batch > 0) options.max_batch = options_.max_batch;
-  auto model = std::make_shared<ServedModel>(source.name, source.path, options,
-                                             EngineOptions{.max_batch = options_.max_batch});
+  std::vector<PredictorOptions> replicas;
+  for (const auto& device : devices_) options.shared_device = device, replicas.push_back(options);
+  auto model = std::make_shared<ServedModel>(
+      source.name, source.path, replicas,
+      EngineOptions{.max_batch = options_.max_batch, .max_delay = options_.max_delay});
   if (on_load) on_load(*model);
   return model;
 }

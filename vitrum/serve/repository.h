@@ -36,7 +36,7 @@ class Repository {
   void publish(ModelPtr model);
 
   ServeOptions options_;
-  std::shared_ptr<SharedDevice> device_;
+  std::vector<std::shared_ptr<SharedDevice>> devices_;  // one for each replica
   mutable std::mutex mutex_;
   std::vector<ModelSource> sources_;
   std::map<std::string, ModelPtr, std::less<>> models_;

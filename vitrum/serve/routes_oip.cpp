@@ -117,6 +117,7 @@ void infer(Context& context, const ExchangePtr& exchange, const PathParameters& 
                                            1e6 * std::min(asked.timeout_seconds, 3600.0))));
     ImageRun run{.model = model, .images = {}};
     run.decoded = asked.decoded;
+    if (asked.priority > 0) run.priority = asked.priority;
     run.owned = std::move(asked.owned), run.images = std::move(asked.images);
     run.finish = [model, id = asked.id, outputs = asked.outputs](auto& answers) {
       return finish(*model, id, outputs, answers);

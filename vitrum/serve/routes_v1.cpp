@@ -136,14 +136,7 @@ struct Place {
   std::atomic<int>& count;
 };
 
-void explain(Context& context, const ExchangePtr& exchange) {
-  constexpr int kMostExplaining = 4;
-  const Place place(context.explaining);
-  if (context.explaining > kMostExplaining) {
-    Response busy = error_response(429, "too many explanations are waiting; try again later");
-    busy.headers.emplace_back("Retry-After", "1");
-    return exchange->respond(std::move(busy));
-  }
+void answer_with_overlay(Context& context, const ExchangePtr& exchange) {
   guarded(exchange, ErrorForm::kPlain, [&] {
     const Request& request = exchange->request;
     const ModelPtr model = model_for(context, exchange, query_text(request, "model"));
@@ -166,6 +159,22 @@ void explain(Context& context, const ExchangePtr& exchange) {
     }
     exchange->respond({.content_type = "image/png",
                        .body = model->explain(image, read_orientation(encoded), method)});
+  });
+}
+
+void explain(Context& context, const ExchangePtr& exchange) {
+  constexpr int kMostExplaining = 4;
+  auto place = std::make_shared<Place>(context.explaining);
+  if (context.explaining > kMostExplaining) {
+    Response busy = error_response(429, "too many explanations are waiting; try again later");
+    busy.headers.emplace_back("Retry-After", "1");
+    return exchange->respond(std::move(busy));
+  }
+  context.explainers.post([&context, exchange, place] {
+    if (exchange->wanted())
+      answer_with_overlay(context, exchange);
+    else
+      exchange->respond(error_response(504, "the deadline passed before it could be explained"));
   });
 }
 

@@ -42,6 +42,14 @@ std::string digest_of(const std::string& model) {
   return sha256(all).substr(0, 12);
 }
 
+std::vector<std::shared_ptr<Predictor>> load(const std::string& path,
+                                             const std::vector<PredictorOptions>& replicas) {
+  std::vector<std::shared_ptr<Predictor>> out;
+  for (const PredictorOptions& options : replicas)
+    out.push_back(std::make_shared<Predictor>(path, options));
+  return out;
+}
+
 // What the README.md beside the weights says.
 std::optional<StatedAccuracy> accuracy_of(const std::string& model) {
   const std::string path = model + "/README.md";
@@ -76,11 +84,11 @@ ImageSlot::ImageSlot(const Predictor& predictor)
       logits(static_cast<size_t>(predictor.classes())),
       features(static_cast<size_t>(predictor.dimension())) {}
 
-ServedModel::ServedModel(std::string name, const std::string& path, const PredictorOptions& options,
-                         const EngineOptions& engine)
+ServedModel::ServedModel(std::string name, const std::string& path,
+                         const std::vector<PredictorOptions>& replicas, const EngineOptions& engine)
     : name_(std::move(name)),
       version_(digest_of(path)),
-      engine_(std::make_shared<Predictor>(path, options), engine),
+      engine_(load(path, replicas), engine),
       card_(card_of(name_, version_, path, engine_)) {}
 
 std::string ServedModel::label(int index) const {

@@ -20,8 +20,9 @@ struct ImageSlot {
 
 class ServedModel {
  public:
-  ServedModel(std::string name, const std::string& path, const PredictorOptions& options,
-              const EngineOptions& engine);
+  // One predictor for each of `replicas`.
+  ServedModel(std::string name, const std::string& path,
+              const std::vector<PredictorOptions>& replicas, const EngineOptions& engine);
 
   const std::string& name() const { return name_; }
   const std::string& version() const { return version_; }  // the digest of its weights

@@ -20,7 +20,6 @@
 #include <thread>
 
 #include "vitrum/core/error.h"
-#include "vitrum/core/parallel.h"
 #include "vitrum/serve/gate.h"
 #include "vitrum/serve/routes.h"
 #include "vitrum/serve/session.h"
@@ -201,7 +200,7 @@ struct Server::State {
         tls(make_tls(options)),
         io(options.io_threads),
         drain_timer(io),
-        context(options, options.threads > 0 ? options.threads : available_cores()) {
+        context(options) {
     add_public_routes(router, context);
     add_admin_routes(admin_router, context);
     gate = std::make_unique<Gate>(context, router, false);
@@ -254,11 +253,13 @@ struct Server::State {
 
   void reload() {
     try {
+      std::string key_file = context.options.key_file;
       if (hooks.reread) {
         const ServeOptions fresh = hooks.reread();
         context.repository.configure(fresh.models);
+        key_file = fresh.key_file;
       }
-      if (!context.options.key_file.empty()) gate->keys.load(context.options.key_file);
+      if (!key_file.empty()) gate->keys.load(key_file);
       for (const std::string& problem : context.repository.reload()) tell(problem);
     } catch (const std::exception& e) {
       tell(e.what());

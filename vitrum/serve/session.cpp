@@ -1,5 +1,10 @@
 #include "vitrum/serve/session.h"
 
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <array>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -8,6 +13,7 @@
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
 #include <chrono>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -106,8 +112,21 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
       if (!extensions.empty()) problem = http::error::bad_chunk_extension;
     };
     parser_->on_chunk_header(on_chunk_);
+    const auto done = [&] { return parser_->is_header_done(); };
+    if (const error_code problem = parse_what_is_there(done); problem || done())
+      return on_header(problem, 0);
     expire_in(limits().header_seconds);
     http::async_read_header(stream_, buffer_, *parser_, then(&Session::on_header));
+  }
+
+  // Most requests come in one piece; to go through the event loop for each part would double what
+  // this thread does for them.
+  template <class Done>
+  error_code parse_what_is_there(const Done& done) {
+    error_code problem;
+    while (!problem && buffer_.size() > 0 && !done())
+      buffer_.consume(parser_->put(buffer_.data(), problem));
+    return problem == http::error::need_more ? error_code() : problem;
   }
 
   void on_header(error_code problem, size_t) {
@@ -172,7 +191,10 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   }
 
   void read_body() {
-    if (parser_->is_done()) return on_body({}, 0);
+    parser_->eager(true);
+    const auto done = [&] { return parser_->is_done(); };
+    if (const error_code problem = parse_what_is_there(done); problem || done())
+      return on_body(problem, 0);
     expire_in(limits().body_seconds);
     http::async_read(stream_, buffer_, *parser_, then(&Session::on_body));
   }
@@ -182,9 +204,15 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     exchange_->request.body = std::move(parser_->get().body());
     exchange_->arrived = Exchange::Clock::now();
     exchange_->deadline = exchange_->arrived + milliseconds(limits().request_seconds);
-    exchange_->send = [self = this->shared_from_this()](Response response) {
-      asio::post(self->stream_.get_executor(), [self, r = std::move(response)]() mutable {
-        self->guarded_step([&] { self->answer(std::move(r)); });
+    // Whoever has the answer writes it, as far as the socket takes it: to wake the thread of the
+    // sockets first would cost as much as all else that is done for a small answer.
+    exchange_->send = [self = this->shared_from_this(), id = exchange_->id, head = head_,
+                       keep_alive = keep_alive_](Response response) {
+      Outgoing out = self->outgoing(std::move(response), id, head, keep_alive);
+      self->count(out.status);
+      self->write_now(out);
+      asio::post(self->stream_.get_executor(), [self, o = std::move(out)]() mutable {
+        self->guarded_step([&] { self->send(std::move(o)); });
       });
     };
     watch_for_end();
@@ -244,33 +272,60 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   void refuse(Response response) {
     keep_alive_ = keep_alive_ && parser_ && parser_->is_done();
     if (response.status == 400) keep_alive_ = false;
-    send(std::move(response));
+    count(response.status);
+    send(outgoing(std::move(response), exchange_->id, head_, keep_alive_));
   }
 
-  void answer(Response response) { send(std::move(response)); }
+  // An answer on its way, as bytes.
+  struct Outgoing {
+    std::string head, body;
+    int status = 0;
+    bool keep_alive = false;
+    size_t written = 0;  // of both
+  };
 
-  void send(Response response) {
+  // From any thread.
+  Outgoing outgoing(Response response, uint64_t id, bool head_only, bool keep_alive) const {
+    Outgoing out{.body = std::move(response.body), .status = response.status};
+    out.keep_alive = keep_alive && !host_.context.draining;
+    out.head = fmt::format(
+        "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nX-Content-Type-Options: nosniff\r\n"
+        "X-Request-Id: {}\r\n",
+        response.status, reason_of(response.status), response.content_type, id);
+    if (response.status != 204 && response.status != 304)
+      out.head += fmt::format("Content-Length: {}\r\n", out.body.size());
+    for (const auto& [name, value] : response.headers)
+      out.head += fmt::format("{}: {}\r\n", name, value);
+    out.head += out.keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
+    if (head_only) out.body.clear();
+    return out;
+  }
+
+  // From any thread, before send().
+  void write_now(Outgoing& out) {
+    if constexpr (std::is_same_v<Stream, Plain>) {
+      const std::lock_guard lock(closing_);  // else the number could be another connection's by now
+      if (closed_) return;
+      const std::array<iovec, 2> parts = {iovec{out.head.data(), out.head.size()},
+                                          iovec{out.body.data(), out.body.size()}};
+      msghdr message = {};
+      message.msg_iov = const_cast<iovec*>(parts.data()), message.msg_iovlen = parts.size();
+      const ssize_t sent =
+          sendmsg(stream_.socket().native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent > 0) out.written = static_cast<size_t>(sent);
+    }
+  }
+
+  void send(Outgoing out) {
     answering_ = true, answered_ = false;
-    if (host_.context.draining) keep_alive_ = false;
-    auto& out = out_.emplace();
-    out.result(static_cast<unsigned>(response.status));
-    out.reason({reason_of(response.status).data(), reason_of(response.status).size()});
-    out.version(11);
-    out.keep_alive(keep_alive_);
-    out.set(http::field::content_type, response.content_type);
-    out.set("X-Content-Type-Options", "nosniff");
-    out.set("X-Request-Id", std::to_string(exchange_->id));
-    for (const auto& [name, value] : response.headers) out.set(name, value);
-    status_ = response.status;
-    out.body() = std::move(response.body);
-    out.prepare_payload();
-    if (head_) out.body().clear();
+    keep_alive_ = keep_alive_ && out.keep_alive;
+    out_ = std::move(out);
+    const size_t of_head = std::min(out_.written, out_.head.size());
+    if (out_.written == out_.head.size() + out_.body.size()) return on_written({}, 0);
     expire_in(limits().write_seconds);
-    serializer_.emplace(out);
-    if (head_)
-      http::async_write_header(stream_, *serializer_, then(&Session::on_written));
-    else
-      http::async_write(stream_, *serializer_, then(&Session::on_written));
+    const std::array<asio::const_buffer, 2> rest = {
+        asio::buffer(out_.head) + of_head, asio::buffer(out_.body) + (out_.written - of_head)};
+    asio::async_write(stream_, rest, then(&Session::on_written));
   }
 
   void on_written(error_code problem, size_t) {
@@ -317,24 +372,32 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     await_request();
   }
 
+  // Before the answer is written, so that who has it finds it counted. From any thread.
+  void count(int status) {
+    const auto took = Exchange::Clock::now() - exchange_->arrived;
+    exchange_->total_ms = std::chrono::duration<double, std::milli>(took).count();
+    host_.context.metrics.total.add(1e-3 * exchange_->total_ms);
+    host_.context.metrics.count(exchange_->route, status);
+  }
+
   void log() {
     if (std::exchange(counted_, false)) --host_.under_way;
-    const auto now = Exchange::Clock::now();
+    if (!host_.hooks.request) return;
     LogEntry entry{.id = exchange_->id,
                    .route = exchange_->route,
                    .model = exchange_->model,
-                   .status = status_,
+                   .status = out_.status,
                    .images = exchange_->images};
     entry.queue_ms = 1e-3 * static_cast<double>(exchange_->queue_us);
     entry.decode_ms = 1e-3 * static_cast<double>(exchange_->decode_us);
     entry.model_ms = 1e-3 * static_cast<double>(exchange_->model_us);
-    entry.total_ms = std::chrono::duration<double, std::milli>(now - exchange_->arrived).count();
-    host_.context.metrics.total.add(1e-3 * entry.total_ms);
-    host_.context.metrics.count(entry.route, entry.status);
-    if (host_.hooks.request) host_.hooks.request(entry);
+    entry.total_ms = exchange_->total_ms;
+    host_.hooks.request(entry);
   }
 
   void close() {
+    const std::lock_guard lock(closing_);
+    closed_ = true;
     error_code ignored;
     auto& socket = beast::get_lowest_layer(stream_).socket();
     socket.shutdown(asio::socket_base::shutdown_send, ignored);
@@ -353,9 +416,9 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   ExchangePtr exchange_;
   Router::Match match_;
   Reservation room_;
-  std::optional<http::response<http::string_body>> out_;
-  std::optional<http::response_serializer<http::string_body>> serializer_;
-  int status_ = 0;
+  Outgoing out_;
+  std::mutex closing_;   // against a write from another thread
+  bool closed_ = false;  // under it
   int64_t dropped_ = 0;  // bytes read after an answer that refused them
   bool used_ = false, keep_alive_ = true, head_ = false, counted_ = false;
   bool watching_ = false, answering_ = false, answered_ = false;
