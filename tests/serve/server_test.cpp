@@ -18,6 +18,7 @@
 #include "vitrum/core/files.h"
 #include "vitrum/data/encode_png.h"
 #include "vitrum/serve/routes.h"
+#include "vitrum/weights/safetensors.h"
 
 namespace vitrum::serve {
 namespace {
@@ -380,7 +381,9 @@ TEST_F(ServerTest, ForeignNamesOriginsAndKeylessClientsAreRefusedOnEveryRoute) {
           std::string("Authorization: Basic secret\r\n"), std::string("Authorization: secret\r\n"),
           std::string("Authorization: Bearer secre\r\n"),
           std::string("Authorization: Bearer secrets\r\n"),
-          std::string("Authorization: Bearer \r\n")})
+          std::string("Authorization: Bearer \r\n"),
+          std::string("Authorization: Bearer_secret\r\n"),
+          std::string("Authorization: Basic: secret\r\n")})
       if (!route.open) {
         EXPECT_EQ(status(host + shown), 401) << path << " " << shown;
       }
@@ -502,9 +505,9 @@ TEST_F(ServerTest, ReplicasAndWorkersAnswerAlike) {
 }
 
 TEST_F(ServerTest, OverloadIsTurnedAway) {
-  options_.limits.wait_seconds = 0;
+  options_.limits.wait_seconds = 1;
   start();
-  server_->context().metrics.images_waiting = 1000;  // as if so many were under way
+  server_->context().metrics.images_waiting = 1'000'000;  // as if so many were under way
   const Answer busy = ask(post("/v1/classify", photo()));
   EXPECT_EQ(busy.status, 429);
   EXPECT_THAT(busy.head, HasSubstr("Retry-After: "));

@@ -13,24 +13,28 @@
 #include "vitrum/explain/explain_photo.h"
 #include "vitrum/infer/describe.h"
 #include "vitrum/train/model_card.h"
+#include "vitrum/weights/checkpoint.h"
 
 namespace vitrum::serve {
 namespace {
 
-// Twelve hexadecimal digits of the digest of everything the answers depend on: configuration,
-// preprocessing and weights, by name.
+// Twelve hexadecimal digits of the digest of everything the answers of a loaded model depend on:
+// configuration, preprocessing and weights, by name. Other weights that lie beside them do not
+// count.
 std::string digest_of(const std::string& model) {
-  std::vector<std::filesystem::path> files;
-  if (std::filesystem::is_directory(model)) {
-    for (const auto& entry : std::filesystem::directory_iterator(model)) {
-      const std::string ending = entry.path().extension();
-      if (entry.is_regular_file() &&
-          (ending == ".json" || ending == ".safetensors" || ending == ".bin" || ending == ".npz"))
-        files.push_back(entry.path());
+  namespace fs = std::filesystem;
+  const std::string weights = weights_path(model);
+  const bool sharded = weights.ends_with(".json");
+  std::vector<fs::path> files = {weights};
+  std::error_code ignored;
+  if (fs::is_directory(model, ignored))
+    for (fs::directory_iterator at(model, ignored), end; at != end; at.increment(ignored)) {
+      const std::string ending = at->path().extension();
+      const bool counts =
+          ending == ".json" || (sharded && (ending == ".safetensors" || ending == ".bin"));
+      if (counts && at->path() != weights && at->is_regular_file(ignored))
+        files.push_back(at->path());
     }
-  } else {
-    files.push_back(model);
-  }
   std::sort(files.begin(), files.end());
   std::string all;
   for (const auto& file : files) {
@@ -87,8 +91,8 @@ ImageSlot::ImageSlot(const Predictor& predictor)
 ServedModel::ServedModel(std::string name, const std::string& path,
                          const std::vector<PredictorOptions>& replicas, const EngineOptions& engine)
     : name_(std::move(name)),
-      version_(digest_of(path)),
       engine_(load(path, replicas), engine),
+      version_(digest_of(path)),
       card_(card_of(name_, version_, path, engine_)) {}
 
 std::string ServedModel::label(int index) const {

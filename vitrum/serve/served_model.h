@@ -41,9 +41,9 @@ class ServedModel {
   std::string explain(const Image& image, int orientation, const std::string& method);
 
  private:
-  std::string name_, version_;
+  std::string name_;
   Engine engine_;
-  std::string card_;
+  std::string version_, card_;
   Spares<ImageSlot> slots_;
   Spares<Preprocessor> preprocessors_;  // as many as workers were busy at once
   std::mutex explain_mutex_;

@@ -1,6 +1,7 @@
 #include "vitrum/serve/server.h"
 
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <boost/asio/generic/stream_protocol.hpp>
@@ -20,6 +21,8 @@
 #include <thread>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/files.h"
+#include "vitrum/core/shown.h"
 #include "vitrum/serve/gate.h"
 #include "vitrum/serve/routes.h"
 #include "vitrum/serve/session.h"
@@ -34,7 +37,12 @@ using local = asio::local::stream_protocol;
 using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
 
 asio::generic::stream_protocol::endpoint parse_address(const std::string& text) {
-  if (text.starts_with("unix:")) return local::endpoint(text.substr(5));
+  if (text.starts_with("unix:")) {
+    constexpr size_t kMostBytes = sizeof(sockaddr_un::sun_path) - 1;
+    if (text.size() - 5 > kMostBytes)
+      fail_usage("{}: the path of a socket has at most {} bytes", shown(text), kMostBytes);
+    return local::endpoint(text.substr(5));
+  }
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos)
     fail_usage("--listen {}: expected ADDRESS:PORT or unix:PATH", text);
@@ -184,10 +192,12 @@ std::unique_ptr<asio::ssl::context> make_tls(const ServeOptions& options) {
   tls->set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_sslv2 |
                    asio::ssl::context::no_sslv3 | asio::ssl::context::no_tlsv1 |
                    asio::ssl::context::no_tlsv1_1);
+  constexpr size_t kMostBytes = 1 << 20;
   error_code problem;
-  tls->use_certificate_chain_file(options.tls_cert, problem);
+  tls->use_certificate_chain(asio::buffer(read_file(options.tls_cert, kMostBytes)), problem);
   if (problem) fail_input("{}: {}", options.tls_cert, problem.message());
-  tls->use_private_key_file(options.tls_key, asio::ssl::context::pem, problem);
+  tls->use_private_key(asio::buffer(read_file(options.tls_key, kMostBytes)),
+                       asio::ssl::context::pem, problem);
   if (problem) fail_input("{}: {}", options.tls_key, problem.message());
   return tls;
 }

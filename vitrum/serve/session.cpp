@@ -245,7 +245,8 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     watching_ = false;
     idle_.cancel();
     if (!problem) buffer_.commit(bytes);
-    if (problem && exchange_) exchange_->gone = true, keep_alive_ = false;
+    if (problem) keep_alive_ = false;
+    if (problem && exchange_) exchange_->gone = true;
     if (answering_ && answered_) finish_answer();
   }
 
@@ -330,6 +331,8 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
 
   void on_written(error_code problem, size_t) {
     log();
+    // An idle connection keeps neither the body nor its share of what all bodies may have.
+    room_ = {}, exchange_.reset();
     if (problem) keep_alive_ = false;
     if (!problem && !keep_alive_ && parser_ && !parser_->is_done()) return linger();
     answered_ = true;
@@ -366,8 +369,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
 
   void finish_answer() {
     answering_ = answered_ = false;
-    room_ = {};
-    exchange_.reset(), match_ = {};
+    match_ = {};
     if (!keep_alive_) return close();
     await_request();
   }
