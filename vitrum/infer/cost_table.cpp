@@ -24,7 +24,8 @@ CostTable::CostTable(std::vector<Entry> entries) : entries_(std::move(entries)) 
     for (const Entry& e : entries_) {
       const size_t left = n - std::min(n, static_cast<size_t>(e.batch));
       const double cost = e.seconds + cost_[left];
-      if (cost < cost_[n]) cost_[n] = cost, choice_[n] = e.batch;
+      // Of ways that cost the same the one that begins with the largest.
+      if (cost <= cost_[n] * (1 + 1e-9)) cost_[n] = cost, choice_[n] = e.batch;
       if (left == 0) break;  // a larger one would hold more padding
     }
   }

@@ -331,8 +331,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
 
   void on_written(error_code problem, size_t) {
     log();
-    // An idle connection keeps neither the body nor its share of what all bodies may have.
-    room_ = {}, exchange_.reset();
+    room_ = {};  // an idle connection keeps no share of what all bodies may have
     if (problem) keep_alive_ = false;
     if (!problem && !keep_alive_ && parser_ && !parser_->is_done()) return linger();
     answered_ = true;
@@ -369,7 +368,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
 
   void finish_answer() {
     answering_ = answered_ = false;
-    match_ = {};
+    exchange_.reset(), match_ = {};
     if (!keep_alive_) return close();
     await_request();
   }
