@@ -331,7 +331,7 @@ TEST(Explain, OutliersLeaveLightForTheRest) {
   PatchMap map{14, 14, {}};
   for (int i = 0; i < 14 * 14; ++i) map.values.push_back(0.001 + 0.001 * (i % 14) / 13);
   for (const size_t corner : {0u, 1u, 13u, 14u, 182u, 195u, 194u, 181u}) map.values[corner] = 0.4;
-  const Range range = range_of(map);
+  const ColourScale range = range_of(map);
   EXPECT_LT(range.high, 0.0021);
   const ShownPhoto photo{blank(140, 140, {180, 180, 180}), {0, 0, 140, 140}};
   const Image out = overlay(photo, map, range);

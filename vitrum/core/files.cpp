@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/core/error.h"
 
 namespace vitrum {
@@ -301,7 +302,7 @@ void MappedFile::release(std::span<const std::byte> part) const {
   constexpr size_t kBlock = 64 << 10;  // a fault maps the pages around it too, in blocks of this
   const auto begin = static_cast<size_t>(part.data() - data_) / kBlock * kBlock;
   const size_t end = static_cast<size_t>(part.data() - data_) + part.size();
-  const size_t length = std::min(size_, (end + kBlock - 1) / kBlock * kBlock) - begin;
+  const size_t length = std::min(size_, round_up(end, kBlock)) - begin;
   madvise(const_cast<std::byte*>(data_) + begin, length, MADV_DONTNEED);
 }
 

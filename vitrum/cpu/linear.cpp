@@ -59,7 +59,7 @@ class LinearKernel final : public LinearForward {
   // Small weights that do not change are packed once.
   const float* kept(const Operands& io) {
     constexpr int64_t kWeights = 192 * 1024;
-    if (!io.packed || x_.shape.rows() > kFewRows || w_.shape.numel() > kWeights) return nullptr;
+    if (!io.packed || x_.shape.rows() > kSmallM || w_.shape.numel() > kWeights) return nullptr;
     return reinterpret_cast<const float*>(io.packed->copy(
         w_.data, PackedParams::Layout::kPanels, packed_.bytes(), [&](std::byte* memory) {
           pack(cpu_, packed_, w_, /*transposed=*/true, reinterpret_cast<float*>(memory));
@@ -108,7 +108,7 @@ KernelPtr lower(CpuBackend& cpu, const Linear& op, const Operands& io) {
   const TensorView& w = io.in[Linear::kWeight];
   const bool narrow = w.dtype == DType::kBF16 || (io.packed && io.packed->allows(w.data));
   if (narrow && takes_tiles(cpu, {io.in[Linear::kX]})) return lower_tiles(cpu, op, io);
-  if (has_few_rows(io)) return lower_few_rows(cpu, op, io);
+  if (has_small_m(io)) return lower_small_m(cpu, op, io);
   return std::make_unique<LinearKernel>(cpu, op, io);
 }
 

@@ -49,10 +49,10 @@ class LinearForward : public Kernel {
 
 // Up to so many rows, some five images, packing weights takes a twentieth of a product's time or
 // more.
-inline constexpr int64_t kFewRows = 1024;
+inline constexpr int64_t kSmallM = 1024;
 // Whether a linear layer has so few rows that its weights are better left as they lie.
-bool has_few_rows(const Operands& io);
-KernelPtr lower_few_rows(CpuBackend& cpu, const Linear& op, const Operands& io);
+bool has_small_m(const Operands& io);
+KernelPtr lower_small_m(CpuBackend& cpu, const Linear& op, const Operands& io);
 
 // For operands that take tiles.
 KernelPtr lower_tiles(CpuBackend& cpu, const Linear& op, const Operands& io);

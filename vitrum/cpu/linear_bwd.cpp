@@ -11,12 +11,12 @@ namespace {
 class LinearBwdKernel final : public Kernel {
  public:
   LinearBwdKernel(CpuBackend& cpu, const LinearBwd& op, const Operands& io)
-      : cpu_(cpu), slope_(op, io), layer_(cpu, io), late_(!slope_.direct && layer_.packs_dpre()) {
+      : cpu_(cpu), pre_(op, io), layer_(cpu, io), late_(!pre_.direct && layer_.packs_dpre()) {
     const int64_t m = io.in[LinearBwd::kDy].shape.rows();
-    const bool at_once = slope_.direct && layer_.reads_once();
+    const bool at_once = pre_.direct && layer_.reads_once();
     chunks_ = {m, at_once ? m : rows_per_chunk(m, layer_.n(), layer_.k())};
     dpre_at_ = layer_.place(0, chunks_.size, slots());
-    const int64_t dpre = slope_.direct ? 0 : slots() * chunks_.size * layer_.n();
+    const int64_t dpre = pre_.direct ? 0 : slots() * chunks_.size * layer_.n();
     cpu.reserve_shared(static_cast<size_t>(dpre_at_ + dpre) * sizeof(float));
     cpu.reserve_per_thread(layer_.thread_bytes());
   }
@@ -38,14 +38,14 @@ class LinearBwdKernel final : public Kernel {
   GradientRows part(int64_t c) const {
     if (c < 0 || c >= chunks_.count()) return {};
     const int64_t row = chunks_.first(c), slot = late_ ? 0 : c % 2;
-    const float* dpre = slope_.direct ? slope_.dy.f32() + row * layer_.n()
-                                      : shared_ + dpre_at_ + slot * chunks_.size * layer_.n();
+    const float* dpre = pre_.direct ? pre_.dy.f32() + row * layer_.n()
+                                    : shared_ + dpre_at_ + slot * chunks_.size * layer_.n();
     return {dpre, row, chunks_.last(c) - row, slot};
   }
   // Its tasks of each kind.
   auto make(int64_t c) {
     const GradientRows part = this->part(c);
-    const Chunks blocks{slope_.direct ? 0 : part.rows, std::max<int64_t>(1, 16384 / layer_.n())};
+    const Chunks blocks{pre_.direct ? 0 : part.rows, std::max<int64_t>(1, 16384 / layer_.n())};
     return TaskPart{blocks.count(), [this, part, blocks](int64_t t, int thread) {
                       const int64_t first = blocks.first(t), n = layer_.n();
                       cpu_.simd().linear->gradient(
@@ -76,7 +76,7 @@ class LinearBwdKernel final : public Kernel {
   }
 
   CpuBackend& cpu_;
-  Slope slope_;
+  PreActivationGradient pre_;
   LayerGradients layer_;
   bool late_;  // dpre is computed, and then packed
   Chunks chunks_;
@@ -87,7 +87,7 @@ class LinearBwdKernel final : public Kernel {
 
 void LinearBwdKernel::launch() {
   shared_ = reinterpret_cast<float*>(cpu_.shared_scratch());
-  args_ = slope_.args(layer_.n());
+  args_ = pre_.args(layer_.n());
   layer_.begin(shared_);
   const int64_t count = chunks_.count();
   run_parts(cpu_, TaskPart{layer_.setup_tasks(), [&](int64_t t, int) { layer_.setup(t); }});
@@ -96,7 +96,7 @@ void LinearBwdKernel::launch() {
       run_parts(cpu_, weights(c - 1), make(c));
       run_parts(cpu_, inputs(c), pack_x(c), columns(c));
     }
-  else if (slope_.direct)
+  else if (pre_.direct)
     for (int64_t c = -1; c < count; ++c)
       run_parts(cpu_, weights(c), inputs(c), pack_x(c + 1), columns(c + 1));
   else

@@ -5,14 +5,14 @@
 
 namespace vitrum::cpu {
 
-// dy of a layer, and what turns it into dpre.
-struct Slope {
+// dy of a layer, and what makes dpre of it: the gradient behind dropout and activation.
+struct PreActivationGradient {
   LinearBwd op;
   TensorView dy, saved, rng;
   bool direct;  // dy is dpre
   DropSite site{};
 
-  Slope(const LinearBwd& op_, const Operands& io)
+  PreActivationGradient(const LinearBwd& op_, const Operands& io)
       : op(op_),
         dy(io.in[LinearBwd::kDy]),
         saved(io.in[LinearBwd::kSaved]),

@@ -134,8 +134,8 @@ bool joins(const Linear& first, const Operands& of_first, const Linear& second,
   [[maybe_unused]] const auto& [act1, drop1, site1] = first;
   const auto& [act2, drop2, site2] = second;
   return near(of_first.in[Linear::kWeight].shape, of_second.in[Linear::kWeight].shape) &&
-         act2 == Act::kNone && of_first.in[Linear::kX].shape.rows() > kFewRows &&
-         !has_few_rows(of_first) && !has_few_rows(of_second);
+         act2 == Act::kNone && of_first.in[Linear::kX].shape.rows() > kSmallM &&
+         !has_small_m(of_first) && !has_small_m(of_second);
 }
 
 bool joins(const LinearBwd& first, const Operands& of_first, const LinearBwd& second,

@@ -169,7 +169,7 @@ class LinearPairBwdKernel final : public Kernel {
   float* scratch(int thread) const { return reinterpret_cast<float*>(cpu_.thread_scratch(thread)); }
 
   CpuBackend& cpu_;
-  Slope first_, second_;
+  PreActivationGradient first_, second_;
   TensorView x_, w1_, between_, w2_, dx_;
   float *dw1_, *dbias1_, *dw2_, *dbias2_;
   int64_t n_;

@@ -42,7 +42,7 @@ class TiledLinear final : public LinearForward {
         n_(w_.shape[0]),
         k_(w_.shape[1]),
         kept_(kept(io)),
-        few_(has_few_rows(io)),
+        few_(has_small_m(io)),
         columns_{n_, few_ ? (n_ >= 2048 ? 2 : 1) * kBand : columns_per_task(rows_, n_)},
         row_blocks_{rows_, few_ ? rows_ : rows_per_task(rows_, columns_.count())},
         product_at_(packed_words(few_ ? columns_.size : row_blocks_.size, k_)),

@@ -99,7 +99,7 @@ class Drawer {
   }
   // One map over the photo, with its numbers at the ends of the colour bar.
   void one(const std::string& name, const std::string& what, const PatchMap& map) {
-    const Range range = range_of(map);
+    const ColourScale range = range_of(map);
     add(name, draw(large_, map),
         {photo_.name, what, fmt::format("{:.2g}", range.low), fmt::format("{:.2g}", range.high),
          Bar::kLight});

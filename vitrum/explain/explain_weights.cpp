@@ -73,7 +73,7 @@ void add_positions(const Positions& p, Explanation& out) {
   out.maps.push_back({"positions", {p.rows, p.columns, p.rows, p.columns}, cosines});
 
   const PatchMap centre = centre_similarity(p);
-  const Range range = range_of(centre);
+  const ColourScale range = range_of(centre);
   const Image map = heat_map(centre, range, std::max(1, static_cast<int>(420 / p.columns)));
   out.pictures.push_back(
       {"positions-centre",

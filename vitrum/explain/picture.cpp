@@ -32,14 +32,14 @@ Taps taps_at(double position, int64_t patches) {
 }
 
 // A patch far above the others would leave a ring of low values round itself.
-double within(const Range& range, double value) {
+double within(const ColourScale& range, double value) {
   return value > range.low ? std::min(value, std::max(range.low, range.high)) : range.low;
 }
 
 // Values along one row of a picture, already scaled to [0, 1].
 class Interpolator {
  public:
-  Interpolator(const PatchMap& map, const Range& range, const Area& seen, int width)
+  Interpolator(const PatchMap& map, const ColourScale& range, const Area& seen, int width)
       : rows_(map.rows),
         width_(static_cast<size_t>(width)),
         low_(static_cast<float>(range.low)),
@@ -143,15 +143,15 @@ ShownPhoto show_photo(const Image& photo, const Preprocess& preprocess, int edge
           {crop.top * per_y, crop.left * per_x, crop.height * per_y, crop.width * per_x}};
 }
 
-Range range_of(const PatchMap& map) {
+ColourScale range_of(const PatchMap& map) {
   std::vector<double> sorted = map.values;
   std::sort(sorted.begin(), sorted.end());
   const size_t outside = sorted.size() / 20;
-  const Range most{sorted[outside], sorted[sorted.size() - 1 - outside]};
-  return most.high > most.low ? most : Range{sorted.front(), sorted.back()};
+  const ColourScale most{sorted[outside], sorted[sorted.size() - 1 - outside]};
+  return most.high > most.low ? most : ColourScale{sorted.front(), sorted.back()};
 }
 
-Image overlay(const ShownPhoto& photo, const PatchMap& map, const Range& range) {
+Image overlay(const ShownPhoto& photo, const PatchMap& map, const ColourScale& range) {
   Image out = photo.image;
   const Area& seen = photo.seen;
   // The first pixel whose centre lies past an edge.
@@ -177,7 +177,7 @@ Image overlay(const ShownPhoto& photo, const PatchMap& map, const Range& range) 
   return out;
 }
 
-Image heat_map(const PatchMap& map, const Range& range, int cell) {
+Image heat_map(const PatchMap& map, const ColourScale& range, int cell) {
   Image out = blank(static_cast<int>(map.rows) * cell, static_cast<int>(map.columns) * cell);
   const double span = range.high > range.low ? range.high - range.low : 1;
   for (int64_t i = 0; i < map.rows * map.columns; ++i)

@@ -24,20 +24,21 @@ struct ShownPhoto {
 // `edge`: the longer edge in pixels.
 ShownPhoto show_photo(const Image& photo, const Preprocess& preprocess, int edge);
 
-struct Range {
+// The values that the ends of the colours stand for.
+struct ColourScale {
   double low = 0, high = 1;
 };
 // From the least to the highest value, of which one patch in twenty may lie outside at either end:
 // models keep a few patches for purposes of their own, and these would leave nothing for the
 // others.
-Range range_of(const PatchMap& map);
+ColourScale range_of(const PatchMap& map);
 
 // Values between patches are interpolated, patch centres lying where the model had them. The photo
 // keeps its colours where the map is high, and has little light and none of them where it is low;
 // what the model did not see is hardly there.
-Image overlay(const ShownPhoto& photo, const PatchMap& map, const Range& range);
+Image overlay(const ShownPhoto& photo, const PatchMap& map, const ColourScale& range);
 // The map alone, every patch a square of `cell` pixels.
-Image heat_map(const PatchMap& map, const Range& range, int cell);
+Image heat_map(const PatchMap& map, const ColourScale& range, int cell);
 
 enum class Bar : uint8_t { kColours, kLight };  // of heat maps, of overlays
 

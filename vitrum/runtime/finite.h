@@ -1,4 +1,4 @@
-// Where numbers stop being numbers.
+// Finds the first kernel that writes NaN or infinity.
 #pragma once
 #include <string>
 

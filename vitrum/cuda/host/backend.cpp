@@ -1,12 +1,9 @@
 #include "vitrum/cuda/host/backend.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <typeinfo>
 #include <utility>
 
 #include "vitrum/core/error.h"
@@ -190,18 +187,10 @@ void* CudaBackend::scratch(size_t bytes) {
 
 namespace {
 
-template <class T>
-std::string name_of_type() {  // "Linear"
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(typeid(T).name(), nullptr, nullptr, nullptr), &std::free);
-  const std::string text = name ? name.get() : "";
-  return text.substr(text.rfind(':') + 1);
-}
-
 // What lower() gives, with the op for profilers.
 class OpKernel final : public Kernel {
  public:
-  OpKernel(std::string op, KernelPtr kernel) : op_(std::move(op)), kernel_(std::move(kernel)) {}
+  OpKernel(std::string_view op, KernelPtr kernel) : op_(op), kernel_(std::move(kernel)) {}
   void launch() override { kernel_->launch(); }
   std::string_view name() const override { return kernel_->name(); }
   const char* op() const { return op_.c_str(); }
@@ -229,11 +218,8 @@ KernelPtr named(std::string_view name, KernelPtr kernel) {
 }
 
 std::unique_ptr<Kernel> CudaBackend::lower(const Op& op, const Operands& io) {
-  return std::visit(
-      [&]<class T>(const T& o) -> std::unique_ptr<Kernel> {
-        return std::make_unique<OpKernel>(name_of_type<T>(), cuda::lower(*this, o, io));
-      },
-      op);
+  KernelPtr kernel = std::visit([&](const auto& o) { return cuda::lower(*this, o, io); }, op);
+  return std::make_unique<OpKernel>(name_of(op), std::move(kernel));
 }
 
 // ---- a program as one graph ----

@@ -8,9 +8,9 @@
 namespace vitrum::cpu {
 namespace {
 
-class FewRowsKernel final : public LinearForward {
+class SmallMKernel final : public LinearForward {
  public:
-  FewRowsKernel(CpuBackend& cpu, const Linear& op, const Operands& io)
+  SmallMKernel(CpuBackend& cpu, const Linear& op, const Operands& io)
       : LinearForward(cpu, op, io), rows_(x_.shape.rows()), n_(w_.shape[0]), k_(w_.shape[1]) {
     if (x_.dtype == DType::kBF16)
       cpu.reserve_shared(static_cast<size_t>(rows_ * k_) * sizeof(float));
@@ -54,15 +54,15 @@ class FewRowsKernel final : public LinearForward {
 
 }  // namespace
 
-bool has_few_rows(const Operands& io) {
+bool has_small_m(const Operands& io) {
   const int64_t rows = io.in[Linear::kX].shape.rows(), n = io.in[Linear::kWeight].shape[0],
                 k = io.in[Linear::kWeight].shape[1];
   return rows * (n + k) < n * k;
 }
 
-KernelPtr lower_few_rows(CpuBackend& cpu, const Linear& op, const Operands& io) {
+KernelPtr lower_small_m(CpuBackend& cpu, const Linear& op, const Operands& io) {
   [[maybe_unused]] const auto& [act, drop, site] = op;
-  return std::make_unique<FewRowsKernel>(cpu, op, io);
+  return std::make_unique<SmallMKernel>(cpu, op, io);
 }
 
 }  // namespace vitrum::cpu
