@@ -101,16 +101,19 @@ bool present(const std::vector<ValueId>& ids, size_t i) {
   return i < ids.size() && ids[i] != kAbsent;
 }
 
-AttentionTask task_of(const Graph& g, const Node& node, int64_t heads, float drop, bool backward) {
-  const Shape& qkv = shape_of(g, node.in[backward ? 1 : 0]);
+// T: Attention or AttentionBwd.
+template <class T>
+AttentionTask task_of(const Graph& g, const Node& node, const T& op) {
+  const auto& [heads, drop, site] = op;
+  const Shape& qkv = shape_of(g, node.in[T::kQkv]);
   return {.images = qkv[0],
           .tokens = qkv[1],
           .heads = heads,
           .size = qkv[2] / 3 / heads,
-          .backward = backward,
+          .backward = std::is_same_v<T, AttentionBwd>,
           .drop = drop != 0,
-          .bias = present(node.in, backward ? 5 : 2),
-          .mask = present(node.in, backward ? 6 : 3)};
+          .bias = present(node.in, T::kBias),
+          .mask = present(node.in, T::kMask)};
 }
 
 // The number of attention nodes; none of them may be left to plain loops.
@@ -119,9 +122,9 @@ int expect_tensor_cores(const Graph& g) {
   for (const Node& node : g.nodes) {
     AttentionTask task;
     if (const auto* op = std::get_if<Attention>(&node.op))
-      task = task_of(g, node, op->heads, op->drop, false);
+      task = task_of(g, node, *op);
     else if (const auto* bwd = std::get_if<AttentionBwd>(&node.op))
-      task = task_of(g, node, bwd->heads, bwd->drop, true);
+      task = task_of(g, node, *bwd);
     else
       continue;
     ++found;
