@@ -48,25 +48,10 @@ Machine inspect() {
   return machine;
 }
 
-bool has(const Machine& machine, std::initializer_list<const char*> flags) {
-  return std::all_of(flags.begin(), flags.end(),
-                     [&](const char* flag) { return machine.flags.contains(flag); });
-}
-
-// VITRUM_ISA caps what the CPU backend uses.
-std::string isa(const Machine& machine) {
-  const char* cap = std::getenv("VITRUM_ISA");
-  if (has(machine, {"avx512f", "avx512bw", "avx512dq", "avx512vl"}) &&
-      std::string(cap ? cap : "") != "avx2")
-    return "avx512";
-  return has(machine, {"avx2", "fma", "f16c", "bmi2"}) ? "avx2" : "baseline";
-}
-
-// How the processor multiplies bf16: amx, avx512_bf16 or emulated.
-std::string bf16(const std::vector<BackendStatus>& backends) {
-  for (const BackendStatus& b : backends)
-    if (b.name == "cpu") return b.bf16;
-  return "emulated";
+// What the CPU backend chose: VITRUM_ISA may cap it.
+BackendStatus cpu_of(const std::vector<BackendStatus>& backends) {
+  return *std::find_if(backends.begin(), backends.end(),
+                       [](const BackendStatus& b) { return b.name == "cpu"; });
 }
 
 Pairs versions() {
@@ -84,11 +69,12 @@ Pairs versions() {
 }
 
 std::string to_json(const Machine& m, const std::vector<BackendStatus>& backends) {
+  const BackendStatus cpu = cpu_of(backends);
   JsonWriter json;
   json.begin_object()
       .field("cpu", m.cpu)
-      .field("isa", isa(m))
-      .field("bf16", bf16(backends))
+      .field("isa", cpu.isa)
+      .field("bf16", cpu.bf16)
       .field("threads", m.cores);
   json.key("features").begin_array();
   for (const std::string& name : kFeatures)
@@ -113,14 +99,15 @@ std::string to_json(const Machine& m, const std::vector<BackendStatus>& backends
 }
 
 std::string to_text(const Machine& m, const std::vector<BackendStatus>& backends) {
+  const BackendStatus cpu = cpu_of(backends);
   std::string features, out;
   for (const std::string& name : kFeatures)
     if (m.flags.contains(name)) features += (features.empty() ? "" : " ") + name;
-  out += fmt::format("cpu        {}\nthreads    {}\nisa        {}\n", m.cpu, m.cores, isa(m));
+  out += fmt::format("cpu        {}\nthreads    {}\nisa        {}\n", m.cpu, m.cores, cpu.isa);
   out += fmt::format("features   {}\n", features);
-  out += fmt::format("bf16       {}: half the memory, {}\n\nbackends\n", bf16(backends),
-                     bf16(backends) == "emulated" ? "but not faster than f32"
-                                                  : "and products in instructions of their own");
+  out += fmt::format("bf16       {}: half the memory, {}\n\nbackends\n", cpu.bf16,
+                     cpu.bf16 == "emulated" ? "but not faster than f32"
+                                            : "and products in instructions of their own");
   for (const BackendStatus& b : backends)
     out += fmt::format("  {:<11}{:<5}{}\n", b.name, b.available ? "yes" : "no", b.detail);
   out += "\nimages beside JPEG, PNG, WebP, GIF and BMP\n";

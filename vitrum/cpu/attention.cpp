@@ -218,7 +218,7 @@ class AttentionKernel final : public HeadKernel {
     const Dims& d = dims_;
     const int64_t whole = tiled_ ? kTile : 1;
     if (d.batch * d.heads < kFewHeads && (!has_offsets() || tiled_))
-      queries_.size = ((d.tokens + 1) / 2 + whole - 1) / whole * whole;
+      queries_.size = round_up(ceil_div(d.tokens, 2), whole);
     const int64_t plain = 4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + d.padded;
     reserve(side_by_side() ? lane_scratch(d.tokens) : 256 + (tiled_ ? tile_floats() : plain));
   }
@@ -331,7 +331,7 @@ class AttentionBwdKernel final : public HeadKernel {
         dqkv_(io.out[AttentionBwd::kDqkv]),
         dbias_(f32_only(operand(io.out, AttentionBwd::kDbias))),
         // Items whose bias gradients one task adds up; the sums of tasks are added in order.
-        parts_{dims_.batch, dbias_ ? (dims_.batch + kParts - 1) / kParts : 1} {
+        parts_{dims_.batch, dbias_ ? ceil_div(dims_.batch, kParts) : 1} {
     const Dims& d = dims_;
     if (dbias_)
       cpu_.reserve_shared(static_cast<size_t>(parts_.count() * d.heads * square()) * sizeof(float));

@@ -118,9 +118,11 @@ std::string bf16_products() {
   return tiles ? tiles->name : "emulated";
 }
 
+std::string vector_isa() { return choose(Isa::kAuto).simd == &cpu::kSimdAvx2 ? "avx2" : "avx512"; }
+
 std::string describe(const CpuFeatures& f) {
-  const auto [simd, tiles] = choose(Isa::kAuto);
-  return fmt::format("{}; {}; bf16 {}", f.brand, simd == &cpu::kSimdAvx2 ? "AVX2" : "AVX-512",
+  const cpu::TileUnit* tiles = choose(Isa::kAuto).tiles;
+  return fmt::format("{}; {}; bf16 {}", f.brand, vector_isa() == "avx2" ? "AVX2" : "AVX-512",
                      tiles ? fmt::format("by {}", tiles->name) : "emulated in f32");
 }
 

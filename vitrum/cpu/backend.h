@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "vitrum/core/ceil_div.h"
 #include "vitrum/core/parallel.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/cpu/cpu.h"
@@ -71,7 +72,7 @@ class CpuBackend final : public Backend {
 // for any.
 struct Chunks {
   int64_t total = 0, size = 1;
-  int64_t count() const { return (total + size - 1) / size; }
+  int64_t count() const { return ceil_div(total, size); }
   int64_t first(int64_t chunk) const { return chunk * size; }
   int64_t last(int64_t chunk) const { return std::min(total, (chunk + 1) * size); }
 };

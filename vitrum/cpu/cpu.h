@@ -27,6 +27,7 @@ struct CpuFeatures {
 CpuFeatures cpu_features();
 // How products of bf16 are computed here: amx, avx512_bf16, or emulated, which is in f32.
 std::string bf16_products();
+std::string vector_isa();  // avx2 or avx512
 // One line for people: brand, instruction set in use, and how bf16 is multiplied.
 std::string describe(const CpuFeatures& features);
 

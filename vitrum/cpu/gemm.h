@@ -9,7 +9,7 @@ namespace vitrum::cpu {
 // A whole right operand B (depth, columns) as packed panels in shared scratch.
 struct PackedB {
   int64_t depth = 0, columns = 0;
-  int64_t panels() const { return (columns + kPanel - 1) / kPanel; }
+  int64_t panels() const { return ceil_div(columns, kPanel); }
   size_t bytes() const { return static_cast<size_t>(panels() * kPanel * depth) * sizeof(float); }
   const float* panel(const float* base, int64_t p) const { return base + p * kPanel * depth; }
 };

@@ -9,11 +9,12 @@ namespace vitrum {
 // Start values, named after who states them.
 enum class InitStyle : uint8_t {
   kTimm,    // weights N(0, 0.02), biases 0, positions N(0, 0.02), class token N(0, 1e-6)
-  kMinViT,  // PyTorch's Linear default; tokens and positions 0
-  kNotes,   // as kLesson, but attention as nn.MultiheadAttention: xavier-uniform input projection,
-            // biases 0
-  kLesson,  // PyTorch's Linear default; tokens and positions N(0, 1)
-  kMnist,   // as kNotes, positions uniform [0, 1); every block starts as a copy of the first
+  kMinViT,  // minvit_cifar10: PyTorch's Linear default; tokens and positions 0
+  kNotes,   // vit_notes_*: as kLesson, but attention as nn.MultiheadAttention: xavier-uniform input
+            // projection, biases 0
+  kLesson,  // vit_lesson_*: PyTorch's Linear default; tokens and positions N(0, 1)
+  kMnist,   // vit_mnist: as kNotes, positions uniform [0, 1); every block starts as a copy of the
+            // first
 };
 
 // What the head reads, all behind the final norm but for kMean, which has its own (fc_norm).
