@@ -8,8 +8,8 @@
 namespace vitrum {
 
 struct TokenGrid {
-  int64_t rows = 0, columns = 0;  // of patches, row by row
-  int64_t prefix = 0;             // class, distillation and register tokens, before the patches
+  int64_t rows = 0, columns = 0;      // of patches, row by row
+  int64_t prefix = 0;                 // class, distillation and register tokens, before the patches
   std::vector<int64_t> readout = {};  // the tokens that the head reads; empty: all patches
 
   int64_t patches() const { return rows * columns; }

@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,8 @@ class Engine {
   // For a predictor's own: batches as large as the predictor takes, without timing them.
   explicit Engine(Predictor& predictor);
 
-  Predictor& predictor() { return *replicas_.front(); }
-  const Predictor& predictor() const { return *replicas_.front(); }
+  Predictor& predictor() { return *replicas_.front().model; }
+  const Predictor& predictor() const { return *replicas_.front().model; }
   const CostTable& costs() const { return costs_; }
   int64_t most() const { return most_; }  // images in one run of the model
 
@@ -80,32 +81,33 @@ class Engine {
     std::shared_ptr<Job> job;
     size_t row = 0;
   };
-  // Rows of several jobs, through one run of a model.
-  struct Batch {
-    int64_t size = 0;  // of the program; with fewer rows the rest is padding
-    std::vector<Taken> taken;
-    std::vector<PredictorRow> rows;
-    std::exception_ptr error = {};
-    Job::Clock::time_point started = {};
+  // A model, and the rows of several jobs for its next run. They have their memory from the start:
+  // a leader that found none would leave its model without one for ever.
+  struct Replica {
+    Predictor* model = nullptr;
+    int64_t batch = 0;  // of the program; with fewer rows the rest is padding
+    std::vector<Taken> taken = {};
+    std::vector<PredictorRow> rows = {};
   };
+  void start(std::span<Predictor* const> models);
   void enqueue(std::shared_ptr<Job> job);
-  Predictor* claim();  // a replica that nobody runs, where there is work for it; under the lock
-  void lead(Predictor& model, const std::function<bool()>& enough);
-  Batch take(Predictor& model, const std::function<bool()>& enough);
-  std::vector<std::shared_ptr<Job>> remove_unwanted();  // under the lock
-  void run_batch(Predictor& model, Batch& batch);
+  Replica* claim();  // one that nobody runs, where there is work for it; under the lock
+  void lead(Replica& replica, const std::function<bool()>& enough);
+  bool take(Replica& replica, const std::function<bool()>& enough);
+  std::shared_ptr<Job> remove_unwanted();  // under the lock
+  void run_batch(Replica& replica);
 
   std::vector<std::shared_ptr<Predictor>> owned_;
-  std::vector<Predictor*> replicas_;
   CostTable costs_;
   int64_t most_;
   Job::Clock::duration max_delay_{};
+  std::vector<Replica> replicas_;
   std::atomic<int64_t> waiting_{0};
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> ready_;
   int64_t ready_rows_ = 0;
-  std::vector<Predictor*> idle_;
+  std::vector<Replica*> idle_;
   int callers_ = 0;  // in run(), whose jobs are not done
 };
 

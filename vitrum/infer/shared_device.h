@@ -22,10 +22,10 @@ class SharedDevice {
   class Turn {
    public:
     explicit Turn(SharedDevice& device) : device_(device) {
+      device.backend_->bind_thread();  // may fail: before there is a turn that would never end
       const uint64_t ticket = device.next_.fetch_add(1, std::memory_order_relaxed);
       for (uint64_t now; (now = device.serving_.load(std::memory_order_acquire)) != ticket;)
         device.serving_.wait(now, std::memory_order_acquire);
-      device.backend_->bind_thread();
     }
     ~Turn() {
       device_.serving_.fetch_add(1, std::memory_order_release);

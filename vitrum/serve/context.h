@@ -29,7 +29,7 @@ struct Context : Service {
   Repository repository;
   std::atomic<int> explaining{0};
   std::atomic<double> decode_seconds{0};  // of an image, averaged over the last ones
-  Workers explainers{1};  // few and slow ones do not hold up the others
+  Workers explainers{1};                  // few and slow ones do not hold up the others
 
  private:
   static int worker_threads(const ServeOptions& o) {

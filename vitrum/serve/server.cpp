@@ -121,13 +121,14 @@ class Listener {
   void accept() {
     acceptor_.async_accept(asio::make_strand(io_), peer_,
                            [this](error_code problem, Socket socket) {
+                             try {
+                               // Accepted is accepted, also if the listener was closed since.
+                               if (!problem) admit(std::move(socket), peer_);
+                             } catch (const std::exception&) {  // no memory for one more
+                               problem = boost::asio::error::no_memory;
+                             }
                              if (!acceptor_.is_open()) return;
                              if (problem) return wait_and_accept();
-                             try {
-                               admit(std::move(socket), peer_);
-                             } catch (const std::exception&) {  // no memory for one more
-                               return wait_and_accept();
-                             }
                              accept();
                            });
   }
@@ -288,7 +289,7 @@ struct Server::State {
       listener->stop();
       if (admin) admin->stop();
       quiet_since = Exchange::Clock::now();
-      wait_for_end();
+      look_again();
     });
   }
 
@@ -298,6 +299,10 @@ struct Server::State {
     if (under_way > 0) quiet_since = now;
     if (context.metrics.connections == 0 || now - quiet_since > std::chrono::milliseconds(500))
       return io.stop();
+    look_again();
+  }
+  // Not at once: a connection may have been accepted and not be counted yet.
+  void look_again() {
     drain_timer.expires_after(std::chrono::milliseconds(10));
     drain_timer.async_wait([this](error_code) { wait_for_end(); });
   }

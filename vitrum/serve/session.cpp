@@ -70,6 +70,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
       step();
     } catch (const std::exception&) {
       close();
+      exchange_.reset();  // its `send` would keep this session for ever
     }
   }
   template <class Member>
@@ -206,10 +207,10 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     exchange_->deadline = exchange_->arrived + milliseconds(limits().request_seconds);
     // Whoever has the answer writes it, as far as the socket takes it: to wake the thread of the
     // sockets first would cost as much as all else that is done for a small answer.
-    exchange_->send = [self = this->shared_from_this(), id = exchange_->id, head = head_,
+    exchange_->send = [self = this->shared_from_this(), &exchange = *exchange_, head = head_,
                        keep_alive = keep_alive_](Response response) {
-      Outgoing out = self->outgoing(std::move(response), id, head, keep_alive);
-      self->count(out.status);
+      Outgoing out = self->outgoing(std::move(response), exchange.id, head, keep_alive);
+      self->count(exchange, out.status);
       self->write_now(out);
       asio::post(self->stream_.get_executor(), [self, o = std::move(out)]() mutable {
         self->guarded_step([&] { self->send(std::move(o)); });
@@ -273,7 +274,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   void refuse(Response response) {
     keep_alive_ = keep_alive_ && parser_ && parser_->is_done();
     if (response.status == 400) keep_alive_ = false;
-    count(response.status);
+    count(*exchange_, response.status);
     send(outgoing(std::move(response), exchange_->id, head_, keep_alive_));
   }
 
@@ -350,7 +351,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     error_code ignored;
     beast::get_lowest_layer(stream_).socket().shutdown(asio::socket_base::shutdown_send, ignored);
     expire_in(std::min(2.0, limits().body_seconds));
-    parser_.reset(), room_ = {};  // what was read of the body
+    room_ = {}, parser_.reset();  // what was read of the body
     dropped_ = 0;
     drop_more();
   }
@@ -374,11 +375,11 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   }
 
   // Before the answer is written, so that who has it finds it counted. From any thread.
-  void count(int status) {
-    const auto took = Exchange::Clock::now() - exchange_->arrived;
-    exchange_->total_ms = std::chrono::duration<double, std::milli>(took).count();
-    host_.context.metrics.total.add(1e-3 * exchange_->total_ms);
-    host_.context.metrics.count(exchange_->route, status);
+  void count(Exchange& exchange, int status) {
+    const auto took = Exchange::Clock::now() - exchange.arrived;
+    exchange.total_ms = std::chrono::duration<double, std::milli>(took).count();
+    host_.context.metrics.total.add(1e-3 * exchange.total_ms);
+    host_.context.metrics.count(exchange.route, status);
   }
 
   void log() {
