@@ -474,27 +474,32 @@ TEST_F(ServerTest, ExplainsAndDescribesItself) {
   EXPECT_THAT(metrics, HasSubstr("vitrum_batch_images_count"));
 }
 
-// Requests wait for a worker before anything is known of their images.
 TEST_F(ServerTest, ALongLineIsTurnedAwayAtItsEnd) {
-  options_.threads = 1, options_.limits.wait_seconds = 0.01;
+  options_.limits.wait_seconds = 60;
   start();
-  std::promise<void> open;
-  const std::shared_future<void> opened(open.get_future());
-  Workers& workers = server_->context().workers;
-  workers.post([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
-  std::promise<void> timed;  // what the first one took is known when the second begins
-  workers.post([&] { timed.set_value(); });
-  timed.get_future().wait();
-  workers.post([opened] { opened.wait(); });  // holds up the only worker
-  for (int i = 0; i < 20; ++i) workers.post([] {});
+  EXPECT_EQ(ask(post("/v1/classify", photo())).status, 200);  // so that it is known what one takes
+  Backlog& backlog = server_->context().backlog;
+  std::vector<Backlog::Place> others;
+  while (backlog.seconds_to_wait() <= options_.limits.wait_seconds)
+    others.push_back(backlog.enter());
   const Answer busy = ask(post("/v1/classify", photo()));
   EXPECT_EQ(busy.status, 429);
-  EXPECT_THAT(busy.head, HasSubstr("Retry-After: "));
+  EXPECT_THAT(busy.head, HasSubstr("Retry-After: 61\r\n"));
   EXPECT_EQ(ask(get("/v2/health/ready")).status, 200);  // who only looks does not wait
   EXPECT_EQ(ask(get("/metrics")).status, 200);
-  open.set_value();
-  while (workers.seconds_to_wait() > 0) std::this_thread::yield();
+  others.clear();
   EXPECT_EQ(ask(post("/v1/classify", photo())).status, 200);
+}
+
+TEST_F(ServerTest, WhateverAnAnswerIsItsPlaceIsFree) {
+  start();
+  Backlog& backlog = server_->context().backlog;
+  for (const std::string& request :
+       {post("/v1/classify", photo()), post("/v1/classify", "no image"),
+        post("/v1/explain", photo()), post("/v1/explain", "no image"),
+        post("/v2/models/none/infer", "{")})
+    EXPECT_GT(ask(request).status, 0);
+  EXPECT_EQ(backlog.seconds_to_wait(), 0);
 }
 
 TEST_F(ServerTest, ReplicasAndWorkersAnswerAlike) {

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <filesystem>
 #include <mutex>
@@ -93,6 +94,7 @@ void write_log(const std::string& line) {
 
 int run(const Options& o, const CommonOptions& common) {
   const serve::ServeOptions options = settle(o, common);
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);  // what a large request took goes back when it is answered
   serve::Server* running = nullptr;
   serve::ServerHooks hooks;
   hooks.listening = [&](const std::string& address) {

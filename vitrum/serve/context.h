@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "vitrum/core/parallel.h"
+#include "vitrum/serve/backlog.h"
 #include "vitrum/serve/metrics.h"
 #include "vitrum/serve/options.h"
 #include "vitrum/serve/repository.h"
@@ -16,15 +17,19 @@ struct Service {
 
   ServeOptions options;
   Metrics metrics;
+  Backlog backlog;
   std::atomic<bool> ready{false}, draining{false}, faulty{false};
   Workers workers;  // last: its threads use the rest
 };
 
 struct Context : Service {
   explicit Context(const ServeOptions& o) : Service(o, worker_threads(o)), repository(o) {}
-  ~Context() { workers.finish(), explainers.finish(); }  // they use what is below
+  ~Context() { finish(); }  // they use what is below
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
+
+  // Does what was begun; more than once does nothing.
+  void finish() { workers.finish(), explainers.finish(); }
 
   Repository repository;
   std::atomic<int> explaining{0};

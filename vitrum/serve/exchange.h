@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "vitrum/serve/backlog.h"
 #include "vitrum/serve/http.h"
 
 namespace vitrum::serve {
@@ -24,12 +25,16 @@ class Exchange {
   double total_ms = 0;            // from its last byte to the answer
   std::atomic<bool> gone{false};  // the client closed the connection: nobody waits any more
 
+  Backlog::Place place;  // among those that wait for an answer
+
   // Whether there is a point in going on with it.
   bool wanted() const { return !gone.load(std::memory_order_relaxed) && Clock::now() < deadline; }
 
   // From any thread; only the first answer counts.
   void respond(Response response) {
-    if (!answered_.exchange(true)) send(std::move(response));
+    if (answered_.exchange(true)) return;
+    place.answered();
+    send(std::move(response));
   }
   std::function<void(Response)> send;  // set by the session
 

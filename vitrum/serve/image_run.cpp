@@ -133,13 +133,15 @@ class Run : public std::enable_shared_from_this<Run> {
   std::atomic<size_t> left_;
 };
 
-// How long a request would wait for what is under way.
-double estimated_wait(const Context& context, const Engine& engine) {
+// How long a request will have waited for others when its images are looked at: in line so far, and
+// for what is under way.
+double estimated_wait(const Context& context, const Exchange& exchange, const Engine& engine) {
   const int64_t before = context.metrics.images_waiting.load(std::memory_order_relaxed);
   const double decode = static_cast<double>(before) *
                         context.decode_seconds.load(std::memory_order_relaxed) /
                         static_cast<double>(context.workers.threads());
-  return std::max(decode, engine.seconds_for(before));
+  const std::chrono::duration<double> so_far = Clock::now() - exchange.arrived;
+  return so_far.count() + std::max(decode, engine.seconds_for(before));
 }
 
 }  // namespace
@@ -159,7 +161,7 @@ void run_images(Context& context, const ExchangePtr& exchange, ImageRun run) {
   if (count == 0) return refuse(400, "there is no image in the request");
   if (count > limits.images)
     return refuse(413, fmt::format("a request has at most {} images", limits.images));
-  const double wait = estimated_wait(context, run.model->engine());
+  const double wait = estimated_wait(context, *exchange, run.model->engine());
   if (wait > limits.wait_seconds) {
     Response busy = error_response(429, "too many images are waiting; try again later", run.errors);
     busy.headers.emplace_back("Retry-After", std::to_string(static_cast<int64_t>(std::ceil(wait))));

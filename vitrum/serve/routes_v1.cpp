@@ -170,6 +170,7 @@ void explain(Context& context, const ExchangePtr& exchange) {
     busy.headers.emplace_back("Retry-After", "1");
     return exchange->respond(std::move(busy));
   }
+  exchange->place.give_up();  // in a line of their own
   context.explainers.post([&context, exchange, place] {
     if (exchange->wanted())
       answer_with_overlay(context, exchange);

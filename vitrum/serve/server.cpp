@@ -70,11 +70,41 @@ void clear_stale(const std::string& path, asio::io_context& io) {
   unlink(path.c_str());
 }
 
+// How many connections there are, all in all and from each address.
+class Places {
+ public:
+  Places(Metrics& metrics, const Limits& limits) : metrics_(metrics), limits_(limits) {}
+
+  // One of them, until it is let go; null where there is none. Clients of a file have no address.
+  std::shared_ptr<void> take(const std::string& address) {
+    const std::lock_guard lock(mutex_);
+    if (metrics_.connections >= limits_.connections ||
+        (!address.empty() && by_address_[address] >= limits_.per_address)) {
+      ++metrics_.refused_connections;
+      return nullptr;
+    }
+    ++by_address_[address], ++metrics_.connections;
+    return {this, [address](Places* places) { places->give_back(address); }};
+  }
+
+ private:
+  void give_back(const std::string& address) {
+    const std::lock_guard lock(mutex_);
+    --metrics_.connections;
+    if (--by_address_[address] == 0) by_address_.erase(address);
+  }
+
+  Metrics& metrics_;
+  const Limits& limits_;
+  std::mutex mutex_;
+  std::map<std::string, int64_t> by_address_;
+};
+
 class Listener {
  public:
-  Listener(asio::io_context& io, const std::string& address, SessionHost host,
+  Listener(asio::io_context& io, const std::string& address, SessionHost host, Places& places,
            asio::ssl::context* tls)
-      : io_(io), acceptor_(io), pause_(io), host_(host), tls_(tls) {
+      : io_(io), acceptor_(io), pause_(io), host_(host), places_(places), tls_(tls) {
     const auto endpoint = parse_address(address);
     if (address.starts_with("unix:"))
       socket_file_ = address.substr(5), clear_stale(socket_file_, io);
@@ -142,24 +172,8 @@ class Listener {
   }
 
   void admit(Socket socket, const asio::generic::stream_protocol::endpoint& from) {
-    Metrics& metrics = host_.context.metrics;
-    const Limits& limits = host_.context.options.limits;
-    const std::string address = address_of(from);
-    {
-      const std::lock_guard lock(mutex_);
-      if (metrics.connections >= limits.connections ||
-          (!address.empty() && by_address_[address] >= limits.per_address)) {
-        ++metrics.refused_connections;
-        return;  // the socket closes
-      }
-      ++by_address_[address];
-    }
-    ++metrics.connections;
-    std::shared_ptr<void> place(nullptr, [this, address](void*) {
-      --host_.context.metrics.connections;
-      const std::lock_guard lock(mutex_);
-      if (--by_address_[address] == 0) by_address_.erase(address);
-    });
+    std::shared_ptr<void> place = places_.take(address_of(from));
+    if (!place) return;  // the socket closes
     if (socket_file_.empty()) {
       error_code ignored;
       socket.set_option(tcp::no_delay(true), ignored);
@@ -179,10 +193,9 @@ class Listener {
   asio::steady_timer pause_;
   asio::generic::stream_protocol::endpoint peer_;
   SessionHost host_;
+  Places& places_;
   asio::ssl::context* tls_;
   std::string socket_file_;
-  std::mutex mutex_;
-  std::map<std::string, int64_t> by_address_;
 };
 
 std::unique_ptr<asio::ssl::context> make_tls(const ServeOptions& options) {
@@ -207,11 +220,7 @@ std::unique_ptr<asio::ssl::context> make_tls(const ServeOptions& options) {
 
 struct Server::State {
   State(const ServeOptions& options, ServerHooks h)
-      : hooks(std::move(h)),
-        tls(make_tls(options)),
-        io(options.io_threads),
-        drain_timer(io),
-        context(options) {
+      : hooks(std::move(h)), tls(make_tls(options)), context(options), io(options.io_threads) {
     add_public_routes(router, context);
     add_admin_routes(admin_router, context);
     gate = std::make_unique<Gate>(context, router, false);
@@ -222,17 +231,20 @@ struct Server::State {
       };
     };
   }
+  ~State() { context.finish(); }  // workers answer through sockets
 
   void listen() {
     const auto host = [&](const Gate& g) {
       return SessionHost{context, g, hooks, next_id, under_way};
     };
-    listener = std::make_unique<Listener>(io, context.options.listen, host(*gate), tls.get());
+    listener =
+        std::make_unique<Listener>(io, context.options.listen, host(*gate), places, tls.get());
     if (!context.options.admin.empty()) {
       if (!context.options.admin.starts_with("unix:"))
         fail_usage("--admin {}: expected unix:PATH", context.options.admin);
       admin_gate = std::make_unique<Gate>(context, admin_router, true);
-      admin = std::make_unique<Listener>(io, context.options.admin, host(*admin_gate), nullptr);
+      admin =
+          std::make_unique<Listener>(io, context.options.admin, host(*admin_gate), places, nullptr);
     }
   }
 
@@ -250,7 +262,7 @@ struct Server::State {
     signals.async_wait([this](error_code problem, int number) {
       if (problem) return;
       if (number == SIGHUP) {
-        context.workers.post([this] { reload(); }, /*usual=*/false);
+        context.workers.post([this] { reload(); });
         await_signal();
       } else {
         drain();
@@ -309,15 +321,16 @@ struct Server::State {
 
   ServerHooks hooks;
   std::unique_ptr<asio::ssl::context> tls;
-  asio::io_context io;
-  asio::steady_timer drain_timer;
-  asio::signal_set signals{io};
   Router router, admin_router;
   std::atomic<uint64_t> next_id{0};
   std::atomic<int64_t> under_way{0};
   Exchange::Clock::time_point quiet_since;
   Context context;
   std::unique_ptr<Gate> gate, admin_gate;
+  Places places{context.metrics, context.options.limits};
+  asio::io_context io;  // its end is that of the sessions that are left, which use all of the above
+  asio::steady_timer drain_timer{io};
+  asio::signal_set signals{io};
   std::unique_ptr<Listener> listener, admin;
   std::atomic<int> port{0};
 };
@@ -342,18 +355,16 @@ void Server::run() {
   if (s.admin) s.admin->start();
   // The socket answers "not ready" while models are loaded, which a worker does.
   std::exception_ptr failed;
-  s.context.workers.post(
-      [&] {
-        try {
-          s.context.repository.load_all();
-          s.context.ready = true;
-          if (s.hooks.listening) s.hooks.listening(s.context.options.listen);
-        } catch (...) {
-          failed = std::current_exception();
-          s.io.stop();
-        }
-      },
-      /*usual=*/false);
+  s.context.workers.post([&] {
+    try {
+      s.context.repository.load_all();
+      s.context.ready = true;
+      if (s.hooks.listening) s.hooks.listening(s.context.options.listen);
+    } catch (...) {
+      failed = std::current_exception();
+      s.io.stop();
+    }
+  });
   std::vector<std::thread> others;
   for (int i = 1; i < s.context.options.io_threads; ++i) others.emplace_back([&] { s.run_io(); });
   s.run_io();

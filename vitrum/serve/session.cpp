@@ -42,7 +42,8 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
       : host_(host),
         place_(std::move(place)),
         stream_(std::forward<Args>(stream)...),
-        idle_(stream_.get_executor()) {}
+        idle_(stream_.get_executor()),
+        buffer_(static_cast<size_t>(limits().header_bytes) + kReadBytes) {}
   ~Session() {
     if (counted_) --host_.under_way;
   }
@@ -58,6 +59,9 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
 
  private:
   using Parser = http::request_parser<http::string_body>;
+  // Bodies come through the buffer in pieces of about this size. There may be thousands of
+  // connections, so it is small, and what an idle one keeps is smaller.
+  static constexpr size_t kReadBytes = 8192, kIdleBytes = 4096;
 
   const Limits& limits() const { return host_.context.options.limits; }
   void expire_in(double seconds) {
@@ -95,7 +99,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   void await_request() {
     if (buffer_.size() > 0) return read_header();
     expire_in(used_ ? limits().idle_seconds : limits().header_seconds);
-    stream_.async_read_some(buffer_.prepare(4096), then(&Session::on_first_bytes));
+    stream_.async_read_some(buffer_.prepare(kIdleBytes), then(&Session::on_first_bytes));
   }
 
   void on_first_bytes(error_code problem, size_t bytes) {
@@ -223,9 +227,11 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     };
     // What is only read is answered here: probes and metrics do not stand in line behind photos.
     if (route->method == "GET") return call();
-    const double wait = host_.context.workers.seconds_to_wait();
-    if (host_.gate.admin || wait <= limits().wait_seconds)
-      return host_.context.workers.post(std::move(call), /*usual=*/!host_.gate.admin);
+    const double wait = host_.context.backlog.seconds_to_wait();
+    if (host_.gate.admin || wait <= limits().wait_seconds) {
+      if (!host_.gate.admin) exchange_->place = host_.context.backlog.enter();
+      return host_.context.workers.post(std::move(call));
+    }
     Response busy =
         error_response(429, "too many requests are waiting; try again later", route->errors);
     busy.headers.emplace_back("Retry-After", std::to_string(static_cast<int64_t>(wait) + 1));
@@ -237,9 +243,9 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   void watch_for_end() {
     beast::get_lowest_layer(stream_).expires_never();
     if (buffer_.size() > 0) return;  // the next request is there already, so the client is, too
+    if (buffer_.capacity() > kIdleBytes) buffer_.shrink_to_fit();
     watching_ = true;
-    stream_.async_read_some(buffer_.prepare(static_cast<size_t>(limits().header_bytes)),
-                            then(&Session::on_watched));
+    stream_.async_read_some(buffer_.prepare(kIdleBytes), then(&Session::on_watched));
   }
 
   void on_watched(error_code problem, size_t bytes) {
@@ -332,7 +338,9 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
 
   void on_written(error_code problem, size_t) {
     log();
-    room_ = {};  // an idle connection keeps no share of what all bodies may have
+    // An idle connection keeps no body, no share of what all bodies may have, and no answer.
+    room_ = {};
+    exchange_.reset(), out_ = {};
     if (problem) keep_alive_ = false;
     if (!problem && !keep_alive_ && parser_ && !parser_->is_done()) return linger();
     answered_ = true;
@@ -358,7 +366,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
 
   void drop_more() {
     buffer_.clear();
-    stream_.async_read_some(buffer_.prepare(65536), then(&Session::on_dropped));
+    stream_.async_read_some(buffer_.prepare(kReadBytes), then(&Session::on_dropped));
   }
 
   void on_dropped(error_code problem, size_t bytes) {
@@ -369,7 +377,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
 
   void finish_answer() {
     answering_ = answered_ = false;
-    exchange_.reset(), match_ = {};
+    match_ = {};
     if (!keep_alive_) return close();
     await_request();
   }
