@@ -36,7 +36,7 @@
   }
 
   class Problem extends Error {
-    constructor(message, temporary) { super(message); this.temporary = temporary; }
+    constructor(message, temporary, unreadable = false) { super(message); Object.assign(this, { temporary, unreadable }); }
   }
 
   async function ask(path, blob) {
@@ -47,7 +47,8 @@
     } catch {
       throw new Problem("The server cannot be reached.", true);
     }
-    if (!response.ok) throw new Problem(await problemOf(response), response.status === 429 || response.status >= 500);
+    if (!response.ok)
+      throw new Problem(await problemOf(response), response.status === 429 || response.status >= 500, response.status === 422);
     return response;
   }
 
@@ -116,7 +117,9 @@
       $("latency").hidden = false;
       $("overlay").disabled = false;
     } catch (error) {
-      if (ticket === state.ticket) say(error.message, "bad", error.temporary ? classify : null);
+      if (ticket !== state.ticket) return;
+      if (error.unreadable) showInvite();  // a browser shows what it can of a broken photo
+      say(error.message, "bad", error.temporary ? classify : null);
     } finally {
       if (ticket === state.ticket) $("drop").classList.remove("working");
     }
