@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -452,6 +453,19 @@ TEST_F(ServerTest, DrainServesWhoeverIsConnected) {
     thread_.join();
     start();
   }
+}
+
+TEST_F(ServerTest, WeightsThatShrinkAreNoAnswer) {
+  start();
+  EXPECT_EQ(ask(post("/v1/explain", photo())).status, 200);
+  const std::string weights = dir_ / "tiny/model.safetensors";
+  std::filesystem::resize_file(weights, std::filesystem::file_size(weights) / 3);
+  for (const char* path : {"/v1/classify", "/v1/embed", "/v1/explain"}) {
+    const Answer answer = ask(post(path, photo()));
+    EXPECT_EQ(answer.status, 503) << path;
+    EXPECT_THAT(answer.body, Not(HasSubstr("model.safetensors")));
+  }
+  EXPECT_EQ(ask(get("/v2/health/live")).status, 200);
 }
 
 TEST_F(ServerTest, ExplainsAndDescribesItself) {

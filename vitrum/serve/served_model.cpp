@@ -138,6 +138,11 @@ std::string ServedModel::explain(const Image& image, int orientation, const std:
     if (gradient) attention_->run_backward(best.index);
     layers = attention_->all();
   }
+  try {
+    predictor.weights().check_intact();
+  } catch (const Error&) {  // which names the file; clients are not told where models lie
+    fail_exhausted("the model could not run");
+  }
   ThreadPool pool(1);
   const ExplainedPhoto photo{image, orientation, best.label};
   const ExplainOptions options{.attention = false,
