@@ -10,59 +10,20 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/support/process.h"
-#include "tests/support/tiny_run.h"
+#include "tests/support/rank_runs.h"
 #include "vitrum/core/files.h"
-#include "vitrum/weights/model_config.h"
 
 namespace vitrum {
 namespace {
 
 namespace fs = std::filesystem;
 using test::eventually;
-using test::outcome;
 using test::Process;
-using test::TinyRun;
+using test::Words;
 using testing::HasSubstr;
 
-// The other processes of a run, which are children of the first.
-std::vector<pid_t> children_of(pid_t parent) {
-  std::ifstream list("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) +
-                     "/children");
-  return {std::istream_iterator<pid_t>(list), {}};
-}
-
-class Ranks : public testing::Test {
+class Ranks : public test::RankRuns {
  protected:
-  std::vector<std::string> first(const Recipe& recipe, const std::string& out, int ranks,
-                                 const std::vector<std::string>& more = {}) const {
-    const std::string file = tiny_ / (out + ".toml");
-    write_file_atomic(file, to_toml(recipe));
-    return with(more, {"train", "--recipe", file, "--out", tiny_ / out, "--ranks",
-                       std::to_string(ranks), "--threads", "1", "--device", "cpu"});
-  }
-  std::vector<std::string> again(const std::string& out, int ranks,
-                                 const std::vector<std::string>& more = {}) const {
-    return with(more, {"train", "--resume", tiny_ / out, "--ranks", std::to_string(ranks),
-                       "--threads", "1", "--device", "cpu"});
-  }
-  static std::vector<std::string> with(const std::vector<std::string>& more,
-                                       std::vector<std::string> words) {
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  }
-  test::Finished run(const std::vector<std::string>& words) const {
-    return test::run_vitrum(words, tiny_ / "output");
-  }
-  void expect_done(const std::vector<std::string>& words) const {
-    const test::Finished done = run(words);
-    EXPECT_EQ(done.code, 0) << done.err;
-  }
-  void expect_same(const std::string& out, const std::string& than) const {
-    const auto got = outcome(tiny_ / out), expected = outcome(tiny_ / than);
-    for (const auto& [name, text] : expected)
-      EXPECT_TRUE(got.at(name) == text) << out << ": " << name << " differs";
-  }
   // The same files from any number of processes.
   void expect_same_bits(const Recipe& recipe, const std::vector<int>& numbers) const {
     expect_done(first(recipe, "alone", 1));
@@ -72,21 +33,6 @@ class Ranks : public testing::Test {
       expect_same(out, "alone");
     }
   }
-  // Everything that draws, sums or remembers; the last step has leaves without images.
-  Recipe full() const {
-    Recipe r = tiny_.recipe();
-    r.slices = 8, r.accumulate = 2, r.epochs = 2, r.ema = 0.9, r.clip_norm = 0.5;
-    r.mixup = 0.8, r.repeat = 2, r.augment = "crop-flip", r.erase = 0.3;
-    r.checkpoint_every = 1;
-    return r;
-  }
-  Recipe with_optimizer(OptimizerKind kind) const {
-    Recipe r = tiny_.recipe();
-    r.slices = 8, r.epochs = 1, r.optimizer = kind, r.ema = 0.9;
-    return r;
-  }
-
-  TinyRun tiny_;
 };
 
 TEST_F(Ranks, AnyNumberOfThemHasTheBitsOfOne) { expect_same_bits(full(), {2, 3, 4, 8}); }
@@ -116,19 +62,9 @@ TEST_F(Ranks, InBf16) {
 
 // Running statistics are those of the first leaf, for whoever evaluates.
 TEST_F(Ranks, WithBatchNorm) {
-  ModelSpec model{.architecture = "resnet18"};
-  model.config = ResNetConfig{.image_h = 8,
-                              .image_w = 8,
-                              .channels = 1,
-                              .classes = 10,
-                              .depths = {1, 1, 1, 1},
-                              .width = 4,
-                              .small_stem = true};
-  model.preprocess.height = model.preprocess.width = 8;
-  ensure_directory(tiny_ / "resnet");
-  write_file_atomic(tiny_ / "resnet/config.json", model_config_text(model));
   Recipe r = with_optimizer(OptimizerKind::kSgd);
-  r.model = tiny_ / "resnet", r.epochs = 2, r.ema = 0;
+  tiny_.use_batch_norm(r);
+  r.epochs = 2, r.ema = 0;
   expect_same_bits(r, {3});
 }
 
@@ -147,7 +83,7 @@ TEST_F(Ranks, MayBecomeMoreOrFewer) {
   r.epochs = 4;
   expect_done(first(r, "alone", 1));
   const std::string out = tiny_ / "killed";
-  std::vector<std::string> words = first(r, "killed", 4);
+  Words words = first(r, "killed", 4);
   for (const int next : {2, 1, 8, 3}) {
     const auto before = fs::exists(checkpoint_path(out)) ? fs::last_write_time(checkpoint_path(out))
                                                          : fs::file_time_type::min();
@@ -171,14 +107,13 @@ class RanksUnderWay : public Ranks {
     recipe_ = full();
     recipe_.epochs = 1000;
   }
-  void start(const std::vector<std::string>& more = {}) {
+  void start(const Words& more = {}) {
     process_.emplace(test::vitrum_command(first(recipe_, "run", 4, more)), "/dev/null",
                      tiny_ / "stderr");
     ASSERT_TRUE(eventually([&] { return has_checkpoint(tiny_ / "run"); })) << said();
-    others_ = children_of(process_->id());
+    others_ = test::children_of(process_->id());
     ASSERT_EQ(others_.size(), 3u);
   }
-  std::string said() const { return read_file(tiny_ / "stderr"); }
   // Seconds until it has ended.
   double end(int expected) {
     const auto from = std::chrono::steady_clock::now();
@@ -271,7 +206,7 @@ TEST_F(RanksUnderWay, NothingListens) {
     std::getline(file, line);
     while (std::getline(file, line)) {
       std::istringstream words(line);
-      std::vector<std::string> columns{std::istream_iterator<std::string>(words), {}};
+      Words columns{std::istream_iterator<std::string>(words), {}};
       if (columns.size() > 9 && columns[3] == "0A") listening += " [" + columns[9] + "]";
     }
   }
@@ -294,19 +229,18 @@ class LaunchedRanks : public Ranks {
   LaunchedRanks() : port_(free_port()) {}
 
   // The exit codes of all.
-  std::vector<int> run_all(const std::vector<std::vector<std::string>>& words,
-                           const std::vector<std::string>& secrets = {},
-                           const std::vector<std::string>& directories = {}) {
+  std::vector<int> run_all(const std::vector<Words>& words, const Words& secrets = {},
+                           const Words& directories = {}) {
     std::vector<std::unique_ptr<Process>> all;
     for (size_t r = 0; r < words.size(); ++r) {
       const std::string rank = std::to_string(r), size = std::to_string(words.size());
-      std::vector<std::string> command = {"env",
-                                          "RANK=" + rank,
-                                          "WORLD_SIZE=" + size,
-                                          "LOCAL_RANK=" + rank,
-                                          "LOCAL_WORLD_SIZE=" + size,
-                                          "MASTER_ADDR=elsewhere",
-                                          "MASTER_PORT=" + port_};
+      Words command = {"env",
+                       "RANK=" + rank,
+                       "WORLD_SIZE=" + size,
+                       "LOCAL_RANK=" + rank,
+                       "LOCAL_WORLD_SIZE=" + size,
+                       "MASTER_ADDR=elsewhere",
+                       "MASTER_PORT=" + port_};
       if (!secrets.empty()) command.push_back("VITRUM_SECRET=" + secrets[r]);
       if (!directories.empty()) command.insert(command.begin() + 1, {"-C", directories[r]});
       const std::vector<std::string> vitrum = test::vitrum_command(words[r]);
@@ -320,13 +254,7 @@ class LaunchedRanks : public Ranks {
   const std::string& port() const { return port_; }
   std::string error_file(size_t rank) const { return tiny_ / ("stderr" + std::to_string(rank)); }
   std::string said(size_t rank) const { return read_file(error_file(rank)); }
-  // Without --ranks, which a launcher takes the place of.
-  std::vector<std::string> words(const Recipe& recipe, const std::string& out) const {
-    std::vector<std::string> all = first(recipe, out, 1);
-    all.erase(std::find(all.begin(), all.end(), "--ranks"),
-              std::find(all.begin(), all.end(), "--ranks") + 2);
-    return all;
-  }
+  Words words(const Recipe& recipe, const std::string& out) const { return first(recipe, out, 0); }
 
  private:
   static std::string free_port() {
@@ -385,10 +313,10 @@ TEST_F(LaunchedRanks, WithOtherImagesAreRefused) {
 TEST_F(LaunchedRanks, ProveThatTheyBelongTogether) {
   const auto command = words(full(), "x");
   // The one with another secret is turned away; the first waits for the right one.
-  std::vector<std::string> base = {"env", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "LOCAL_RANK=0",
-                                   "MASTER_PORT=" + port()};
+  Words base = {"env", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "LOCAL_RANK=0",
+                "MASTER_PORT=" + port()};
   const auto process = [&](const char* rank, const char* secret, size_t errors) {
-    std::vector<std::string> all = base;
+    Words all = base;
     all.push_back(std::string("RANK=") + rank);
     all.push_back(std::string("VITRUM_SECRET=") + secret);
     const auto vitrum = test::vitrum_command(command);
@@ -404,7 +332,7 @@ TEST_F(LaunchedRanks, ProveThatTheyBelongTogether) {
 }
 
 TEST_F(Ranks, WhatCannotWorkIsSaidOnce) {
-  const auto refused = [&](const std::vector<std::string>& words, int code, const char* why) {
+  const auto refused = [&](const Words& words, int code, const char* why) {
     const test::Finished done = run(words);
     EXPECT_EQ(done.code, code) << done.err;
     EXPECT_THAT(done.err, HasSubstr(why));

@@ -6,81 +6,42 @@
 
 #include <filesystem>
 
-#include "tests/support/process.h"
-#include "tests/support/tiny_run.h"
+#include "tests/support/rank_runs.h"
 #include "vitrum/core/philox.h"
 
 namespace vitrum {
 namespace {
 
 namespace fs = std::filesystem;
-using test::eventually;
-using test::outcome;
 using test::Process;
-using test::TinyRun;
 
-class Kill : public testing::Test {
+class Kill : public test::RankRuns {
  protected:
   Kill() {
-    EXPECT_EQ(Process(first("whole"), "/dev/null", tiny_ / "stderr").wait(), 0)
-        << test::read_text(tiny_ / "stderr");
-    expected_ = outcome(tiny_ / "whole");
-  }
-  std::vector<std::string> first(const std::string& out) const {
-    return test::vitrum_command({"train",
-                                 "--model",
-                                 tiny_ / "model",
-                                 "--data",
-                                 "mnist:" + (tiny_ / ""),
-                                 "--out",
-                                 tiny_ / out,
-                                 "--epochs",
-                                 "60",
-                                 "--batch-size",
-                                 "2",
-                                 "--threads",
-                                 "1",
-                                 "--set",
-                                 "accumulate=2",
-                                 "--set",
-                                 "checkpoint_every=1",
-                                 "--set",
-                                 "ema=0.9",
-                                 "-q"});
-  }
-  std::vector<std::string> next(const std::string& out) const {
-    if (!fs::exists(tiny_ / (out + "/config.toml"))) {
-      fs::remove_all(tiny_ / out);  // killed before it was a run
-      return first(out);
-    }
-    return test::vitrum_command(
-        {"train", "--resume", tiny_ / out, "--threads", std::to_string(1 + getpid() % 3), "-q"});
+    recipe_ = tiny_.recipe();
+    recipe_.epochs = 60, recipe_.batch_size = 2, recipe_.accumulate = 2, recipe_.ema = 0.9;
+    recipe_.checkpoint_every = 1;
+    expect_done(first(recipe_, "whole", 1));
   }
   // Starts and kills `process` after process until one comes to its end. `wait` chooses the moment.
   template <class Wait>
   int kill_again_and_again(const std::string& out, const Wait& wait) {
     for (int kills = 0; kills < 200; ++kills) {
-      Process process(next(out), "/dev/null", tiny_ / "stderr");
+      Process process(test::vitrum_command(next(recipe_, out, 1, {"-q"})), "/dev/null",
+                      tiny_ / "stderr");
       wait(process);
       const bool ended = !process.running();
       process.signal(SIGKILL);
       const int code = process.wait();
       if (ended) {
-        EXPECT_EQ(code, 0) << test::read_text(tiny_ / "stderr");
+        EXPECT_EQ(code, 0) << said();
         return kills;
       }
     }
     ADD_FAILURE() << "never came to an end";
     return 0;
   }
-  void expect_same(const std::string& out) {
-    const auto got = outcome(tiny_ / out);
-    for (const auto& [name, text] : expected_)
-      EXPECT_TRUE(got.at(name) == text) << name << " differs";
-  }
-
-  TinyRun tiny_;
-  std::map<std::string, std::string> expected_;
+  Recipe recipe_;
 };
 
 TEST_F(Kill, AtRandomMoments) {
@@ -92,7 +53,7 @@ TEST_F(Kill, AtRandomMoments) {
     while (process.running() && std::chrono::steady_clock::now() < limit) usleep(200);
   });
   EXPECT_GT(kills, 2);
-  expect_same("run");
+  expect_same("run", "whole");
 }
 
 bool has_temporary(const std::string& directory) {
@@ -119,7 +80,7 @@ TEST_F(Kill, InsideASave) {
       }
     });
     EXPECT_GT(kills, 0);
-    expect_same(folder);
+    expect_same(folder, "whole");
   }
 }
 

@@ -1,6 +1,7 @@
 #include "tests/support/tiny_run.h"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
@@ -130,8 +131,30 @@ RunOptions TinyRun::options(const std::string& out, int threads) const {
   return {.out = dir_ / out, .device = {.device = "cpu", .threads = threads}, .quiet = true};
 }
 
-std::map<std::string, std::string> outcome(const std::string& run) {
-  std::map<std::string, std::string> files;
+void TinyRun::use_batch_norm(Recipe& recipe) const {
+  ModelSpec model{.architecture = "resnet18_cifar"};
+  model.config = ResNetConfig{.image_h = kSide,
+                              .image_w = kSide,
+                              .channels = 1,
+                              .classes = 10,
+                              .depths = {1, 1, 1, 1},
+                              .width = 4,
+                              .small_stem = true};
+  model.preprocess.height = model.preprocess.width = kSide;
+  ensure_directory(dir_ / "resnet");
+  write_file_atomic(dir_ / "resnet/config.json", model_config_text(model));
+  recipe.model = dir_ / "resnet";
+}
+
+void expect_same(const Outcome& got, const Outcome& expected) {
+  for (const auto& [name, text] : expected) {
+    const auto found = got.find(name);
+    EXPECT_TRUE(found != got.end() && found->second == text) << name << " differs";
+  }
+}
+
+Outcome outcome(const std::string& run) {
+  Outcome files;
   for (const char* name :
        {"config.toml", "best/model.safetensors", "best/config.json", "last/model.safetensors",
         "last/config.json", "confusion.svg", "predictions.csv"})

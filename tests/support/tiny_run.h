@@ -17,6 +17,8 @@ class TinyRun {
   // Three epochs in batches of 16, with dropout and without schedule.
   Recipe recipe() const;
   RunOptions options(const std::string& out, int threads = 1) const;
+  // A ResNet in place of the ViT: running statistics move with every batch, before the step ends.
+  void use_batch_norm(Recipe& recipe) const;
   std::string operator/(const std::string& name) const { return dir_ / name; }
 
  private:
@@ -26,7 +28,10 @@ class TinyRun {
 // What a run leaves behind, comparable between runs: every file that must not depend on
 // interruptions or threads, with its bytes. Times are taken out of the metrics, and event files are
 // read as scalars.
-std::map<std::string, std::string> outcome(const std::string& run);
+using Outcome = std::map<std::string, std::string>;
+Outcome outcome(const std::string& run);
+// Names every file that is not as expected.
+void expect_same(const Outcome& got, const Outcome& expected);
 
 std::string read_text(const std::string& path);
 

@@ -74,8 +74,7 @@ TEST_F(RemoteData, ResumedIsTheUninterruptedRun) {
     Trainer rest(recipe_of_run(tiny_ / out), options);
     EXPECT_EQ(rest.position().step, stop);
     rest.run();
-    for (const auto& [name, text] : expected)
-      EXPECT_TRUE(outcome(tiny_ / out).at(name) == text) << name << " differs";
+    test::expect_same(outcome(tiny_ / out), expected);
   }
   // And that on the same shards on this machine.
   Trainer(recipe("shards:" + packed()), tiny_.options("local")).run();

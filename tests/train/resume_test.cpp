@@ -51,11 +51,7 @@ class Resume : public testing::Test {
     steps_ = whole.total_steps();
     expected_ = outcome(tiny_ / "whole");
   }
-  void expect_same(const std::string& out) {
-    const auto got = outcome(tiny_ / out);
-    for (const auto& [name, text] : expected_)
-      EXPECT_TRUE(got.at(name) == text) << name << " differs";
-  }
+  void expect_same(const std::string& out) { test::expect_same(outcome(tiny_ / out), expected_); }
 
   TinyRun tiny_;
   int64_t steps_ = 0;

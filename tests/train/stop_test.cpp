@@ -6,9 +6,7 @@
 #include "tests/support/measured.h"
 #include "tests/support/tiny_run.h"
 #include "vitrum/core/error.h"
-#include "vitrum/core/files.h"
 #include "vitrum/train/lr_scan.h"
-#include "vitrum/weights/model_config.h"
 
 namespace vitrum {
 namespace {
@@ -25,22 +23,6 @@ RunOptions with_signal_at(const TinyRun& tiny, const std::string& out, int64_t a
   return options;
 }
 
-// Running statistics move with every batch, before the step ends.
-void use_batch_norm(const TinyRun& tiny, Recipe& recipe) {
-  ModelSpec model{.architecture = "resnet18_cifar"};
-  model.config = ResNetConfig{.image_h = 8,
-                              .image_w = 8,
-                              .channels = 1,
-                              .classes = 10,
-                              .depths = {1, 1, 1, 1},
-                              .width = 4,
-                              .small_stem = true};
-  model.preprocess.height = model.preprocess.width = 8;
-  ensure_directory(tiny / "resnet");
-  write_file_atomic(tiny / "resnet/config.json", model_config_text(model));
-  recipe.model = tiny / "resnet";
-}
-
 void expect_same_when_cut(const TinyRun& tiny, const Recipe& recipe) {
   int64_t kernels = 0;
   Trainer(recipe, with_signal_at(tiny, "whole", -1, kernels)).run();
@@ -54,9 +36,7 @@ void expect_same_when_cut(const TinyRun& tiny, const Recipe& recipe) {
     RunOptions options = tiny.options(out, 3);
     options.resume = true;
     Trainer(recipe_of_run(tiny / out), options).run();
-    const auto got = outcome(tiny / out);
-    for (const auto& [name, text] : expected)
-      EXPECT_TRUE(got.at(name) == text) << name << " differs";
+    test::expect_same(outcome(tiny / out), expected);
   }
 }
 
@@ -84,9 +64,7 @@ void expect_same_when_gone_on(const TinyRun& tiny, const Recipe& recipe) {
       EXPECT_EQ(trainer.run().signal, SIGTERM);
       EXPECT_EQ(trainer.run().signal, 0);
     }
-    const auto got = outcome(tiny / out);
-    for (const auto& [name, text] : expected)
-      EXPECT_TRUE(got.at(name) == text) << name << " differs";
+    test::expect_same(outcome(tiny / out), expected);
   }
 }
 
@@ -106,7 +84,7 @@ TEST(Stop, AndGoOnAtOnceWithSamInBf16) {
 TEST(Stop, WithRunningStatistics) {
   const TinyRun tiny;
   Recipe recipe = accumulating(tiny);
-  use_batch_norm(tiny, recipe);
+  tiny.use_batch_norm(recipe);
   expect_same_when_cut(tiny, recipe);
 }
 
@@ -116,7 +94,7 @@ TEST(Stop, BetweenTheTwoPassesOfSam) {
   recipe.sam = 0.05, recipe.accumulate = 2;
   expect_same_when_cut(tiny, recipe);
   recipe.precision = Precision::kBF16, recipe.accumulate = 1, recipe.ema = 0;
-  use_batch_norm(tiny, recipe);
+  tiny.use_batch_norm(recipe);
   const TinyRun again;
   recipe.data = again.recipe().data;
   expect_same_when_cut(again, recipe);
@@ -175,9 +153,9 @@ TEST(Batch, LargerThanTheDataIsTheBatchOfAllImages) {
   Trainer(recipe, tiny.options("all")).run();
   recipe.batch_size = 1000, recipe.eval_batch_size = 1000;
   Trainer(recipe, tiny.options("more")).run();
-  auto expected = outcome(tiny / "all"), got = outcome(tiny / "more");
+  test::Outcome expected = outcome(tiny / "all");
   expected.erase("config.toml");
-  for (const auto& [name, text] : expected) EXPECT_TRUE(got.at(name) == text) << name;
+  test::expect_same(outcome(tiny / "more"), expected);
   EXPECT_EQ(recipe_of_run(tiny / "more").batch_size, 1000) << "as the user wrote it";
   RunOptions options = tiny.options("more");
   options.resume = true;
