@@ -116,6 +116,13 @@ the CUDA backend to open, libvitrum_cuda.so
 .TP
 .B VITRUM_ISA
 the newest instruction set to use: avx2, avx512, avx512_bf16 or amx
+.TP
+.B VITRUM_MPI, VITRUM_MPI_LIBRARY
+0: processes that mpirun has started keep to sockets, 1: they must use MPI; the library for it to open,
+libvitrum_mpi.so
+.TP
+.B VITRUM_SECRET
+what processes of a run on several machines prove to each other to know
 )";
 
 std::string main_page(const std::vector<Verb>& verbs) {

@@ -9,6 +9,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/parallel.h"
+#include "vitrum/dist/use_mpi.h"
 
 namespace vitrum {
 namespace {
@@ -56,6 +57,7 @@ int run_on_ranks(const RankOptions& o, const CommonOptions& common, const RankBo
       launch({.ranks = static_cast<int>(o.ranks), .timeout = std::chrono::seconds(o.timeout)});
   if (!group) return body(common, nullptr);
   try {
+    use_mpi(*group);
     const int code = body(share_of(*group, common), group.get());
     group->finish();
     return code;

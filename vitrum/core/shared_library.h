@@ -2,6 +2,7 @@
 #pragma once
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 namespace vitrum {
 
@@ -10,6 +11,7 @@ class SharedLibrary {
  public:
   // The first of `names` that is there; none where none is.
   explicit SharedLibrary(std::initializer_list<const char*> names);
+  explicit SharedLibrary(const std::vector<std::string>& paths);
 
   explicit operator bool() const { return handle_ != nullptr; }
 
@@ -25,5 +27,10 @@ class SharedLibrary {
 
   void* handle_ = nullptr;
 };
+
+// Where a library that belongs to Vitrum itself may be: beside the binary or shared library that
+// this code is in, which may be part of another program, and where `make install` and packages put
+// it. What the environment's `variable` says goes before all of them.
+std::vector<std::string> own_library_places(const std::string& name, const char* variable);
 
 }  // namespace vitrum

@@ -27,7 +27,7 @@ Group::Group(Connections c, std::chrono::seconds timeout)
       local_size_(c.local_size),
       names_(names_of(c.hosts)),
       children_(c.children),
-      mesh_(std::move(c.data)) {
+      transport_(std::make_unique<Mesh>(std::move(c.data))) {
   control_.emplace(rank_, std::move(c.lines), names_, timeout, children_);
 }
 
@@ -39,10 +39,15 @@ Group::~Group() {
 void Group::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
   check();
   try {
-    mesh_.exchange(sends, receives, [this] { check(); });
+    transport_->exchange(sends, receives, [this] { check(); });
   } catch (const PeerGone& gone) {
     control_->explain(gone.rank);
   }
+}
+
+void Group::finish() {
+  control_->finish();
+  transport_->finish();
 }
 
 // One that is stopped, or computes for long, does not end by itself.

@@ -36,7 +36,10 @@ class Group final : public Communicator {
     failed_ = true;
     control_->abort(kind, why);
   }
-  void finish() override { control_->finish(); }
+  void finish() override;
+
+  // Bytes go this way from now on, in every process of the run; the sockets stay for control.
+  void set_transport(std::unique_ptr<Transport> other) { transport_ = std::move(other); }
 
   // Whether this process tells people what has happened: the first, and the second when that is
   // gone.
@@ -51,7 +54,7 @@ class Group final : public Communicator {
   const std::vector<std::string> names_;
   std::vector<pid_t> children_;
   bool failed_ = false;
-  Mesh mesh_;
+  std::unique_ptr<Transport> transport_;
   std::optional<Control> control_;
 };
 

@@ -1,13 +1,9 @@
 #include "vitrum/runtime/backends.h"
 
-#include <dlfcn.h>
-
-#include <cstdlib>
-#include <filesystem>
-
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/core/parallel.h"
+#include "vitrum/core/shared_library.h"
 #include "vitrum/cuda/host/plugin.h"
 #include "vitrum/reference/reference.h"
 #include "vitrum/runtime/device_copy.h"
@@ -23,9 +19,7 @@ namespace {
 class CudaLibrary {
  public:
   CudaLibrary() {
-    for (const std::string& path : places())
-      if (!handle_) handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!handle_) {
+    if (!library_) {
       problem_ = "the CUDA backend is not installed (make CUDA=1 builds it)";
       return;
     }
@@ -49,27 +43,14 @@ class CudaLibrary {
   cuda::Copy* copy() const { return symbol<cuda::Copy>(cuda::kCopySymbol); }
 
  private:
-  static std::vector<std::string> places() {
-    if (const char* given = std::getenv("VITRUM_CUDA_LIBRARY")) return {given};
-    // Beside the binary or shared library that this code is in, which may be part of another
-    // program, and where `make install` and packages put it.
-    std::error_code ignored;
-    std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", ignored);
-    Dl_info info = {};
-    if (dladdr(reinterpret_cast<const void*>(&make_backend), &info) != 0 && info.dli_fname &&
-        std::filesystem::exists(info.dli_fname, ignored))
-      own = std::filesystem::absolute(info.dli_fname, ignored);
-    const std::filesystem::path dir = own.parent_path();
-    return {(dir / cuda::kLibraryName).string(), (dir / "vitrum" / cuda::kLibraryName).string(),
-            (dir / VITRUM_BIN_TO_LIB / "vitrum" / cuda::kLibraryName).string(),
-            std::string(VITRUM_LIBDIR "/vitrum/") + cuda::kLibraryName, cuda::kLibraryName};
-  }
   template <class F>
   F* symbol(const char* name) const {
-    return reinterpret_cast<F*>(dlsym(handle_, name));
+    F* function = nullptr;
+    library_.find(name, function);
+    return function;
   }
 
-  void* handle_ = nullptr;
+  SharedLibrary library_{own_library_places(cuda::kLibraryName, "VITRUM_CUDA_LIBRARY")};
   bool usable_ = false;
   std::string card_, problem_;
 };
