@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <atomic>
+#include <map>
 #include <set>
 
 #include "tests/support/data_files.h"
@@ -170,6 +171,38 @@ TEST_F(RemoteShards, StreamInWindows) {
   }
 }
 
+// Two processes with two leaves each: together they read what one reads, and of the shards each
+// fetches its own half, and one more at most where a shard is cut.
+TEST_F(RemoteShards, AreDealtToTheLeavesOfAStep) {
+  const auto server = serve();
+  const auto epoch = [&](const Dataset& data, Turns turns, int repeat = 1) {
+    LoaderConfig config{.batch_size = 3, .shuffle = true, .seed = 7, .repeat = repeat};
+    config.turns = turns;
+    config.preprocess.height = config.preprocess.width = 8;
+    Loader loader(data, config);
+    loader.start(2);
+    std::map<int64_t, std::vector<int64_t>> batches;
+    for (Batch batch; loader.next(batch);) batches[batch.number] = batch.indices;
+    return batches;
+  };
+  const auto all = epoch(*open(server->url(), true), {.every = 4, .first = 0, .count = 4});
+  std::multiset<int64_t> seen;
+  for (const auto& [number, images] : all) seen.insert(images.begin(), images.end());
+  for (int64_t i = 0; i < kImages; ++i) EXPECT_EQ(seen.count(i), 1u) << i;
+  for (const int repeat : {1, 2, 4}) {
+    SCOPED_TRACE(repeat);
+    const auto whole =
+        epoch(*open(server->url(), true), {.every = 4, .first = 0, .count = 4}, repeat);
+    auto halves = epoch(*open(server->url(), true), {.every = 4, .first = 0, .count = 2}, repeat);
+    halves.merge(epoch(*open(server->url(), true), {.every = 4, .first = 2, .count = 2}, repeat));
+    EXPECT_EQ(halves, whole);
+  }
+  fs::remove_all(dir_ / "cache");
+  const auto fresh = serve();
+  epoch(*open(fresh->url(), true), {.every = 4, .first = 2, .count = 2});
+  EXPECT_LE(fresh->requests().size(), 1 + 20u / 2 + 2);
+}
+
 TEST_F(RemoteShards, KeepNoMoreThanTheCacheHolds) {
   const auto server = serve();
   int64_t largest = 0;
@@ -259,6 +292,25 @@ TEST_F(RemoteShards, NameTheShardThatCannotBeHad) {
     loader.start(0);
     Batch batch;
     EXPECT_THROW(loader.next(batch), Error);
+  }
+}
+
+// Nothing that a pause would mend: asked once, however many tries there are.
+TEST_F(RemoteShards, AreNotWaitedForWhereThereAreNone) {
+  for (const int status : {401, 403, 404, 410}) {
+    SCOPED_TRACE(status);
+    const auto server = serve(first(1000, {.status = status}));
+    std::optional<ShardPlace> place = open_remote_shards(server->url(), {.tries = 5, .pause = 600});
+    const ShardDataset data(place->name, std::move(place->index), place->files, {});
+    try {
+      data.read(0);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kFailed);
+      EXPECT_THAT(error.what(), HasSubstr("/images-000000.tar"));
+      EXPECT_THAT(error.what(), HasSubstr(std::to_string(status)));
+    }
+    EXPECT_LE(server->count("/images-000000.tar"), 2u);  // ahead, and when it was asked for
   }
 }
 

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include "vitrum/core/error.h"
 #include "vitrum/data/epoch_order.h"
@@ -70,6 +71,20 @@ struct Loader::State {
   int64_t number_of(int64_t own) const {
     const auto& [every, first, count] = config.turns;
     return own / count * every + first + own % count;
+  }
+
+  // The images of an epoch that are taken here, from a batch on.
+  std::vector<int64_t> own_order(int64_t first_batch) const {
+    std::vector<int64_t> images;
+    int64_t last = -1;
+    for (int64_t own = taken_before(first_batch); own < taken; ++own) {
+      const int64_t first = number_of(own) * config.batch_size;
+      const int64_t end = std::min(first + config.batch_size, dataset.size());
+      for (int64_t place = first / config.repeat; place * config.repeat < end; ++place)
+        if (std::exchange(last, place) != place)
+          images.push_back(order[static_cast<size_t>(place)]);
+    }
+    return images;
   }
 
   void shape(Batch& batch) const {
@@ -212,10 +227,10 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
   s.batch_ready.wait(lock, [&] { return s.busy == 0; });
   s.epoch = epoch;
   std::iota(s.order.begin(), s.order.end(), int64_t{0});
-  if (s.config.shuffle) shuffle_epoch(s.order, s.groups, s.config.seed, epoch);
-  const int64_t done = first_batch * s.config.batch_size / s.config.repeat;
-  s.dataset.will_read(
-      std::span(s.order).subspan(static_cast<size_t>(std::min(done, s.dataset.size()))));
+  const Lanes lanes{
+      .count = s.config.turns.every, .batch = s.config.batch_size, .repeat = s.config.repeat};
+  if (s.config.shuffle) shuffle_epoch(s.order, s.groups, s.config.seed, epoch, lanes);
+  s.dataset.will_read(s.own_order(first_batch));
   for (State::Slot& slot : s.slots) {
     s.shape(slot.batch);
     slot.chunks_left = s.chunks_per_batch, slot.error = nullptr;

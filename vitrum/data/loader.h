@@ -16,7 +16,7 @@
 namespace vitrum {
 
 // Whose turn a batch is, where several loaders share an epoch: batch n is taken by the one with
-// first <= n % every < first + count.
+// first <= n % every < first + count. Images far away are shuffled with `every` in mind (Lanes).
 struct Turns {
   int64_t every = 1, first = 0, count = 1;
 };

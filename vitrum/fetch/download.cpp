@@ -111,6 +111,7 @@ class Downloader {
         if (client_.stop()) return false;
         if (!problem) break;
       }
+      if (problem && not_there_) throw NotThere(problem->kind(), problem->what());
       if (problem) throw *problem;
     }
     progress_.update(before_ += file.size);
@@ -135,6 +136,7 @@ class Downloader {
   // Nothing where the file is in its place (or all was stopped), else why it is not.
   std::optional<Error> fetch_from(const std::string& url, const RemoteFile& file) {
     PartFile part(file, progress_, before_);
+    not_there_ = false;
     const bool resumed = part.have() > 0;
     if (std::optional<Error> problem = receive(url, part, file)) return problem;
     if (client_.stop()) return std::nullopt;
@@ -168,13 +170,16 @@ class Downloader {
     if (answer.problem.empty() && (answer.status == 200 || answer.status == 206))
       return Error(ErrorKind::kFailed,
                    fmt::format("{}: ends after {} of {} bytes", url, part.have(), file.size));
+    not_there_ = answer.problem.empty() && (answer.status == 401 || answer.status == 403 ||
+                                            answer.status == 404 || answer.status == 410);
     return status_error(answer, url);
   }
 
   HttpClient& client_;
   const DownloadOptions& options_;
   Progress& progress_;
-  int64_t before_ = 0;  // bytes of the files that are done
+  int64_t before_ = 0;      // bytes of the files that are done
+  bool not_there_ = false;  // said the last server asked
 };
 
 void check_room(const std::vector<RemoteFile>& files) {

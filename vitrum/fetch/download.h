@@ -26,6 +26,12 @@ struct DownloadOptions {
   bool quiet = false;
 };
 
+// The server says that it has no such file, or not for us: another try would hear the same.
+class NotThere : public Error {
+ public:
+  using Error::Error;
+};
+
 // Fetches every file that is not there yet; false when stopped. What was received of a file waits
 // in `path`.<digest>.part, so the same call goes on from there; the checksum is of the whole file,
 // whoever sent its parts. Fails where the disk has too little room, and with the last URL's reason

@@ -159,6 +159,8 @@ void FileCache::fetch(int32_t file, HttpClient& client) {
   for (int n = 1;; ++n) {
     try {
       return fetch_once(file, client);
+    } catch (const NotThere&) {
+      throw;
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::kExhausted || n >= options_.tries || client.stop())
         throw Error(error.kind(), fmt::format("{} (tried {} times)", error.what(), n));

@@ -161,8 +161,7 @@ void Trainer::open_run() {
 }
 
 LoaderConfig Trainer::train_turns(LoaderConfig config) const {
-  if (!comm()) return config;
-  const Stretch own = leaves_of(comm()->rank(), comm()->size(), recipe_.leaves());
+  const Stretch own = leaves_of(comm() ? comm()->rank() : 0, processes(), recipe_.leaves());
   config.turns = {.every = recipe_.leaves(), .first = own.first, .count = own.size()};
   return config;
 }
