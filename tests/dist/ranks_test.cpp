@@ -243,7 +243,8 @@ class LaunchedRanks : public Ranks {
                        "MASTER_PORT=" + port_};
       if (!secrets.empty()) command.push_back("VITRUM_SECRET=" + secrets[r]);
       if (!directories.empty()) command.insert(command.begin() + 1, {"-C", directories[r]});
-      const std::vector<std::string> vitrum = test::vitrum_command(words[r]);
+      Words vitrum = test::vitrum_command(words[r]);
+      if (r + 1 == words.size() && !last_program_.empty()) vitrum[0] = last_program_;
       command.insert(command.end(), vitrum.begin(), vitrum.end());
       all.push_back(std::make_unique<Process>(command, "/dev/null", error_file(r)));
     }
@@ -267,8 +268,9 @@ class LaunchedRanks : public Ranks {
     close(fd);
     return std::to_string(ntohs(address.sin_port));
   }
+  void use_for_the_last(const std::string& program) { last_program_ = program; }
 
-  std::string port_;
+  std::string port_, last_program_;
 };
 
 TEST_F(LaunchedRanks, HaveTheBitsOfOne) {
@@ -306,6 +308,17 @@ TEST_F(LaunchedRanks, WithOtherImagesAreRefused) {
   EXPECT_THAT(run_all({words(r, "x"), words(r, "x")}, {}, {tiny_ / "a", tiny_ / "b"}),
               testing::Each(2))
       << said(0);
+TEST_F(LaunchedRanks, OfAnotherBuildAreRefused) {
+  const fs::path other = tiny_ / "other";
+  fs::copy_file(VITRUM_BINARY, other);
+  std::ofstream(other, std::ios::app) << "x";
+  use_for_the_last(other);
+  const Words command = words(full(), "x");
+  EXPECT_THAT(run_all({command, command}), testing::Each(2)) << said(0);
+  EXPECT_THAT(said(0), HasSubstr("rank 1 ("));
+  EXPECT_THAT(said(0), HasSubstr("has another build of vitrum than rank 0"));
+}
+
   EXPECT_THAT(said(0), HasSubstr("rank 1 ("));
   EXPECT_THAT(said(0), HasSubstr("has another set of training images than"));
 }

@@ -117,6 +117,7 @@ void Control::take_frames(size_t rank) {
       case Frame::kAlive: break;
       case Frame::kDone: line.done = true, changed_.notify_all(); break;
       case Frame::kVerdict:  // rank 0 hears it from the one that failed, the others from rank 0
+        told_ = told_ || rank_ != 0;
         decide(static_cast<ErrorKind>(head.kind),
                rank_ == 0 ? names_[rank] + ": " + text : std::move(text));
         break;

@@ -62,7 +62,7 @@ class Control {
   void tell(Frame frame, ErrorKind kind = ErrorKind::kFailed, const std::string& text = {});
   bool all_done() const;
   void end_if_ignored(Clock::time_point now);
-  bool is_speaker() const { return rank_ == 0 || (rank_ == 1 && !lines_[0].fd); }
+  bool is_speaker() const { return rank_ == 0 || (rank_ == 1 && !lines_[0].fd && !told_); }
 
   const int rank_;
   const std::vector<std::string> names_;
@@ -76,6 +76,7 @@ class Control {
   std::string advice_;
   std::optional<Verdict> verdict_;
   Clock::time_point decided_at_;
+  bool told_ = false;   // the verdict is the first process's, who says so itself
   bool taken_ = false;  // the verdict was thrown, or made, by the thread that trains
   bool stopping_ = false;
   std::thread thread_;

@@ -6,8 +6,10 @@
 #include <ctime>
 #include <fstream>
 
+#include "vitrum/core/files.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/parallel.h"
+#include "vitrum/core/sha.h"
 
 #ifndef VITRUM_VERSION
 #define VITRUM_VERSION "unknown"
@@ -27,6 +29,8 @@ std::string processor() {
 }  // namespace
 
 std::string library_version() { return VITRUM_VERSION; }
+
+std::string program_digest() { return sha256(read_file("/proc/self/exe")); }
 
 std::string environment_json(const Backend& backend, int threads) {
   utsname system{};

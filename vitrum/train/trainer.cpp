@@ -181,6 +181,7 @@ void Trainer::compare_processes() const {
   const bool differs = narrow || !backend_->host_visible();
   const std::vector<std::pair<std::string, std::string>> own = {
       {"version of vitrum", library_version()},
+      {"build of vitrum", program_digest()},
       {"recipe", to_toml(recipe_)},
       {"set of training images", digest(data_.train())},
       {"set of test images", digest(data_.test())},
