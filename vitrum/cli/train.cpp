@@ -15,6 +15,7 @@
 #include "vitrum/core/join.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/train/fast_recipe.h"
+#include "vitrum/train/interrupt.h"
 #include "vitrum/train/lr_scan.h"
 #include "vitrum/train/trainer.h"
 
@@ -317,15 +318,25 @@ int scan(Recipe& recipe, RunOptions& options, const CommonOptions& common) {
   return signal;
 }
 
+// The first process tries the rates alone and finds what all of them would; the others wait.
+int scan_on_ranks(Recipe& recipe, RunOptions& options, const CommonOptions& common, Group* group) {
+  if (!group) return scan(recipe, options, common);
+  const InterruptGuard interrupt;
+  int signal = 0;
+  if (group->first()) {
+    options.comm = nullptr;
+    signal = scan(recipe, options, common);
+    options.comm = group;
+  }
+  broadcast(*group, std::as_writable_bytes(std::span(&recipe.lr, 1)));
+  return largest_of(*group, std::max(signal, interrupt.signal()));
+}
+
 // How to go on where a process is lost: told by any of them, since rank 0 may be that one.
 void advise(Group& group, const Trainer& trainer) {
   const std::string run = all_gather_text(group, trainer.directory())[0];
   group.set_advice(fmt::format("go on with: {} train --resume {}", quoted(program_invocation_name),
                                quoted(run)));
-}
-
-void refuse_trace(const Options& o) {
-  if (o.trace) fail_usage("--trace looks at one process; leave out --ranks");
 }
 
 int train(const Options& o, const CommonOptions& common, Group* group) {
@@ -339,13 +350,8 @@ int train(const Options& o, const CommonOptions& common, Group* group) {
   if (!group || group->first()) guard_run(o, recipe);
   RunOptions options = run_options(o, common, recipe);
   options.comm = group;
-  if (group && !recipe.lr_scan.empty())
-    fail_usage(
-        "lr_scan tries its rates in one process; let it choose without --ranks, then go on "
-        "with --resume and as many as you like");
-  if (group) refuse_trace(o);
   if (!recipe.lr_scan.empty())
-    if (const int signal = scan(recipe, options, common))
+    if (const int signal = scan_on_ranks(recipe, options, common, group))
       return stopped(options.out, "in the scan", signal, common);
   TraceTable trace;
   if (o.trace)
@@ -421,7 +427,6 @@ Verb training_verb(TrainingVerb verb) {
           .examples = verb.examples,
           .options = std::move(options),
           .run = [o](const CommonOptions& common) {
-            if (o->ranks.ranks > 1) refuse_trace(*o);  // before there are several who could say so
             return run_on_ranks(o->ranks, common, [&](const CommonOptions& own, Group* group) {
               return train(*o, own, group);
             });
