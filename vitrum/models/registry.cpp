@@ -317,6 +317,20 @@ Preset lesson(const Size& size, int64_t patch) {
           "the ViT that a lesson on vision transformers writes: PyTorch's start values and eps"};
 }
 
+// No class token: the patches' mean behind fixed positions. Trained from scratch by
+// recipes/imagenet-vit-s16-90.toml.
+Preset plain(const Size& size, int64_t patch) {
+  ViTConfig cfg = sized(size, 224, patch);
+  cfg.class_token = false, cfg.pool = ViTPool::kMean, cfg.sincos_positions = true;
+  return {.name = fmt::format("vit_plain_{}_patch{}_224", size.name, patch),
+          .family = "vit",
+          .config = cfg,
+          .aliases = {},
+          .mean = kHalf,
+          .std = kHalf,
+          .note = "the plain ViT of big_vision's baseline: the patches' mean, fixed positions"};
+}
+
 std::vector<Preset> make_presets() {
   return {
       timm(kTiny, 16, 224, {"WinKawaks/vit-tiny-patch16-224"},
@@ -396,6 +410,7 @@ std::vector<Preset> make_presets() {
       cifar_mean(),
       deit_cifar(),
       notes(),
+      plain(kSmall, 16),
       lesson(kBase, 16),
       lesson(kLarge, 16),
       lesson(kHuge, 14),
