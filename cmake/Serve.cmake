@@ -1,6 +1,7 @@
 # The server: a library of its own, linked by the binary and the tests alone. Its page and the description of its interface
 # become string literals.
 find_package(Boost 1.74 REQUIRED)  # headers
+set(OPENSSL_USE_STATIC_LIBS ${VITRUM_WHEEL})  # what a wheel does not use of it is left out
 find_package(OpenSSL REQUIRED)
 set(page ${PROJECT_SOURCE_DIR}/vitrum/serve/page)
 set(page_files index.html page.css page.js docs.html openapi.json)

@@ -1,4 +1,4 @@
-// What the linker puts in place of two functions (cmake/Portable.cmake): the same, by their older versions.
+// What the linker puts in place of two functions (cmake/Wheel.cmake): the same, by their older versions.
 #include <condition_variable>
 #include <mutex>
 

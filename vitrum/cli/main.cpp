@@ -68,7 +68,8 @@ int report(std::string_view message, ErrorKind kind, bool json) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+// What `vitrum` does, as a function: a wheel has it in its library (cmake/Wheel.cmake).
+extern "C" int vitrum_main(int argc, char** argv) {
   hold_closed_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away must not end a training run
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is reported as a full disk is
