@@ -10,9 +10,9 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   exit 0
 fi
 
-# is_there a|b: any of them is installed.
+# is_there a|b: any of them is installed. dpkg-query fails where it does not know one of them.
 is_there() {
-  dpkg-query -W -f '${db:Status-Status}\n' ${1//|/ } 2>/dev/null | grep -qx installed
+  grep -qx installed < <(dpkg-query -W -f '${db:Status-Status}\n' ${1//|/ } 2>/dev/null)
 }
 missing=()
 for package in "${wanted[@]}"; do
