@@ -34,8 +34,9 @@ flags := $(cuda_flags) $(if $(filter 1,$(WERROR)),-DVITRUM_WERROR=ON) \
   wheel release-deps deb image release-check
 .DELETE_ON_ERROR:
 
+# What `make install` installs, so that it has nothing left to compile.
 all: $(BUILD)/build.ninja
-	cmake --build $(BUILD) -j $(JOBS) --target vitrum-cli
+	cmake --build $(BUILD) -j $(JOBS) --target vitrum-cli vitrum_c vitrum_c_static
 
 quickstart: all
 	@tools/quickstart.sh $(BUILD)/vitrum

@@ -2,7 +2,8 @@
 # release_check.sh [PART...]: is what users get fit for them? Parts: install deb image wheel; by default all of them.
 # Each is put where nothing of this tree is (a moved prefix, a fresh Debian, a chroot, fresh virtual environments), used as a
 # user would, and must answer for the same photos with the same bits as build/release/vitrum.
-# MODEL=DIR and PHOTOS=DIR replace the small ones of the tests; MIRROR is where Debian comes from.
+# MODEL=DIR and PHOTOS=DIR replace the small ones of the tests; MIRROR is where Debian comes from; PYTHONS are those that the wheel
+# is tried with, by default every one from 3.9 on that has a name of its own here.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
@@ -119,8 +120,9 @@ check_image() {
 check_wheel() {
   [[ -d python ]] || { say "wheel: skipped, this tree has no Python package"; return; }
   local python environment
-  for python in ${PYTHONS:-python3}; do
-    environment=$work/venv-$(basename "$python")
+  for python in ${PYTHONS:-python3 $(compgen -c python3. | grep -x 'python3\.\(9\|[1-9][0-9]\)' | sort -u)}; do
+    "$python" -c 'import venv, ensurepip' 2>/dev/null || continue  # a name without a Python behind it
+    environment=$work/venv
     rm -rf "$environment"
     "$python" -m venv "$environment"
     "$environment/bin/pip" install -q --no-index --no-deps build/wheel/dist/vitrum-"$version"-*.whl

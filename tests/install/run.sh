@@ -31,10 +31,10 @@ read -ra options < <(pkg-config --cflags --libs --static vitrum)
 "$work/consumer-pc"
 
 read -ra options < <(pkg-config --cflags --libs vitrum_c)
-"$cc" $flags -std=c99 "$here/main.c" -o "$work/c-pc" "${options[@]}" -Wl,-rpath,"$work/prefix/lib"
+"$cc" $flags -std=c99 -Wall -Werror "$here/main.c" -o "$work/c-pc" "${options[@]}" -Wl,-rpath,"$work/prefix/lib"
 "$work/c-pc"
 read -ra options < <(pkg-config --cflags --libs --static vitrum_c | sed 's/-lvitrum_c/-l:libvitrum_c.a/')
-"$cc" $flags -std=c99 "$here/main.c" -o "$work/c-pc-static" "${options[@]}"
+"$cc" $flags -std=c99 -Wall -Werror "$here/main.c" -o "$work/c-pc-static" "${options[@]}"
 "$work/c-pc-static"
 
 if [[ -e $work/prefix/bin/vitrum ]]; then "$work/prefix/bin/vitrum" --help >"$work/help.txt"; fi
