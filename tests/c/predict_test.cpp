@@ -221,26 +221,28 @@ TEST_F(CPredict, RefusesPhotosOfMorePixelsThanAskedFor) {
 TEST_F(CPredict, CallsThatOverlapHaveTheSameBits) {
   std::vector<float> expected(kClasses + kWidth);
   ASSERT_EQ(predict({file(jpeg_)}, expected.data(), &expected[kClasses], nullptr), VITRUM_OK);
-  vitrum_options options = VITRUM_OPTIONS_INIT;
-  options.coalesce = 1;
-  vitrum_model* shared = nullptr;
-  ASSERT_EQ(vitrum_load((dir_ / "model").c_str(), &options, &shared), VITRUM_OK);
-  std::atomic<int> wrong = 0;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 8; ++t)
-    threads.emplace_back([&, t] {
-      const std::vector<vitrum_input> in(t < 6 ? 1 : 3, file(jpeg_));
-      std::vector<float> logits(3 * kClasses), features(3 * kWidth);
-      for (int i = 0; i < 20; ++i) {
-        wrong += vitrum_predict(shared, in.data(), sizeof in[0], in.size(), logits.data(),
-                                features.data(), nullptr) != VITRUM_OK;
-        wrong += !std::equal(logits.begin(), logits.begin() + kClasses, expected.begin());
-        wrong += !std::equal(features.begin(), features.begin() + kWidth, &expected[kClasses]);
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(wrong, 0);
-  vitrum_free(shared);
+  for (const int coalesce : {0, 1}) {
+    vitrum_options options = VITRUM_OPTIONS_INIT;
+    options.coalesce = coalesce;
+    vitrum_model* shared = nullptr;
+    ASSERT_EQ(vitrum_load((dir_ / "model").c_str(), &options, &shared), VITRUM_OK);
+    std::atomic<int> wrong = 0;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 8; ++t)
+      threads.emplace_back([&, t] {
+        const std::vector<vitrum_input> in(t < 6 ? 1 : 3, file(jpeg_));
+        std::vector<float> logits(3 * kClasses), features(3 * kWidth);
+        for (int i = 0; i < 20; ++i) {
+          wrong += vitrum_predict(shared, in.data(), sizeof in[0], in.size(), logits.data(),
+                                  features.data(), nullptr) != VITRUM_OK;
+          wrong += !std::equal(logits.begin(), logits.begin() + kClasses, expected.begin());
+          wrong += !std::equal(features.begin(), features.begin() + kWidth, &expected[kClasses]);
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, 0);
+    vitrum_free(shared);
+  }
 }
 
 TEST_F(CPredict, RefusesToRunBehindAFork) {

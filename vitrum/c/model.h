@@ -1,9 +1,7 @@
 // What the functions of the C interface share: the model behind the handle, and the border that no
 // exception crosses.
 #pragma once
-#include <atomic>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <semaphore>
 #include <string>
@@ -25,19 +23,10 @@ struct vitrum_model {
   std::vector<std::string> labels;  // for every class, so that predictions can point to them
   std::string info;
 
-  // Calls of one image that overlap go through an engine, made when that first happens: who never
-  // calls from two threads does not wait for its measurements. Null: not to be used.
-  vitrum::Engine* engine(bool overlaps);
-  std::atomic<int> calls = 0;  // of one image under way
+  const bool coalesces;  // images of calls that overlap are computed together
   // Who decodes: no more than have cores, since others would only keep the model from them.
   std::counting_semaphore<> decoders;
   const int process;
-
- private:
-  const bool coalesces_;
-  std::once_flag engine_once_;
-  std::atomic<vitrum::Engine*> engine_ = nullptr;
-  std::unique_ptr<vitrum::Engine> owned_engine_;
 };
 
 namespace vitrum::c {

@@ -13,20 +13,6 @@
 namespace vitrum::c {
 namespace {
 
-// A call of one image that others may overlap.
-class Call {
- public:
-  explicit Call(std::atomic<int>& calls) : calls_(calls), overlaps_(calls.fetch_add(1) > 0) {}
-  ~Call() { --calls_; }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-  bool overlaps() const { return overlaps_; }
-
- private:
-  std::atomic<int>& calls_;
-  bool overlaps_;
-};
-
 // As the model takes them.
 std::vector<uint8_t> pixels_of(vitrum_model& model, const std::function<Image()>& decode) {
   struct Turn {
@@ -265,22 +251,17 @@ void run(vitrum_model& model, Inputs& inputs) {
 
 void predict_image(vitrum_model& model, const std::function<Image()>& decode, float* logits,
                    float* features) {
-  const Call call(model.calls);
   Predictor& predictor = *model.predictor;
   const std::vector<uint8_t> pixels = pixels_of(model, decode);
-  if (Engine* engine = model.engine(call.overlaps())) {
-    const auto job = std::make_shared<Job>();
-    job->rows.push_back({.pixels = pixels.data(), .logits = logits, .features = features});
-    engine->run(job);
-    if (!job->error && job->rows.front().finite) return;
-    // Alone it says why.
-  }
-  std::vector<float> both(static_cast<size_t>(predictor.classes() + predictor.dimension()));
-  const auto own_logits = std::span(both).first(static_cast<size_t>(predictor.classes())),
-             own_features = std::span(both).subspan(own_logits.size());
-  predictor.run(pixels, own_logits, own_features);
-  if (logits) std::copy(own_logits.begin(), own_logits.end(), logits);
-  if (features) std::copy(own_features.begin(), own_features.end(), features);
+  const auto job = std::make_shared<Job>();
+  job->rows.push_back({.pixels = pixels.data(), .logits = logits, .features = features});
+  if (model.coalesces)
+    predictor.engine().run(job);
+  else
+    predictor.run_rows(job->rows, 1);
+  if (job->error) std::rethrow_exception(job->error);
+  constexpr float kNotFinite[] = {std::numeric_limits<float>::infinity()};
+  if (!job->rows.front().finite) predictor.check_answer(kNotFinite);
 }
 
 }  // namespace vitrum::c

@@ -119,9 +119,9 @@ vitrum_model::vitrum_model(const std::string& path, const PredictorOptions& opti
       threads(options.threads > 0 ? options.threads : available_cores()),
       labels(predictor->model().labels),
       info(info_of(path, *predictor, threads)),
+      coalesces(coalesces),
       decoders(threads),
-      process(getpid()),
-      coalesces_(coalesces) {
+      process(getpid()) {
   for (auto i = static_cast<int64_t>(labels.size()); i < predictor->classes(); ++i)
     labels.push_back(std::to_string(i));
 }
@@ -131,16 +131,6 @@ void vitrum_model::check_process() const {
     fail_usage(
         "the model was loaded before fork(), and its threads are not in this process; "
         "load it here");
-}
-
-Engine* vitrum_model::engine(bool overlaps) {
-  if (!coalesces_) return nullptr;
-  if (Engine* made = engine_.load(std::memory_order_acquire); made || !overlaps) return made;
-  std::call_once(engine_once_, [&] {
-    owned_engine_ = std::make_unique<Engine>(std::vector{predictor}, EngineOptions{});
-    engine_.store(owned_engine_.get(), std::memory_order_release);
-  });
-  return owned_engine_.get();
 }
 
 namespace vitrum::c {
