@@ -265,6 +265,8 @@ Raw8<bf16> pack(const Eight& x) {
   for (int i = 0; i < 8; ++i) raw.part[i] = {to_bf16(x.v[i])};
   return raw;
 }
+static inline Eight load8(const bf16* p) { return unpack(load_raw(p)); }
+static inline void store8(bf16* p, const Eight& x) { store_if(true, p, pack<bf16>(x)); }
 static inline uint32_t pack2(float low, float high) {
   return to_bf16(low) | static_cast<uint32_t>(to_bf16(high)) << 16;
 }

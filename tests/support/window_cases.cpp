@@ -7,25 +7,28 @@ namespace vitrum::test {
 
 namespace {
 struct Window {
-  int64_t h, w, heads;
-  Shape table() const { return {(2 * h - 1) * (2 * w - 1), heads}; }
-  Shape bias() const { return {heads, h * w, h * w}; }
-  std::string label() const { return std::to_string(h) + "x" + std::to_string(w); }
+  int64_t h, w, heads, prefix = 0;
+  int64_t tokens() const { return prefix + h * w; }
+  Shape table() const { return {(2 * h - 1) * (2 * w - 1) + (prefix > 0 ? 3 : 0), heads}; }
+  Shape bias() const { return {heads, tokens(), tokens()}; }
+  std::string label() const {
+    return std::to_string(prefix) + "+" + std::to_string(h) + "x" + std::to_string(w);
+  }
 };
 }  // namespace
-static const std::vector<Window> kWindows = {
-    {1, 1, 1}, {2, 3, 1}, {7, 7, 3}, {4, 4, 17}, {1, 5, 2}};
+static const std::vector<Window> kWindows = {{1, 1, 1}, {2, 3, 1},    {7, 7, 3},   {4, 4, 17},
+                                             {1, 5, 2}, {3, 4, 2, 1}, {2, 2, 3, 5}};
 
 void make(Maker& m, const RelativeBias&) {
   for (const Window& w : kWindows)
-    m.add(RelativeBias{w.h, w.w}, w.label(), {m.normal(w.table(), kF32)},
+    m.add(RelativeBias{w.h, w.w, w.prefix}, w.label(), {m.normal(w.table(), kF32)},
           {m.blank(w.bias(), kF32)});
 }
 
 void make(Maker& m, const RelativeBiasBwd&) {
   for (const Window& w : kWindows)
-    m.add(RelativeBiasBwd{.window_h = w.h, .window_w = w.w}, w.label(), {m.normal(w.bias(), kF32)},
-          {m.normal(w.table(), kF32)});
+    m.add(RelativeBiasBwd{.window_h = w.h, .window_w = w.w, .prefix = w.prefix}, w.label(),
+          {m.normal(w.bias(), kF32)}, {m.normal(w.table(), kF32)});
 }
 
 // `to` tokens of `from`, no one twice, some of none.

@@ -173,7 +173,7 @@ std::string learning(Trainer& t) {
     text += fmt::format("weights {} ({}){}{}\n", r.weights, t.loaded().dialect,
                         t.loaded().adapted.empty() ? "" : ": ", join(t.loaded().adapted, "; "));
   int64_t learns = 0;
-  for (const ParamSpec& p : t.store().specs()) learns += p.trainable ? p.shape.numel() : 0;
+  for (const ParamSpec& p : t.store().specs()) learns += p.trainable ? p.counted() : 0;
   if (learns < t.store().parameter_count())
     text += fmt::format("learns  {} of {} parameters{}\n", with_commas(learns),
                         with_commas(t.store().parameter_count()),

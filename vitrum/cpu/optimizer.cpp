@@ -205,6 +205,13 @@ KernelPtr lower(CpuBackend& cpu, const Perturb& op, const Operands& io) {
   });
 }
 
+KernelPtr lower(CpuBackend&, const ClearRange& op, const Operands& io) {
+  const auto& [first, count] = op;
+  return make_kernel([x = f32_only(io.out[ClearRange::kX]) + first, count = count] {
+    std::fill_n(x, count, 0.f);
+  });
+}
+
 KernelPtr lower(CpuBackend& cpu, const NoAttributes<Copy>&, const Operands& io) {
   if (io.in[Copy::kX].dtype != io.out[Copy::kY].dtype)
     return make_kernel([&cpu, x = floats(io.in[Copy::kX]), y = floats(io.out[Copy::kY]),

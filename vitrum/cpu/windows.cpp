@@ -4,16 +4,29 @@
 namespace vitrum::cpu {
 namespace {
 
-// A head's (T, T) pairs row by row: use(pairs of query t and the keys of line y, row of the table
-// for the first of them). From key to key the table's row goes down by one.
-template <class Use>
-void for_lines(int64_t window_h, int64_t window_w, const Use& use) {
-  const int64_t tokens = window_h * window_w;
-  for (int64_t t = 0; t < tokens; ++t)
-    for (int64_t y = 0; y < window_h; ++y)
-      use(t * tokens + y * window_w,
-          (t / window_w - y + window_h - 1) * (2 * window_w - 1) + t % window_w + window_w - 1);
-}
+// The pairs of a head, (T, T), in runs whose rows of the table follow each other.
+struct PairRuns {
+  int64_t window_h, window_w, prefix;
+
+  // use(first pair, its row of the table, how many pairs, by how much the row changes each time)
+  template <class Use>
+  void each(const Use& use) const {
+    const int64_t patches = window_h * window_w, tokens = prefix + patches,
+                  distances = (2 * window_h - 1) * (2 * window_w - 1);
+    for (int64_t t = 0; t < tokens; ++t) {
+      const int64_t row = t * tokens, patch = t - prefix;
+      if (prefix > 0) use(row, distances + (patch < 0 ? 2 : 1), prefix, 0);
+      if (patch < 0)
+        use(row + prefix, distances, patches, 0);
+      else
+        for (int64_t y = 0; y < window_h; ++y)
+          use(row + prefix + y * window_w,
+              (patch / window_w - y + window_h - 1) * (2 * window_w - 1) + patch % window_w +
+                  window_w - 1,
+              window_w, -1);
+    }
+  }
+};
 
 // Tokens that stay neighbours: `count` from `from` on (none where it is -1) go to `to`.
 struct Run {
@@ -36,17 +49,17 @@ std::vector<Run> runs_of(const std::vector<int32_t>& from) {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const RelativeBias& op, const Operands& io) {
-  const auto& [window_h, window_w] = op;
+  const auto& [window_h, window_w, prefix] = op;
   const int64_t heads = io.out[RelativeBias::kBias].shape[0],
                 square =
                     io.out[RelativeBias::kBias].shape[1] * io.out[RelativeBias::kBias].shape[2];
-  return make_kernel([&cpu, window_h = window_h, window_w = window_w, heads, square,
+  return make_kernel([&cpu, runs = PairRuns{window_h, window_w, prefix}, heads, square,
                       table = f32_only(io.in[RelativeBias::kTable]),
                       bias = f32_only(io.out[RelativeBias::kBias])] {
     cpu.pool().run(heads, [&](int64_t head, int) {
-      for_lines(window_h, window_w, [&](int64_t pair, int64_t row) {
-        for (int64_t x = 0; x < window_w; ++x)
-          bias[head * square + pair + x] = table[(row - x) * heads + head];
+      runs.each([&](int64_t pair, int64_t row, int64_t count, int64_t step) {
+        for (int64_t i = 0; i < count; ++i)
+          bias[head * square + pair + i] = table[(row + step * i) * heads + head];
       });
     });
   });
@@ -54,21 +67,21 @@ KernelPtr lower(CpuBackend& cpu, const RelativeBias& op, const Operands& io) {
 
 // A head's sums are made in scratch, in the order of the pairs.
 KernelPtr lower(CpuBackend& cpu, const RelativeBiasBwd& op, const Operands& io) {
-  const auto& [window_h, window_w] = op;
+  const auto& [window_h, window_w, prefix] = op;
   if (!io.out[RelativeBiasBwd::kDtable]) return make_kernel([] {});
   const int64_t heads = io.in[RelativeBiasBwd::kDy].shape[0],
                 square =
                     io.in[RelativeBiasBwd::kDy].shape[1] * io.in[RelativeBiasBwd::kDy].shape[2],
                 rows = io.out[RelativeBiasBwd::kDtable].shape[0];
   cpu.reserve_per_thread(static_cast<size_t>(rows) * sizeof(float));
-  return make_kernel([&cpu, window_h = window_h, window_w = window_w, heads, square, rows,
+  return make_kernel([&cpu, runs = PairRuns{window_h, window_w, prefix}, heads, square, rows,
                       dy = f32_only(io.in[RelativeBiasBwd::kDy]),
                       dtable = f32_only(io.out[RelativeBiasBwd::kDtable])] {
     cpu.pool().run(heads, [&](int64_t head, int thread) {
       auto* sums = reinterpret_cast<float*>(cpu.thread_scratch(thread));
       std::fill_n(sums, rows, 0.f);
-      for_lines(window_h, window_w, [&](int64_t pair, int64_t row) {
-        for (int64_t x = 0; x < window_w; ++x) sums[row - x] += dy[head * square + pair + x];
+      runs.each([&](int64_t pair, int64_t row, int64_t count, int64_t step) {
+        for (int64_t i = 0; i < count; ++i) sums[row + step * i] += dy[head * square + pair + i];
       });
       for (int64_t row = 0; row < rows; ++row) dtable[row * heads + head] += sums[row];
     });

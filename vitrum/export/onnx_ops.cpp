@@ -153,21 +153,44 @@ class Translator {
     last("Add", {product, in(Linear::kBias)});
   }
 
+  void emit(const Gate& op) {
+    const auto& [act] = op;
+    const int64_t width = shape(Gate::kX)[-1] / 2;
+    const auto half = [&](int64_t first) {
+      return part("Slice",
+                  {in(Gate::kX), out_.list({first}), out_.list({first + width}), out_.list({-1})});
+    };
+    const std::string gate = activated(half(0), act);
+    last("Mul", {gate, half(width)});
+  }
+
   // The erf form is spelt as PyTorch's exporter spells it, the tanh form as TensorFlow's: runtimes
   // know and fuse both.
   void emit(const Activation& op) {
     const auto& [act] = op;
-    const std::string& x = in(Activation::kX);
+    if (act == Act::kNone) return last("Identity", {in(Activation::kX)});
+    if (act == Act::kRelu) return last("Relu", {in(Activation::kX)});
+    const auto [left, right] = activation_factors(in(Activation::kX), act);
+    last("Mul", {left, right});
+  }
+  std::string activated(const std::string& x, Act act) {
+    if (act == Act::kNone) return x;
+    if (act == Act::kRelu) return part("Relu", {x});
+    const auto [left, right] = activation_factors(x, act);
+    return part("Mul", {left, right});
+  }
+  // All but ReLU are products.
+  std::pair<std::string, std::string> activation_factors(const std::string& x, Act act) {
     const auto one = [&] { return out_.number(1); };
     const auto half = [&] { return out_.number(0.5f); };
     switch (act) {
-      case Act::kNone: return last("Identity", {x});
-      case Act::kRelu: return last("Relu", {x});
+      case Act::kNone:
+      case Act::kRelu: break;
       case Act::kGelu: {
         const std::string scaled =
             part("Div", {x, out_.number(static_cast<float>(std::numbers::sqrt2))});
         const std::string twice = part("Mul", {x, part("Add", {part("Erf", {scaled}), one()})});
-        return last("Mul", {twice, half()});
+        return {twice, half()};
       }
       case Act::kGeluTanh: {
         const std::string cube = part("Pow", {x, out_.number(3)});
@@ -175,15 +198,16 @@ class Translator {
         const double scale = std::sqrt(2 * std::numbers::inv_pi);
         const std::string argument = part("Mul", {sum, out_.number(static_cast<float>(scale))});
         const std::string gate = part("Add", {part("Tanh", {argument}), one()});
-        return last("Mul", {part("Mul", {x, half()}), gate});
+        return {part("Mul", {x, half()}), gate};
       }
       case Act::kQuickGelu:
       case Act::kSilu: {
         const std::string scaled =
             act == Act::kSilu ? x : part("Mul", {x, out_.number(sigmoid_beta(act))});
-        return last("Mul", {x, part("Sigmoid", {scaled})});
+        return {x, part("Sigmoid", {scaled})};
       }
     }
+    fail("{}: {} is no product", node_->name, static_cast<int>(act));
   }
 
   template <class Norm>  // LayerNorm or AddLayerNorm
@@ -213,20 +237,66 @@ class Translator {
   }
   // The bias is the same for every image, so it is written out.
   void emit(const RelativeBias& op) {
-    const auto& [window_h, window_w] = op;
+    const auto& [window_h, window_w, prefix] = op;
     const std::vector<float> table = data(RelativeBias::kTable);
     const Shape& s =
         g_.values[static_cast<size_t>(node_->out[RelativeBias::kBias])].shape;  // (H, T, T)
-    const int64_t h = window_h, w = window_w;
+    const int64_t h = window_h, w = window_w, before = prefix,
+                  distances = (2 * h - 1) * (2 * w - 1);
+    const auto row_of = [&](int64_t t, int64_t u) {
+      if (t < before || u < before) return distances + (u >= before ? 0 : t >= before ? 1 : 2);
+      t -= before, u -= before;
+      return (t / w - u / w + h - 1) * (2 * w - 1) + t % w - u % w + w - 1;
+    };
     std::vector<float> bias;
     for (int64_t head = 0; head < s[0]; ++head)
       for (int64_t t = 0; t < s[1]; ++t)
-        for (int64_t u = 0; u < s[1]; ++u) {
-          const int64_t dy = t / w - u / w + h - 1, dx = t % w - u % w + w - 1;
-          bias.push_back(table[static_cast<size_t>((dy * (2 * w - 1) + dx) * s[0] + head)]);
-        }
+        for (int64_t u = 0; u < s[1]; ++u)
+          bias.push_back(table[static_cast<size_t>(row_of(t, u) * s[0] + head)]);
     names_[static_cast<size_t>(node_->out[RelativeBias::kBias])] =
         out_.weight(node_->name, {1, s[0], s[1], s[2]}, bias);
+  }
+  // Cosines and signed sines of (T, 3, 1, D); prefix tokens and v have cosine 1 and sine 0.
+  struct Angles {
+    std::string cosines, sines;
+  };
+  const Angles& angles_of(const Rotate& op) {
+    const auto& [heads, prefix, halves, inverse] = op;
+    auto [found, fresh] = angles_.try_emplace(node_->in[Rotate::kTable]);
+    if (!fresh) return found->second;
+    const int64_t tokens = shape(Rotate::kQkv)[1], head = shape(Rotate::kTable)[1],
+                  pairs = head / 2;
+    const std::vector<float> table = data(Rotate::kTable);
+    std::vector<float> cosines, sines;
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t part = 0; part < 3; ++part)
+        for (int64_t i = 0; i < head; ++i) {
+          const bool turns = t >= prefix && part < 2, first = halves ? i < pairs : i % 2 == 0;
+          const auto at = static_cast<size_t>((t - prefix) * head + (halves ? i % pairs : i / 2));
+          cosines.push_back(turns ? table[at] : 1.f);
+          sines.push_back(turns ? (first ? -1.f : 1.f) * table[at + static_cast<size_t>(pairs)]
+                                : 0.f);
+        }
+    const std::string& name = info(Rotate::kTable).name;
+    found->second = {out_.weight(name + ".cos", {tokens, 3, 1, head}, cosines),
+                     out_.weight(name + ".sin", {tokens, 3, 1, head}, sines)};
+    return found->second;
+  }
+  // Of (B, T, 3, H, D) each value times its cosine, and what it is paired with times the sine.
+  void emit(const Rotate& op) {
+    const auto& [heads, prefix, halves, inverse] = op;
+    if (inverse) refuse();
+    const int64_t width = shape(Rotate::kQkv)[2] / 3, head = width / heads;
+    std::vector<int64_t> partner;
+    for (int64_t i = 0; i < head; ++i)
+      partner.push_back(halves ? (i + head / 2) % head : i % 2 == 0 ? i + 1 : i - 1);
+    const Angles& angles = angles_of(op);
+    const std::string x = part("Reshape", {in(Rotate::kQkv), out_.list({0, 0, 3, heads, head})});
+    const std::string other =
+        part("Gather", {x, out_.indices("rope.partner", partner)}, {{"axis", int64_t{4}}});
+    const std::string kept = part("Mul", {x, angles.cosines});
+    const std::string sum = part("Add", {kept, part("Mul", {other, angles.sines})});
+    last("Reshape", {sum, out_.list({0, 0, 3 * width})});
   }
   // An index past the tokens finds a row of zeros put behind them.
   void emit(const GatherTokens& op) {
@@ -344,6 +414,7 @@ class Translator {
   const Node* node_ = nullptr;
   Names names_;  // of values by id; empty: not in the file yet
   std::map<ValueId, Patches> patchified_;
+  std::map<ValueId, Angles> angles_;  // by Rotate's table
   std::set<ValueId> planes_;
 };
 

@@ -30,6 +30,7 @@ Value linear(Scope s, Value x, int64_t out, const LinearOptions& options) {
   if (out <= 0) fail_usage("{}: a linear layer needs at least one output, not {}", s.path(), out);
   Value w = s.param("weight", {out, x.dim(-1)}, options.weight_init, /*decay=*/true);
   Value b = options.bias ? s.param("bias", {out}, options.bias_init, /*decay=*/false) : Value();
+  if (b) s.graph().params[static_cast<size_t>(s.graph().info(b).param)].held = options.held;
   Value y = s.graph().emit(s.path(), Linear{}, {x, w, b, Value()}, {x.shape().with_last(out)});
   const LoraSpec& lora = s.graph().lora;
   return lora.adapts(s.path()) ? y + adapter(s, x, out, lora) : y;
@@ -61,18 +62,37 @@ Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value
   return g.emit(s.path(), op, in, {qkv.shape().with_last(qkv.dim(-1) / 3)});
 }
 
-Value relative_bias_table(Scope s, int64_t window_h, int64_t window_w, int64_t heads) {
-  return s.param("relative_position_bias_table", {(2 * window_h - 1) * (2 * window_w - 1), heads},
-                 Init::normal(0.02f), /*decay=*/false);
+Value relative_bias_table(Scope s, int64_t window_h, int64_t window_w, int64_t heads,
+                          int64_t prefix) {
+  const int64_t rows = (2 * window_h - 1) * (2 * window_w - 1) + (prefix > 0 ? 3 : 0);
+  return s.param("relative_position_bias_table", {rows, heads}, Init::normal(0.02f),
+                 /*decay=*/false);
 }
 
-Value relative_bias(Scope s, Value table, int64_t window_h, int64_t window_w) {
+Value relative_bias(Scope s, Value table, int64_t window_h, int64_t window_w, int64_t prefix) {
   Graph& g = s.graph();
-  const int64_t tokens = window_h * window_w;
-  Value bias = g.emit((s / "relative_position_bias").path(), RelativeBias{window_h, window_w},
-                      {table}, {{table.dim(1), tokens, tokens}});
+  const int64_t tokens = prefix + window_h * window_w;
+  Value bias =
+      g.emit((s / "relative_position_bias").path(), RelativeBias{window_h, window_w, prefix},
+             {table}, {{table.dim(1), tokens, tokens}});
   g.info(bias).exact = true;
   return bias;
+}
+
+Value rotate(Scope s, Value qkv, Value table, int64_t heads, int64_t prefix, bool halves) {
+  const int64_t width = qkv.dim(-1) / 3;
+  if (heads <= 0 || width % heads != 0 || width / heads % 2 != 0)
+    fail_usage("{}: heads of {} values in {} are no pairs to rotate", s.path(), width, heads);
+  if (table.dim(0) != qkv.dim(1) - prefix || table.dim(1) != width / heads)
+    fail("{}: angles {} do not fit {}", s.path(), table.shape().str(), qkv.shape().str());
+  return s.graph().emit(s.path(), Rotate{.heads = heads, .prefix = prefix, .halves = halves},
+                        {qkv, table}, {qkv.shape()});
+}
+
+Value gate(Value x, Act act) {
+  Graph& g = x.graph();
+  if (x.dim(-1) % 2 != 0) fail("{}: {} has no two halves", g.info(x).name, x.shape().str());
+  return g.emit(g.info(x).name + ".gate", Gate{act}, {x}, {x.shape().with_last(x.dim(-1) / 2)});
 }
 
 Value gather_tokens(const std::string& name, Value x, int64_t tokens, std::vector<int32_t> from,

@@ -10,6 +10,7 @@ struct LinearOptions {
   bool bias = true;
   Init weight_init = Init::normal(0.02f);
   Init bias_init = Init::zeros();
+  ElementRange held = {};  // of the bias: see ParamSpec::held
 };
 Value linear(Scope s, Value x, int64_t out, const LinearOptions& options = {});
 
@@ -19,10 +20,14 @@ Value attention(Scope s, Value qkv, int64_t heads,
                 float drop = 0);  // drop: on the attention weights
 // With what is added to the scores: bias (H, T, T), and mask (W, T, T), which may be absent.
 Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value mask);
-// A learned bias by distance inside a window: (H, T, T), T = window_h * window_w; and its
+// A learned bias by distance inside a window: (H, T, T), T = prefix + window_h * window_w; and its
 // parameter.
-Value relative_bias(Scope s, Value table, int64_t window_h, int64_t window_w);
-Value relative_bias_table(Scope s, int64_t window_h, int64_t window_w, int64_t heads);
+Value relative_bias(Scope s, Value table, int64_t window_h, int64_t window_w, int64_t prefix = 0);
+Value relative_bias_table(Scope s, int64_t window_h, int64_t window_w, int64_t heads,
+                          int64_t prefix = 0);
+// q and k turned by the angles of `table`, see Rotate.
+Value rotate(Scope s, Value qkv, Value table, int64_t heads, int64_t prefix, bool halves);
+Value gate(Value x, Act act);  // (.., 2 C) -> (.., C): act(first half) * second half
 // The tokens of each image in another order, see GatherTokens: x (.., C), `tokens` rows an image.
 Value gather_tokens(const std::string& name, Value x, int64_t tokens, std::vector<int32_t> from,
                     Shape shape);

@@ -103,6 +103,11 @@ Value Scope::buffer(const std::string& leaf, Shape shape, Init init) const {
                         .buffer = true});
 }
 
+void ParamSpec::fill(std::span<float> values, uint64_t seed) const {
+  init.fill(values, name, seed);
+  for (int64_t i = 0; i < held.count; ++i) values[static_cast<size_t>(held.first + i)] = 0;
+}
+
 Value Scope::param(const std::string& leaf, Shape shape, Init init, bool decay) const {
   return graph_->param(
       {.name = (*this / leaf).path(), .shape = shape, .init = std::move(init), .decay = decay});

@@ -1,6 +1,7 @@
 // Trace-side vocabulary: a model function runs once against these types and leaves a Graph behind.
 #pragma once
 #include <deque>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,6 +44,11 @@ struct Node {
   int region = -1;  // recompute unit; -1 = always kept
 };
 
+// A run of elements of a tensor.
+struct ElementRange {
+  int64_t first = 0, count = 0;
+};
+
 struct ParamSpec {
   std::string name;
   Shape shape;
@@ -52,6 +58,13 @@ struct ParamSpec {
   // Written by the model while it trains, as running statistics are: saved and loaded with the
   // weights, but not optimised, averaged or counted.
   bool buffer = false;
+  // Elements that the model does not have, as the biases of keys in BEiT and its heirs: always
+  // zero, in no file, not counted, and never learned (their gradients are cleared).
+  ElementRange held = {};
+
+  int64_t counted() const { return shape.numel() - held.count; }
+  // How it starts.
+  void fill(std::span<float> values, uint64_t seed) const;
 };
 
 // Whether a layer or parameter is part of a repeated block: "blocks.3.attn.qkv", not "head".

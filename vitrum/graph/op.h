@@ -129,12 +129,29 @@ struct AttentionProbs : Final {
   enum Out { kProbs };
   int64_t heads = 1;
 };
-// (table ((2 h - 1) (2 w - 1), H)) -> (H, T, T), T = h w: for query t and key u of a window the row
-// of their distance, (yt - yu + h - 1) (2 w - 1) + xt - xu + w - 1.
+// (table ((2 h - 1) (2 w - 1) [+ 3], H)) -> (H, T, T), T = prefix + h w: for query t and key u of a
+// window the row of their distance, (yt - yu + h - 1) (2 w - 1) + xt - xu + w - 1. Where tokens
+// stand before the window's, the last three rows are those of such a query, such a key, and both.
 struct RelativeBias {
   enum In { kTable };
   enum Out { kBias };
-  int64_t window_h = 1, window_w = 1;
+  int64_t window_h = 1, window_w = 1, prefix = 0;
+};
+// (qkv (B, T, 3C) as Attention takes it, table f32 (T - prefix, D): of a token the cosines of D / 2
+// angles, then their sines) -> qkv, the pairs of values of q and k in every head turned by these
+// angles, from token `prefix` on: rotary positions. v stays. Its own gradient, the other way round.
+struct Rotate {
+  enum In { kQkv, kTable };
+  enum Out { kY };
+  int64_t heads = 1, prefix = 0;
+  bool halves = false;   // pair i is values i and i + D / 2, not 2 i and 2 i + 1
+  bool inverse = false;  // by the negative angles
+};
+// (x (.., 2 C)) -> act(first half) * second half, (.., C): SwiGLU where act is SiLU
+struct Gate {
+  enum In { kX };
+  enum Out { kY };
+  Act act = Act::kSilu;
 };
 // (x, images of `tokens` tokens of `width` values each) -> images of from.size() tokens: token i is
 // x's token from[i], or zeros where that is -1. No token is taken twice, so the gradient is such a
@@ -277,7 +294,18 @@ struct AttentionBwd : Final {  // (dy, qkv, y, lse, rng?, bias?, mask?) -> dqkv,
 struct RelativeBiasBwd : Final {  // (dy (H, T, T)) -> += dtable
   enum In { kDy };
   enum Out { kDtable };
-  int64_t window_h = 1, window_w = 1;
+  int64_t window_h = 1, window_w = 1, prefix = 0;
+};
+struct GateBwd : Final {  // (dy (.., C), x (.., 2 C)) -> dx
+  enum In { kDy, kX };
+  enum Out { kDx };
+  Act act = Act::kSilu;
+};
+// () and, updated in place: x, of which elements [first, first + count) become zero. The gradient
+// of what a parameter holds at zero.
+struct ClearRange : Final {
+  enum Out { kX };
+  int64_t first = 0, count = 0;
 };
 struct AttentionProbsGrad : Final {  // (dy, qkv) -> f32 (B, H, T, T): dy v^T, the gradient of
                                      // Attention's weights
@@ -407,7 +435,7 @@ using Op =
                  LayerNormBwd, AttentionBwd, RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd,
                  Conv2dBwd, MaxPoolBwd, BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep,
                  Orthogonalize, Perturb, Copy, AttentionProbs, AttentionProbsGrad, KeepTokens,
-                 KeepTokensBwd, BlockSquares, Fold>;
+                 KeepTokensBwd, BlockSquares, Fold, Rotate, Gate, GateBwd, ClearRange>;
 
 std::string_view name_of(const Op& op);
 

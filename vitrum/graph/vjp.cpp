@@ -108,6 +108,8 @@ class Differentiator {
                          {&g_, node.in[AddLayerNorm::kWeight]},
                          {&g_, node.in[AddLayerNorm::kBias]}});
     }
+    if (const auto* gate = std::get_if<Gate>(&node.op))
+      return g_.emit(name, *gate, {kept(node.in[Gate::kX])}, {Value(&g_, v).shape()});
     if (const auto* gather = std::get_if<GatherTokens>(&node.op))
       return g_.emit(name, *gather, {kept(node.in[GatherTokens::kX])}, {Value(&g_, v).shape()});
     if (const auto* linear = std::get_if<Linear>(&node.op)) {
@@ -189,6 +191,17 @@ class Differentiator {
                                  .param = info.param});
     return it->second;
   }
+  // What a parameter holds at zero does not learn.
+  void clear_held(ValueId v) {
+    if (!wanted(v) || g_.values[static_cast<size_t>(v)].role != Role::kParam) return;
+    const int param = g_.values[static_cast<size_t>(v)].param;
+    const auto [first, count] = g_.params[static_cast<size_t>(param)].held;
+    if (count == 0) return;
+    g_.nodes.push_back({.op = ClearRange{.first = first, .count = count},
+                        .in = {},
+                        .out = {gradient_value(v).id()},
+                        .name = here().name + ".held"});
+  }
   void accumulate(ValueId v, Value d) {
     if (!wanted(v)) return;
     auto [it, fresh] = grad_.try_emplace(v, d);
@@ -205,6 +218,7 @@ class Differentiator {
     backward(LinearBwd{.act = act, .drop = drop, .site = site},
              {dy(), in(Linear::kX), in(Linear::kWeight), saved, original(Linear::kRng)},
              {here().in[Linear::kX], here().in[Linear::kWeight], here().in[Linear::kBias]});
+    clear_held(here().in[Linear::kBias]);
   }
   void vjp(const Activation& op) {
     const auto& [act] = op;
@@ -249,9 +263,18 @@ class Differentiator {
     backward(AttentionBwd{.heads = heads, .drop = drop, .site = site}, ins, wrt);
   }
   void vjp(const RelativeBias& op) {
-    const auto& [window_h, window_w] = op;
-    backward(RelativeBiasBwd{.window_h = window_h, .window_w = window_w}, {dy()},
+    const auto& [window_h, window_w, prefix] = op;
+    backward(RelativeBiasBwd{.window_h = window_h, .window_w = window_w, .prefix = prefix}, {dy()},
              {here().in[RelativeBias::kTable]});
+  }
+  void vjp(const Rotate& op) {
+    const auto& [heads, prefix, halves, inverse] = op;
+    backward(Rotate{heads, prefix, halves, !inverse}, {dy(), original(Rotate::kTable)},
+             {here().in[Rotate::kQkv]});
+  }
+  void vjp(const Gate& op) {
+    const auto& [act] = op;
+    backward(GateBwd{.act = act}, {dy(), in(Gate::kX)}, {here().in[Gate::kX]});
   }
   void vjp(const GatherTokens& op) {
     const auto& [tokens, width, from] = op;

@@ -1,6 +1,7 @@
 #include "vitrum/models/vit.h"
 
 #include <cmath>
+#include <numbers>
 #include <numeric>
 
 #include "vitrum/core/error.h"
@@ -9,6 +10,38 @@
 
 namespace vitrum {
 namespace {
+
+Value distance_bias(Scope s, const ViTConfig& cfg) {  // (H, T, T)
+  const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w;
+  Value table = relative_bias_table(s, rows, columns, cfg.heads, cfg.prefix_tokens());
+  return relative_bias(s, table, rows, columns, cfg.prefix_tokens());
+}
+
+// The cosines and sines of every patch's angles: Rotate's table.
+Value rope_table(Graph& g, const ViTConfig& cfg) {
+  const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w,
+                head = cfg.width / cfg.heads, quarter = head / 4;
+  const auto place = [&](int64_t index, int64_t count) {
+    const auto i = static_cast<double>(index), n = static_cast<double>(count);
+    return cfg.rope == Rope::kEva ? i * static_cast<double>(cfg.rope_grid) / n
+                                  : 2 * std::numbers::pi * (2 * (i + 0.5) / n - 1);
+  };
+  std::vector<double> periods;
+  for (int64_t j = 0; j < quarter; ++j) {
+    const double exponent = static_cast<double>(j) / static_cast<double>(quarter);
+    const double period = std::pow(static_cast<double>(cfg.rope_theta), exponent);
+    periods.push_back(cfg.rope_bf16 ? from_bf16(to_bf16(static_cast<float>(period))) : period);
+  }
+  std::vector<float> data;
+  data.reserve(static_cast<size_t>(rows * columns * head));
+  const auto add = [&](int64_t y, int64_t x, double (*wave)(double)) {
+    for (const double at : {place(y, rows), place(x, columns)})
+      for (const double period : periods) data.push_back(static_cast<float>(wave(at / period)));
+  };
+  for (int64_t y = 0; y < rows; ++y)
+    for (int64_t x = 0; x < columns; ++x) add(y, x, std::cos), add(y, x, std::sin);
+  return g.constant("rope", {rows * columns, head}, std::move(data));
+}
 
 // The options of one linear layer of `in` inputs under the config's initialisation style.
 LinearOptions dense(const ViTConfig& cfg, Scope s, int64_t in, bool bias) {
@@ -24,8 +57,10 @@ LinearOptions dense(const ViTConfig& cfg, Scope s, int64_t in, bool bias) {
   return options;
 }
 
-Value self_attention(Scope s, Value x, const ViTConfig& cfg) {  // (B, T, C) -> (B, T, C)
+// (B, T, C) -> (B, T, C)
+Value self_attention(Scope s, Value x, const ViTConfig& cfg, const ViTPositions& positions) {
   LinearOptions qkv = dense(cfg, s / "qkv", cfg.width, cfg.qkv_bias);
+  if (!cfg.k_bias) qkv.held = {cfg.width, cfg.width};
   LinearOptions proj = dense(cfg, s / "proj", cfg.width, cfg.proj_bias);
   if (cfg.init == InitStyle::kNotes || cfg.init == InitStyle::kMnist) {  // nn.MultiheadAttention
     const std::string key = qkv.weight_init.key;
@@ -34,14 +69,23 @@ Value self_attention(Scope s, Value x, const ViTConfig& cfg) {  // (B, T, C) -> 
     qkv.bias_init = proj.bias_init = Init::zeros();
   }
   x = linear(s / "qkv", x, 3 * cfg.width, qkv);
-  x = attention(s / "core", x, cfg.heads, cfg.drop_attn);
+  if (positions.angles)
+    x = rotate(s / "rope", x, positions.angles, cfg.heads, cfg.prefix_tokens(),
+               cfg.rope == Rope::kDinov3);
+  Value bias = positions.bias;
+  if (cfg.distance_bias == DistanceBias::kEach) bias = distance_bias(s, cfg);
+  x = attention(s / "core", x, cfg.heads, cfg.drop_attn, bias, Value());
+  if (cfg.attn_norm) x = layer_norm(s / "norm", x, cfg.eps, cfg.norm_bias);
   x = linear(s / "proj", x, cfg.width, proj);
   return module_output(s, dropout(s / "drop", x, cfg.drop_proj));
 }
 
 Value mlp(Scope s, Value x, const ViTConfig& cfg) {
-  x = linear(s / "fc1", x, cfg.mlp_width, dense(cfg, s / "fc1", cfg.width, cfg.mlp_bias));
-  x = dropout(s / "drop1", activation(x, cfg.act), cfg.drop_act);
+  x = linear(s / "fc1", x, cfg.gated ? 2 * cfg.mlp_width : cfg.mlp_width,
+             dense(cfg, s / "fc1", cfg.width, cfg.mlp_bias));
+  x = cfg.gated ? gate(x, cfg.act) : activation(x, cfg.act);
+  x = dropout(s / "drop1", x, cfg.drop_act);
+  if (cfg.mlp_norm) x = layer_norm(s / "norm", x, cfg.eps, cfg.norm_bias);
   x = linear(s / "fc2", x, cfg.width, dense(cfg, s / "fc2", cfg.mlp_width, cfg.mlp_bias));
   return module_output(s, dropout(s / "drop2", x, cfg.drop_mlp));
 }
@@ -120,10 +164,13 @@ Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B
   if (cfg.registers > 0)  // as it starts the class token
     prefix.push_back(
         s.param("reg_token", {1, cfg.registers, cfg.width}, start.token, /*decay=*/false));
-  Value positions = cfg.sincos_positions ? sincos_positions(s.graph(), cfg)
-                                         : s.param("pos_embed", {1, cfg.positions(), cfg.width},
-                                                   start.positions, /*decay=*/false);
-  if (!cfg.prefix_positions) x = add_tokens(x, {}, positions), positions = Value();
+  Value positions;
+  if (cfg.sincos_positions)
+    positions = sincos_positions(s.graph(), cfg);
+  else if (cfg.learned_positions)
+    positions = s.param("pos_embed", {1, cfg.positions(), cfg.width}, start.positions,
+                        /*decay=*/false);
+  if (positions && !cfg.prefix_positions) x = add_tokens(x, {}, positions), positions = Value();
   x = dropout(s / "pos_drop", add_tokens(x, prefix, positions), cfg.drop_pos);
   x = keep_tokens(s / "patch_drop", x, cfg.prefix_tokens(), cfg.patch_drop);
   return cfg.norm_pre ? layer_norm(s / "norm_pre", x, cfg.eps, cfg.norm_bias) : x;
@@ -131,16 +178,25 @@ Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B
 
 }  // namespace
 
-Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index) {
+ViTPositions vit_positions(Scope s, const ViTConfig& cfg) {
+  return {.angles = cfg.rope == Rope::kNone ? Value() : rope_table(s.graph(), cfg),
+          .bias = cfg.distance_bias == DistanceBias::kShared
+                      ? distance_bias(s / "rel_pos_bias", cfg)
+                      : Value()};
+}
+
+Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index,
+                const ViTPositions& positions) {
   RecomputeUnit unit(s.graph());
+  const auto attend = [&](Value v) { return self_attention(s / "attn", v, cfg, positions); };
   const auto norm = [&](const char* name, Value v) {
     return layer_norm(s / name, v, cfg.eps, cfg.norm_bias);
   };
   if (cfg.pre_norm) {
-    x = x + branch(s, self_attention(s / "attn", norm("norm1", x), cfg), cfg, 1, index);
+    x = x + branch(s, attend(norm("norm1", x)), cfg, 1, index);
     x = x + branch(s, mlp(s / "mlp", norm("norm2", x), cfg), cfg, 2, index);
   } else {
-    x = norm("norm1", x + branch(s, self_attention(s / "attn", x, cfg), cfg, 1, index));
+    x = norm("norm1", x + branch(s, attend(x), cfg, 1, index));
     x = norm("norm2", x + branch(s, mlp(s / "mlp", x, cfg), cfg, 2, index));
   }
   return module_output(s, x);
@@ -149,12 +205,14 @@ Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index) {
 ViTFeatures vit_features(Scope s, Value image, const ViTConfig& cfg) {
   validate(cfg);
   Value x = embed(s, image, cfg);
-  for (int64_t i = 0; i < cfg.depth; ++i) x = vit_block(s / "blocks" / i, x, cfg, i);
+  const ViTPositions positions = vit_positions(s, cfg);
+  for (int64_t i = 0; i < cfg.depth; ++i) x = vit_block(s / "blocks" / i, x, cfg, i, positions);
   if (cfg.pool == ViTPool::kMean) {
     x = mean_tokens(x, cfg.prefix_tokens());
     return {cfg.pre_norm ? layer_norm(s / "fc_norm", x, cfg.eps) : x};
   }
   if (cfg.pre_norm) x = layer_norm(s / "norm", x, cfg.eps);
+  if (cfg.pool == ViTPool::kNormedMean) return {mean_tokens(x, cfg.prefix_tokens())};
   if (cfg.two_heads()) return {mean_tokens(x, 0, 2), take_token(x, 0), take_token(x, 1)};
   if (cfg.pool == ViTPool::kTokenAndMean)
     return {side_by_side(take_token(x, 0), mean_tokens(x, cfg.prefix_tokens()))};
@@ -190,7 +248,15 @@ void validate(const ViTConfig& cfg) {
     fail_usage("2-D sine-cosine positions need a width divisible by 4, not {}", cfg.width);
   if (cfg.registers < 0 || cfg.registers > 1024)
     fail_usage("{} register tokens are not possible", cfg.registers);
-  if (!cfg.class_token && cfg.pool != ViTPool::kMean)
+  if (cfg.rope != Rope::kNone && cfg.width / cfg.heads % 4 != 0)
+    fail_usage("rotary positions need heads of a multiple of 4 values, not {}",
+               cfg.width / cfg.heads);
+  if (cfg.rope_theta < 1 || cfg.rope_grid < 1)
+    fail_usage("rotary positions with theta {} over a grid of {} are not possible", cfg.rope_theta,
+               cfg.rope_grid);
+  if (cfg.patch_drop > 0 && (cfg.rope != Rope::kNone || cfg.distance_bias != DistanceBias::kNone))
+    fail_usage("patches cannot be dropped where attention has positions of its own");
+  if (!cfg.class_token && cfg.pool != ViTPool::kMean && cfg.pool != ViTPool::kNormedMean)
     fail_usage("a model without a class token needs mean pooling");
   if (cfg.distilled && (!cfg.class_token || cfg.pool != ViTPool::kToken || cfg.registers > 0))
     fail_usage(

@@ -22,7 +22,23 @@ enum class ViTPool : uint8_t {
   kToken,         // the class token
   kMean,          // the mean of the patches
   kTokenAndMean,  // both side by side, as DINOv2's classifiers
+  kNormedMean,    // the mean of the patches behind the norm, as timm's DINOv3
 };
+
+// Rotary positions: the angles by which queries and keys of a patch are turned. Of a head of D
+// values one half of the pairs turns with the patch's row, the other with its column.
+enum class Rope : uint8_t {
+  kNone,
+  kEva,     // EVA-02: index * rope_grid / n by theta^(-j / (D / 4)); pairs are neighbours
+  kDinov3,  // 2 pi (2 (index + 0.5) / n - 1) by the same; pairs are halves of the head
+};
+
+// A learned bias of the scores by the distance of two patches, as BEiT has it.
+enum class DistanceBias : uint8_t {
+  kNone,
+  kEach,
+  kShared
+};  // a table in each block, or one for all
 
 struct ViTConfig {
   int64_t image_h = 224, image_w = 224, patch_h = 16, patch_w = 16, channels = 3;
@@ -50,7 +66,16 @@ struct ViTConfig {
   bool floor_patches = false;
   bool patch_bias = true, qkv_bias = true, proj_bias = true, mlp_bias = true, norm_bias = true,
        head_bias = true;
+  bool k_bias = true;     // with qkv_bias; else that of keys does not exist, see ParamSpec::held
   float layer_scale = 0;  // start value; 0: none
+
+  bool learned_positions = true;  // else none are added, unless sincos_positions
+  Rope rope = Rope::kNone;
+  int64_t rope_theta = 10000, rope_grid = 16;
+  bool rope_bf16 = false;  // periods are rounded to bf16, as Meta's DINOv3 files have them
+  DistanceBias distance_bias = DistanceBias::kNone;
+  bool gated = false;  // the MLP is act(W x) * V x: fc1 holds W, then V, mlp_width rows each
+  bool attn_norm = false, mlp_norm = false;  // before attn.proj and mlp.fc2, as EVA-02 has them
 
   // Dropout, by place. drop_path grows linearly from 0 at the first block to its value at the last.
   float drop_pos = 0, drop_attn = 0, drop_proj = 0, drop_act = 0, drop_mlp = 0, drop_path = 0;
@@ -86,7 +111,15 @@ struct ViTLogits {
 };
 ViTLogits vit_head(Scope s, const ViTFeatures& features, const ViTConfig& cfg);
 
+// What attention takes beside the tokens, made once for all blocks.
+struct ViTPositions {
+  Value angles = {};  // of rotary positions: Rotate's table
+  Value bias = {};    // (H, T, T), where all blocks share it
+};
+ViTPositions vit_positions(Scope s, const ViTConfig& cfg);
+
 // One encoder block (B, T, C) -> (B, T, C).
-Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index);
+Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index,
+                const ViTPositions& positions = {});
 
 }  // namespace vitrum

@@ -46,6 +46,13 @@ void run(const NoAttributes<Fold>&, const Operands& io) {
   return g.dtype == DType::kF64 ? fold(io, g.f64()) : fold(io, g.f32());
 }
 
+void run(const ClearRange& op, const Operands& io) {
+  const auto& [first, count] = op;
+  Values x = read(io.out[ClearRange::kX]);
+  std::fill_n(x.begin() + first, count, 0.0);
+  write(io.out[ClearRange::kX], x);
+}
+
 void run(const NoAttributes<Copy>&, const Operands& io) {
   const TensorView &x = io.in[Copy::kX], &y = io.out[Copy::kY];
   if (x.dtype == y.dtype)

@@ -39,7 +39,7 @@ void ParamStore::lay_out() {
 void ParamStore::initialize(uint64_t seed) {
   for (size_t i = 0; i < specs_.size(); ++i) {
     std::vector<float> values(static_cast<size_t>(specs_[i].shape.numel()));
-    specs_[i].init.fill(values, specs_[i].name, seed);
+    specs_[i].fill(values, seed);
     write(i, values);
   }
   refresh_compute();
@@ -48,7 +48,7 @@ void ParamStore::initialize(uint64_t seed) {
 int64_t ParamStore::parameter_count() const {
   int64_t n = 0;
   for (const ParamSpec& spec : specs_)
-    if (!spec.buffer) n += spec.shape.numel();
+    if (!spec.buffer) n += spec.counted();
   return n;
 }
 

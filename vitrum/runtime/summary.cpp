@@ -109,9 +109,9 @@ class Table {
       if (counted_[param]) continue;
       counted_[param] = true;
       if (g_.params[param].buffer) continue;
-      row.parameters += g_.params[param].shape.numel();
+      row.parameters += g_.params[param].counted();
       if (row.weight.rank() == 0) row.weight = g_.params[param].shape;
-      if (g_.params[param].trainable) row.trainable += g_.params[param].shape.numel();
+      if (g_.params[param].trainable) row.trainable += g_.params[param].counted();
     }
   }
 
@@ -159,8 +159,8 @@ ParameterCount count_parameters(const Graph& g) {
   ParameterCount count;
   for (const ParamSpec& param : g.params) {
     if (param.buffer) continue;
-    count.all += param.shape.numel();
-    if (param.trainable) count.trainable += param.shape.numel();
+    count.all += param.counted();
+    if (param.trainable) count.trainable += param.counted();
   }
   return count;
 }

@@ -64,6 +64,23 @@ struct ElementwiseKernels {
                   int64_t last);  // between f32 and bf16, or a plain copy
 };
 
+// ---- gate: rows [first, last), `width` results each ----
+struct GateKernels {
+  void (*forward)(Act, Array x, Array y, int64_t width, int64_t first, int64_t last);
+  void (*backward)(Act, Array dy, Array x, Array dx, int64_t width, int64_t first, int64_t last);
+};
+
+// ---- rotate: rows [first, last) of qkv; the op Rotate has the words ----
+struct RotateArgs {
+  Array x, y;
+  const float* table;
+  int64_t tokens, prefix, heads, head;  // tokens of an image, values of a head
+  bool halves, inverse;
+};
+struct RotateKernels {
+  void (*rows)(const RotateArgs&, int64_t first, int64_t last);
+};
+
 // ---- embed: from pixels to tokens and back to one vector an image ----
 struct PatchifyArgs {
   Array image, y;  // image: u8, f32 or bf16
@@ -146,6 +163,8 @@ struct TilePacking;       // simd/tiles.h
 struct SimdKernels {
   const NormKernels* norm;
   const ElementwiseKernels* elementwise;
+  const GateKernels* gate;
+  const RotateKernels* rotate;
   const EmbedKernels* embed;
   const LossKernels* loss;
   const OptimizerKernels* optimizer;
@@ -162,6 +181,8 @@ extern const SimdKernels kSimdAvx2, kSimdAvx512, kSimdAvx512Bf16;
 namespace VITRUM_ISA {
 extern const NormKernels kNorm;
 extern const ElementwiseKernels kElementwise;
+extern const GateKernels kGate;
+extern const RotateKernels kRotate;
 extern const EmbedKernels kEmbed;
 extern const LossKernels kLoss;
 extern const OptimizerKernels kOptimizer;

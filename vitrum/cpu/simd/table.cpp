@@ -10,6 +10,8 @@ constinit const SimdKernels kSimdAvx2
 #endif
     = {.norm = &VITRUM_ISA::kNorm,
        .elementwise = &VITRUM_ISA::kElementwise,
+       .gate = &VITRUM_ISA::kGate,
+       .rotate = &VITRUM_ISA::kRotate,
        .embed = &VITRUM_ISA::kEmbed,
        .loss = &VITRUM_ISA::kLoss,
        .optimizer = &VITRUM_ISA::kOptimizer,

@@ -7,9 +7,16 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Window {
-  int h, w, heads;
-  __host__ __device__ int tokens() const { return h * w; }
-  __host__ __device__ int rows() const { return (2 * h - 1) * (2 * w - 1); }
+  int h, w, prefix, heads;
+  __host__ __device__ int tokens() const { return prefix + h * w; }
+  __host__ __device__ int distances() const { return (2 * h - 1) * (2 * w - 1); }
+  __host__ __device__ int rows() const { return distances() + (prefix > 0 ? 3 : 0); }
+  // The table's row of query t and key u.
+  __device__ int row(int t, int u) const {
+    if (t < prefix || u < prefix) return distances() + (u >= prefix ? 0 : t >= prefix ? 1 : 2);
+    t -= prefix, u -= prefix;
+    return (t / w - u / w + h - 1) * (2 * w - 1) + t % w - u % w + w - 1;
+  }
 };
 
 __global__ void relative_bias(const float* table, Window window, float* bias, int64_t count) {
@@ -17,9 +24,7 @@ __global__ void relative_bias(const float* table, Window window, float* bias, in
   if (i >= count) return;
   const int tokens = window.tokens(), u = static_cast<int>(i % tokens),
             t = static_cast<int>(i / tokens % tokens), head = static_cast<int>(i / tokens / tokens);
-  const int dy = t / window.w - u / window.w + window.h - 1,
-            dx = t % window.w - u % window.w + window.w - 1;
-  bias[i] = table[(dy * (2 * window.w - 1) + dx) * window.heads + head];
+  bias[i] = table[window.row(t, u) * window.heads + head];
 }
 
 // A thread has one row of the table for one head, and adds up the pairs at its distance in order.
@@ -27,12 +32,21 @@ __global__ void relative_bias_bwd(const float* d, Window window, float* dtable) 
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= window.rows() * window.heads) return;
   const int head = i % window.heads, row = i / window.heads, across = 2 * window.w - 1;
-  const int dy = row / across - window.h + 1, dx = row % across - window.w + 1;
-  const float* pairs = d + int64_t{head} * window.tokens() * window.tokens();
+  const int prefix = window.prefix, tokens = window.tokens();
+  const float* pairs = d + int64_t{head} * tokens * tokens;
   float sum = 0;
+  if (row >= window.distances()) {
+    const int kind = row - window.distances();  // prefix to patches, patches to prefix, prefix
+    for (int t = kind == 1 ? prefix : 0; t < (kind == 1 ? tokens : prefix); ++t)
+      for (int u = kind == 0 ? prefix : 0; u < (kind == 0 ? tokens : prefix); ++u)
+        sum += pairs[t * tokens + u];
+    dtable[i] += sum;
+    return;
+  }
+  const int dy = row / across - window.h + 1, dx = row % across - window.w + 1;
   for (int y = max(dy, 0); y < min(window.h, window.h + dy); ++y)
     for (int x = max(dx, 0); x < min(window.w, window.w + dx); ++x)
-      sum += pairs[(y * window.w + x) * window.tokens() + (y - dy) * window.w + x - dx];
+      sum += pairs[(prefix + y * window.w + x) * tokens + prefix + (y - dy) * window.w + x - dx];
   dtable[i] += sum;
 }
 
@@ -60,28 +74,29 @@ __global__ void gather_ones(Mixed x, Mixed y, Gather gather, int64_t count) {
   y.store(i, source < 0 ? 0.0f : x.load(source));
 }
 
-Window window_of(int64_t h, int64_t w, int64_t heads) {
-  return {static_cast<int>(h), static_cast<int>(w), static_cast<int>(heads)};
+Window window_of(int64_t h, int64_t w, int64_t prefix, int64_t heads) {
+  return {static_cast<int>(h), static_cast<int>(w), static_cast<int>(prefix),
+          static_cast<int>(heads)};
 }
 
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const RelativeBias& op, const Operands& io) {
-  const auto& [window_h, window_w] = op;
+  const auto& [window_h, window_w, prefix] = op;
   const int64_t count = io.out[RelativeBias::kBias].shape.numel();
   return launch_kernel(cuda, relative_bias, blocks_for(count, kThreads), kThreads, 0,
                        io.in[RelativeBias::kTable].f32(),
-                       window_of(window_h, window_w, io.out[RelativeBias::kBias].shape[0]),
+                       window_of(window_h, window_w, prefix, io.out[RelativeBias::kBias].shape[0]),
                        io.out[RelativeBias::kBias].f32(), count);
 }
 
 KernelPtr lower(CudaBackend& cuda, const RelativeBiasBwd& op, const Operands& io) {
-  const auto& [window_h, window_w] = op;
+  const auto& [window_h, window_w, prefix] = op;
   if (!io.out[RelativeBiasBwd::kDtable]) return make_kernel([] {});
   return launch_kernel(cuda, relative_bias_bwd,
                        blocks_for(io.out[RelativeBiasBwd::kDtable].shape.numel(), kThreads),
                        kThreads, 0, io.in[RelativeBiasBwd::kDy].f32(),
-                       window_of(window_h, window_w, io.in[RelativeBiasBwd::kDy].shape[0]),
+                       window_of(window_h, window_w, prefix, io.in[RelativeBiasBwd::kDy].shape[0]),
                        io.out[RelativeBiasBwd::kDtable].f32());
 }
 

@@ -358,6 +358,13 @@ KernelPtr lower(CudaBackend& cuda, const BlockSquares& op, const Operands& io) {
   });
 }
 
+KernelPtr lower(CudaBackend& cuda, const ClearRange& op, const Operands& io) {
+  const auto& [first, count] = op;
+  return make_kernel([x = io.out[ClearRange::kX].f32() + first,
+                      bytes = static_cast<size_t>(count) * sizeof(float),
+                      stream = cuda.stream()] { cudaMemsetAsync(x, 0, bytes, stream); });
+}
+
 KernelPtr lower(CudaBackend& cuda, const NoAttributes<Fold>&, const Operands& io) {
   Lefts lefts{};
   assert(io.in.size() <= Lefts::kMost);  // a tree of 2^32 leaves
