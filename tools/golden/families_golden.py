@@ -27,7 +27,49 @@ TIMM = {  # the folder: timm's model and its number of classes
     "flexivit": ("flexivit_small", 3),
     "clip": ("vit_base_patch16_clip_quickgelu_224", 5),
 }
+# Those with positions inside attention, whose heads must have a multiple of four values.
+ROTARY = dict(ARGS, embed_dim=16)
+INSIDE = {
+    "dinov3": ("vit_small_patch16_dinov3_qkvb", 3),
+    "dinov3-gated": ("vit_small_plus_patch16_dinov3", 0),
+    "eva02": ("eva02_tiny_patch14_224", 3),
+    "eva02-apart": ("eva02_base_patch14_224", 3),
+    "eva02-clip": ("eva02_base_patch16_clip_224", 5),
+    "beit": ("beit_base_patch16_224", 3),
+}
 HF = {"dinov2-hf": transformers.Dinov2Model, "dinov2-hf-head": transformers.Dinov2ForImageClassification}
+
+
+def hf_inside():
+    sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=12, patch_size=4)
+    hidden = dict(intermediate_size=32)
+    dinov3 = dict(sizes, **hidden, num_register_tokens=2)
+    return {
+        "dinov3-hf": transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**dinov3)),
+        "dinov3-gated-hf": transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(
+            **dinov3, use_gated_mlp=True, hidden_act="silu")),
+        "beit-hf": transformers.BeitForImageClassification(transformers.BeitConfig(
+            **sizes, **hidden, use_relative_position_bias=True, num_labels=3)),
+        "dinov2-gated-hf": transformers.Dinov2ForImageClassification(transformers.Dinov2Config(
+            **sizes, mlp_ratio=4, use_swiglu_ffn=True, num_labels=3)),
+        "mae-hf": transformers.ViTMAEForPreTraining(transformers.ViTMAEConfig(
+            **sizes, **hidden, decoder_hidden_size=8, decoder_num_hidden_layers=1, decoder_num_attention_heads=2,
+            decoder_intermediate_size=16, mask_ratio=0.0)),
+    }
+
+
+def result(model, image, **args):
+    answer = model(image, **args)
+    return answer.logits if "logits" in answer else answer.pooler_output
+
+
+def any_size(model, image):
+    beit = "Beit" in type(model).__name__
+    return result(model, image, **(dict(interpolate_pos_encoding=True) if beit else {}))
+
+
+def mae_token(model, image):
+    return model.vit(image, interpolate_pos_encoding=True).last_hidden_state[:, 0]
 
 
 def main():
@@ -38,22 +80,31 @@ def main():
     torch.manual_seed(0)
     images = {side: torch.randn(2, 3, side, side) for side in (12, 20)}
     expected = {f"image.{side}": image for side, image in images.items()}
-    for folder, (name, classes) in TIMM.items():
-        args = dict(ARGS, num_classes=classes)
+
+    def save_timm(folder, name, args):
         model = timm.create_model(name, **args).eval()
         perturb(model)
         save_for_hf(model, out / folder, safe_serialization=True, model_args=args)
         for side, image in images.items():
             sized = timm.create_model(f"local-dir:{out / folder}", pretrained=True, img_size=side).eval()
             expected[f"{folder}.{side}"] = sized(image)
-    for folder, kind in HF.items():
-        model = kind(transformers.Dinov2Config(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, mlp_ratio=2,
-                                               image_size=12, patch_size=4, num_labels=3)).eval()
+
+    def save_hf(folder, model, answer):
         perturb(model)
         model.save_pretrained(out / folder)
         for side, image in images.items():
-            answer = model(image)
-            expected[f"{folder}.{side}"] = answer.logits if "logits" in answer else answer.pooler_output
+            expected[f"{folder}.{side}"] = answer(model, image)
+
+    for folder, (name, classes) in TIMM.items():
+        save_timm(folder, name, dict(ARGS, num_classes=classes))
+    for folder, kind in HF.items():
+        model = kind(transformers.Dinov2Config(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, mlp_ratio=2,
+                                               image_size=12, patch_size=4, num_labels=3)).eval()
+        save_hf(folder, model, result)
+    for folder, (name, classes) in INSIDE.items():
+        save_timm(folder, name, dict(ROTARY, num_classes=classes))
+    for folder, model in hf_inside().items():
+        save_hf(folder, model.eval(), mae_token if folder == "mae-hf" else any_size)
     for extra in out.glob("*/README.md"):
         extra.unlink()
     save_file({name: tensor.detach().contiguous() for name, tensor in expected.items()}, out / "expected.safetensors")

@@ -24,7 +24,7 @@ ModelSpec resolve(const std::string& model, const std::string& arch) {
 
 // Gives the model another image size; returns it as it was.
 ModelConfig resize(ModelSpec& spec, const std::optional<InputSize>& size) {
-  ModelConfig stored = spec.config;
+  ModelConfig stored = stored_config(spec);
   if (size) set_image_size(spec, size->height, size->width);
   validate(spec.config);
   return stored;

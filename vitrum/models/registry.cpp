@@ -6,48 +6,12 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/core/shown.h"
+#include "vitrum/models/preset_parts.h"
 
 namespace vitrum {
 namespace {
 
-const std::vector<float> kHalf = {0.5f, 0.5f, 0.5f};
-const std::vector<float> kImageNetMean = {0.485f, 0.456f, 0.406f},
-                         kImageNetStd = {0.229f, 0.224f, 0.225f};
-const std::vector<float> kCifarMean = {0.4914f, 0.4822f, 0.4465f},
-                         kCifarStd = {0.2470f, 0.2435f, 0.2616f};
-
-const std::vector<float> kClipMean = {0.48145466f, 0.4578275f, 0.40821073f},
-                         kClipStd = {0.26862954f, 0.26130258f, 0.27577711f};
-
-struct Size {
-  const char* name;
-  int64_t width, depth, heads;
-};
-constexpr Size kTiny{"tiny", 192, 12, 3}, kSmall{"small", 384, 12, 6},
-    kMedium{"medium", 512, 12, 8}, kBase{"base", 768, 12, 12}, kLarge{"large", 1024, 24, 16},
-    kHuge{"huge", 1280, 32, 16};
-
-ViTConfig sized(const Size& size, int64_t image, int64_t patch) {
-  return {.image_h = image,
-          .image_w = image,
-          .patch_h = patch,
-          .patch_w = patch,
-          .width = size.width,
-          .depth = size.depth,
-          .heads = size.heads,
-          .mlp_width = 4 * size.width};
-}
-
-Preset timm(const Size& size, int64_t patch, int64_t image, std::vector<std::string> aliases = {},
-            std::string weights = {}) {
-  return {.name = fmt::format("vit_{}_patch{}_{}", size.name, patch, image),
-          .family = "vit",
-          .config = sized(size, image, patch),
-          .aliases = std::move(aliases),
-          .mean = kHalf,
-          .std = kHalf,
-          .public_weights = std::move(weights)};
-}
+using namespace preset;
 
 // The models are the ViTs above; DeiT's are other weights, other pixels and, distilled, two tokens.
 Preset deit(const Size& size, int64_t image, bool distilled) {
@@ -86,6 +50,7 @@ Preset dinov2(const Size& size, int64_t registers) {
   ViTConfig& cfg = *preset.config.as<ViTConfig>();
   cfg.registers = registers, cfg.prefix_positions = registers == 0;
   cfg.layer_scale = 1e-5f, cfg.classes = 0;
+  if (size.width == kGiant.width) cfg.gated = true, cfg.act = Act::kSilu, cfg.mlp_width = 4096;
   return preset;
 }
 
@@ -377,9 +342,11 @@ std::vector<Preset> make_presets() {
       dinov2(kSmall, 0),
       dinov2(kBase, 0),
       dinov2(kLarge, 0),
+      dinov2(kGiant, 0),
       dinov2(kSmall, 4),
       dinov2(kBase, 4),
       dinov2(kLarge, 4),
+      dinov2(kGiant, 4),
       flexivit(kSmall),
       flexivit(kBase),
       flexivit(kLarge),
@@ -425,7 +392,11 @@ std::vector<Preset> make_presets() {
 }  // namespace
 
 std::span<const Preset> presets() {
-  static const std::vector<Preset> all = make_presets();
+  static const std::vector<Preset> all = [] {
+    std::vector<Preset> presets = make_presets();
+    for (Preset& preset : foundation_presets()) presets.push_back(std::move(preset));
+    return presets;
+  }();
   return all;
 }
 

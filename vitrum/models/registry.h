@@ -19,6 +19,7 @@ struct Preset {
       false;  // the preset's number of classes is part of the model (vit_mnist: 100)
   std::string public_weights = {};  // hub id of known public weights, "" where there are none
   double crop_pct = 1;              // of preprocessing, as Preprocessing has it
+  std::string crop_mode = "center";
   std::string note = {};            // for people: what it is, where the name does not say
 };
 

@@ -86,7 +86,8 @@ ModelSpec starting_model(const Recipe& recipe) {
   if (!is_model_dir(weights) && recipe.model.empty())
     fail_usage("weights '{}' do not say what model they are of; add its name as --model", weights);
   if (!is_model_dir(weights)) return resolve_model(weights, recipe.model);
-  const ModelSpec stored = resolve_model(weights);
+  ModelSpec stored = resolve_model(weights);
+  stored.stored = {};  // what is trained is of the size that it is trained at
   if (recipe.model.empty()) return stored;
   ModelSpec model = resolve_model(recipe.model);
   if (!stored.config.same_family(model.config) ||

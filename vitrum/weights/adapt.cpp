@@ -4,6 +4,11 @@
 
 namespace vitrum {
 
+PositionRule position_rule(const Dialect& dialect, std::string_view architecture) {
+  const bool flexible = dialect.name == "timm" && architecture.starts_with("flexivit");
+  return flexible ? PositionRule::kBilinear : dialect.positions;
+}
+
 std::unique_ptr<const Adapter> adapter(const ModelConfig& stored, const ModelConfig& wanted,
                                        PositionRule rule) {
   return weights_of(wanted).adapt(stored, wanted, rule);

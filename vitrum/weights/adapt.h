@@ -3,12 +3,18 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "vitrum/models/model.h"
+#include "vitrum/weights/dialect.h"
 #include "vitrum/weights/positions.h"
 
 namespace vitrum {
+
+// How the framework a file comes from resamples positions. timm has one rule for all but FlexiViT,
+// which was trained with bilinear interpolation.
+PositionRule position_rule(const Dialect& dialect, std::string_view architecture);
 
 // Between two models that are alike but for their image sizes, channels and windows; heads are not
 // adapted. Each family has its own.

@@ -40,6 +40,7 @@ struct Differences {
 
 void compare(const TensorSource& file, const StoredTensor& expected, DType dtype,
              Differences& wrong) {
+  if (expected.name.empty()) return;
   wrong.known.insert(expected.name);
   const TensorInfo* found = file.find(expected.name);
   if (!found)
@@ -151,15 +152,21 @@ std::span<const std::byte> Checkpoint::read(const ParamSpec& param, const ModelC
                                             std::vector<std::byte>& scratch) const {
   const StoredParam stored = *stored_as(naming_, param.name, param.shape, config);
   const TensorInfo& first = file_->at(stored.tensors[0].name);
-  if (stored.tensors.size() == 1 && same_memory(stored.layout)) return file_->bytes(first);
+  const auto [held, count] = param.held;
+  if (stored.tensors.size() == 1 && same_memory(stored.layout) && count == 0)
+    return file_->bytes(first);
   const Matrix each = matrix_of(param.shape, stored.tensors.size(), size_of(first.dtype));
   scratch.resize(static_cast<size_t>(param.shape.numel()) * each.element);
-  std::span<std::byte> out = scratch;
-  for (const StoredTensor& t : stored.tensors) {
-    const auto bytes = file_->bytes(file_->at(t.name));
-    to_ours(stored.layout, each, config, bytes, out.first(bytes.size()));
-    out = out.subspan(bytes.size());
+  const size_t size = scratch.size() / stored.tensors.size();
+  for (size_t i = 0; i < stored.tensors.size(); ++i) {
+    const std::span<std::byte> to = std::span(scratch).subspan(i * size, size);
+    if (stored.tensors[i].name.empty())
+      std::fill(to.begin(), to.end(), std::byte{0});
+    else
+      to_ours(stored.layout, each, config, file_->bytes(file_->at(stored.tensors[i].name)), to);
   }
+  std::memset(scratch.data() + static_cast<size_t>(held) * each.element, 0,
+              static_cast<size_t>(count) * each.element);
   return scratch;
 }
 
@@ -176,7 +183,8 @@ std::string Checkpoint::not_finite(std::span<const ParamSpec> params,
 
 void Checkpoint::release(const ParamSpec& param, const ModelConfig& config) const {
   const StoredParam stored = *stored_as(naming_, param.name, param.shape, config);
-  for (const StoredTensor& t : stored.tensors) file_->release(file_->at(t.name));
+  for (const StoredTensor& t : stored.tensors)
+    if (!t.name.empty()) file_->release(file_->at(t.name));
 }
 
 }  // namespace vitrum

@@ -73,8 +73,13 @@ void require_hf(const ModelSpec& spec) {
 
 Converted convert_model(const std::string& source, const std::string& arch,
                         const std::string& target, const std::string& dialect_name) {
-  const ModelSpec stored = resolve_model(source, arch);
+  ModelSpec stored = resolve_model(source, arch);
   const Dialect& dialect = find_dialect(stored.config, dialect_name);
+  // The weights are written as they are; only transformers can say that images are of another size.
+  const StoredSize shown{stored.config.image_h(), stored.config.image_w()};
+  const bool resized = stored.stored != StoredSize{} && dialect.name != "hf";
+  if (resized) set_image_size(stored, stored.stored.height, stored.stored.width);
+  stored.config = stored_config(stored), stored.stored = {};
   const Format format = format_of(target, dialect.name);
   if (!has_weights(source)) fail_without_weights(source);
   std::error_code none_there;
@@ -119,6 +124,10 @@ Converted convert_model(const std::string& source, const std::string& arch,
       format == Format::kDirectory && (dialect.name == "hf" || family.write_timm(spec).says_eps);
   Converted result{static_cast<int64_t>(tensors.size()), 0,
                    family.notes(dialect, spec.config, says_so)};
+  if (resized)
+    result.notes.push_back(fmt::format(
+        "{} shows the model images of {} x {}, its weights are of {} x {}: so is what is written",
+        source, shown.height, shown.width, spec.config.image_h(), spec.config.image_w()));
   if (!not_finite.empty())
     result.notes.push_back(
         fmt::format("weights '{}': {} holds NaN or infinite numbers; they are written as they are",

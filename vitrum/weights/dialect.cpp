@@ -59,14 +59,15 @@ std::string numbered(std::string text, const OurName& ours) {
   return text;
 }
 
-// "a.{x,y,z}.b" -> a.x.b, a.y.b, a.z.b
+// "a.{x,-,z}.b" -> a.x.b, nothing, a.z.b
 std::vector<std::string> expanded(const std::string& name) {
   const size_t open = name.find('{'), close = name.find('}');
   if (open == name.npos || close == name.npos) return {name};
   std::vector<std::string> all;
   for (size_t from = open + 1; from <= close;) {
     const size_t to = std::min(name.find(',', from), close);
-    all.push_back(name.substr(0, open) + name.substr(from, to - from) + name.substr(close + 1));
+    const std::string part = name.substr(from, to - from);
+    all.push_back(part == "-" ? "" : name.substr(0, open) + part + name.substr(close + 1));
     from = to + 1;
   }
   return all;
@@ -121,8 +122,8 @@ Shape stored_shape(Layout layout, const Shape& shape, const LayoutSizes& s) {
   return shape;
 }
 
-Shape third(const Shape& shape) {
-  Shape s{shape[0] / 3};
+Shape share(const Shape& shape, size_t parts) {
+  Shape s{shape[0] / static_cast<int64_t>(parts)};
   for (int i = 1; i < shape.rank(); ++i) s.append(shape[i]);
   return s;
 }
@@ -169,7 +170,7 @@ std::optional<StoredParam> stored_as(const Naming& naming, std::string_view name
   if (!m) return std::nullopt;
   StoredParam stored{{}, m->layout};
   const LayoutSizes sizes = layout_sizes(config);
-  const Shape each = m->names.size() == 3 ? third(shape) : shape;
+  const Shape each = m->names.size() == 1 ? shape : share(shape, m->names.size());
   for (std::string& n : m->names)
     stored.tensors.push_back({std::move(n), stored_shape(m->layout, each, sizes)});
   return stored;
@@ -178,6 +179,7 @@ std::optional<StoredParam> stored_as(const Naming& naming, std::string_view name
 const Dialect& find_dialect(const ModelConfig& config, std::string_view name) {
   std::vector<std::string> names;
   for (const Dialect& d : weights_of(config).dialects) {
+    if (!d.written) continue;
     if (d.name == name) return d;
     names.emplace_back(d.name);
   }

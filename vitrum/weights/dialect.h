@@ -33,8 +33,8 @@ LayoutSizes layout_sizes(const ModelConfig& config);
 
 // `ours` is a parameter, or the part before a dot of several, which then end alike in the file. {i}
 // is the block and {s} the stage, of which {s-1}, {2s} and {2s+1} may be told; {a,b,c} stands for
-// three tensors, each a third of our rows; a leading ^ means outside the base model:
-// "vit.layernorm", but "classifier".
+// as many tensors, each its share of our rows, of which - is in no file: rows held at zero, see
+// ParamSpec::held; a leading ^ means outside the base model: "vit.layernorm", but "classifier".
 struct NameRule {
   std::string_view ours, theirs;
   std::string_view other = {};  // the second spelling, where one is in use
@@ -63,6 +63,7 @@ struct Dialect {
   // What the framework computes with where a bare file cannot say.
   float eps;
   Act act;
+  bool written = true;  // else only read: files of a model's authors
 };
 
 // Of those that such a model is written in: "timm", "hf", "torchvision", "npz"; an unknown one is a
@@ -79,11 +80,11 @@ struct Naming {
 };
 
 struct StoredTensor {
-  std::string name;
+  std::string name;  // empty: these rows are held at zero and in no file
   Shape shape;
 };
 struct StoredParam {
-  std::vector<StoredTensor> tensors;  // one, or query, key and value
+  std::vector<StoredTensor> tensors;  // one, or as query, key and value several; the first is there
   Layout layout = Layout::kSame;
 };
 

@@ -35,7 +35,7 @@ FrozenWeights::FrozenWeights(const std::string& model, const ModelSpec& spec, co
     : backend_(backend),
       config_(stored),
       file_(weights_path(model)),
-      adapt_(adapter(stored, spec.config, file_.dialect().positions)),
+      adapt_(adapter(stored, spec.config, position_rule(file_.dialect(), spec.architecture))),
       stored_(stored == spec.config ? g.params : model_params(stored)),
       store_(g, backend,
              [this](size_t param, ParamStore::Form form) { return find(param, form); }) {

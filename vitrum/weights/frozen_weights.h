@@ -23,7 +23,7 @@ class FrozenWeights {
   // was then, where it has another image size now: positions are resampled as the file's framework
   // does. Fails with all differences between model and file.
   FrozenWeights(const std::string& model, const ModelSpec& spec, const Graph& g, Backend& backend)
-      : FrozenWeights(model, spec, g, backend, spec.config) {}
+      : FrozenWeights(model, spec, g, backend, stored_config(spec)) {}
   FrozenWeights(const std::string& model, const ModelSpec& spec, const Graph& g, Backend& backend,
                 const ModelConfig& stored);
   FrozenWeights(const FrozenWeights&) = delete;

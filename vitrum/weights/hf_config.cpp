@@ -129,14 +129,38 @@ void read_hf_normalization(const JsonKeys& keys, int64_t channels, Preprocessing
   set_normalization(p, std::move(mean), std::move(std), channels, keys.where());
 }
 
+namespace {
+
+// Edges before the crop, and what is left of them.
+struct HfCut {
+  bool crops;
+  HfSize size, crop;
+};
+HfCut read_cut(const JsonKeys& keys, const ModelConfig& config) {
+  const bool crops = keys.boolean("do_center_crop", false);
+  const HfSize size =
+      read_hf_size(keys, "size", {config.image_h(), config.image_w()}, keeps_aspect(keys));
+  return {crops, size, crops ? read_hf_size(keys, "crop_size", size, false) : size};
+}
+
+}  // namespace
+
+void read_hf_preprocessor_any_size(const JsonKeys& keys, ModelSpec& spec) {
+  const auto [crops, size, crop] = read_cut(keys, spec.config);
+  const StoredSize saved{spec.config.image_h(), spec.config.image_w()};
+  if ((crops || !size.shortest) && StoredSize{crop.height, crop.width} != saved) {
+    spec.stored = saved;
+    spec.config.set_image_size(crop.height, crop.width);
+    check_config(spec.config, keys.where());
+  }
+  read_hf_preprocessor(keys, spec.config, spec.preprocess);
+}
+
 void read_hf_preprocessor(const JsonKeys& keys, const ModelConfig& config, Preprocessing& p) {
   const std::array<JsonKeys::Fixed, 2> only = {{{"do_resize", "true"}, {"do_pad", "false"}}};
   keys.require(only);
   if (keys.has("crop_pct")) fail_input("{}: crop_pct is not supported with a ViT", keys.where());
-  const bool crops = keys.boolean("do_center_crop", false);
-  const HfSize size =
-      read_hf_size(keys, "size", {config.image_h(), config.image_w()}, keeps_aspect(keys));
-  const HfSize crop = crops ? read_hf_size(keys, "crop_size", size, false) : size;
+  const auto [crops, size, crop] = read_cut(keys, config);
   if (!crops && size.shortest)
     fail_input("{}: size.shortest_edge without do_center_crop gives images of any size",
                keys.where());

@@ -31,5 +31,8 @@ HfSize read_hf_size(const JsonKeys& keys, const std::string& key, HfSize fallbac
 void read_hf_normalization(const JsonKeys& keys, int64_t channels, Preprocessing& p);
 // The ViT's processor and its relatives: they resize, may crop, and give the model's image size.
 void read_hf_preprocessor(const JsonKeys& keys, const ModelConfig& config, Preprocessing& p);
+// The same for models whose framework adapts positions to whatever images come: those of the
+// preprocessor are the model's, and spec.stored says what the weights are of.
+void read_hf_preprocessor_any_size(const JsonKeys& keys, ModelSpec& spec);
 
 }  // namespace vitrum

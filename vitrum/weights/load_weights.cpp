@@ -14,13 +14,14 @@
 namespace vitrum {
 namespace {
 
-PositionRule position_rule(PosResample asked, const Dialect& dialect) {
+PositionRule position_rule(PosResample asked, const Dialect& dialect,
+                           const std::string& architecture) {
   switch (asked) {
     case PosResample::kAuto: break;
     case PosResample::kBilinear: return PositionRule::kBilinear;
     case PosResample::kBicubic: return PositionRule::kBicubic;
   }
-  return dialect.positions;
+  return position_rule(dialect, architecture);
 }
 
 class Loader {
@@ -32,7 +33,8 @@ class Loader {
         stored_(expected_config(spec.config, stored)),
         wanted_(spec.config),
         params_(model_params(stored_)),
-        adapt_(adapter(stored_, wanted_, position_rule(options.pos_resample, file.dialect()))),
+        adapt_(adapter(stored_, wanted_,
+                       position_rule(options.pos_resample, file.dialect(), spec.architecture))),
         options_(options),
         // Where no head is wanted, the file's is not used either.
         new_head_(options.head != HeadInit::kKeep || stored_.classes() != wanted_.classes() ||
@@ -94,7 +96,7 @@ class Loader {
 
   std::vector<float> start_values(const ParamSpec& param) const {
     std::vector<float> values(static_cast<size_t>(param.shape.numel()));
-    param.init.fill(values, param.name, options_.seed);
+    param.fill(values, options_.seed);
     return values;
   }
 
@@ -131,7 +133,7 @@ LoadReport load_weights(const std::filesystem::path& model, const ModelSpec& spe
   const bool described = is_model_dir(model.string());
   // A bare file is what `spec` says, but for what its tensors say themselves.
   const ModelConfig stored =
-      described ? resolve_model(model.string()).config : file.stored_sizes(spec.config);
+      described ? stored_config(resolve_model(model.string())) : file.stored_sizes(spec.config);
   if (!stored.same_family(spec.config))
     fail_input("{} is a model of the {} family, not of the {} family", model.string(),
                family_of(stored), family_of(spec.config));

@@ -32,7 +32,7 @@ ModelSpec preset_spec(const Preset& preset) {
                  .fixed_classes = preset.fixed_classes};
   spec.preprocess.height = preset.config.image_h(), spec.preprocess.width = preset.config.image_w();
   spec.preprocess.mean = preset.mean, spec.preprocess.std = preset.std;
-  spec.preprocess.crop_pct = preset.crop_pct;
+  spec.preprocess.crop_pct = preset.crop_pct, spec.preprocess.crop_mode = preset.crop_mode;
   return spec;
 }
 

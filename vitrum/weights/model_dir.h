@@ -38,6 +38,11 @@ struct HeldOut {
   bool operator==(const HeldOut&) const = default;
 };
 
+struct StoredSize {
+  int64_t height = 0, width = 0;
+  bool operator==(const StoredSize&) const = default;
+};
+
 struct ModelSpec {
   std::string architecture;  // the preset or timm name it started from
   ModelConfig config;
@@ -47,8 +52,13 @@ struct ModelSpec {
   bool fixed_classes = false;  // the number of classes is part of the model (vit_mnist: 100)
   LoraSpec lora = {};          // adapters it is trained with; no file has them in
   HeldOut held_out = {};
+  // The image size of the weights, where the preprocessing beside them makes images of another: 0,
+  // that of the config.
+  StoredSize stored = {};
   bool operator==(const ModelSpec&) const = default;
 };
+// The config that the weights of such a directory were saved with.
+ModelConfig stored_config(const ModelSpec& spec);
 
 // MODEL of the command line: a preset's name or alias; a model directory in timm's or transformers'
 // layout, whose shapes come from its own config.json; or, with `arch` naming the preset it is one

@@ -6,6 +6,12 @@
 
 namespace vitrum {
 
+ModelConfig stored_config(const ModelSpec& spec) {
+  ModelConfig config = spec.config;
+  if (spec.stored != StoredSize{}) config.set_image_size(spec.stored.height, spec.stored.width);
+  return config;
+}
+
 void set_image_size(ModelSpec& spec, int64_t height, int64_t width) {
   Preprocessing& p = spec.preprocess;
   if (p.resize > 0) p.resize = (p.resize * std::max(height, width) + p.height - 1) / p.height;

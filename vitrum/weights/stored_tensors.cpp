@@ -16,7 +16,7 @@ void StoredTensors::add(const ParamSpec& param, DType dtype, std::span<const std
   }
   const size_t each = bytes.size() / stored->tensors.size();
   for (const StoredTensor& t : stored->tensors) {
-    add(t, stored->layout, param.shape, dtype, bytes.first(each));
+    if (!t.name.empty()) add(t, stored->layout, param.shape, dtype, bytes.first(each));
     bytes = bytes.subspan(each);
   }
 }

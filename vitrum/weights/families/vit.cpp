@@ -92,8 +92,9 @@ constexpr NameRule kGoogle[] = {
 #undef ATTENTION
 #undef BLOCK
 
+// MAE's files have a decoder beside the encoder.
 constexpr Names kHuggingFaceIgnored[] = {"pooler.", "embeddings.mask_token",
-                                         "embeddings.position_ids"};
+                                         "embeddings.position_ids", "^decoder."};
 constexpr Names kTorchvisionBefore[] = {"heads.pre_logits."};
 constexpr Names kGoogleBefore[] = {"pre_logits/"};
 // The optimiser's state and a training's counters, beside the weights.
@@ -176,7 +177,7 @@ struct ViT : ViTFiles {
       {"vit", "npz", "Google", kGoogle, kGoogleIgnored, kGoogleBefore, kViTProbes,
        PositionRule::kZoom, 1e-6f, Act::kGeluTanh},
   };
-  static constexpr std::string_view kHf[] = {"vit", "deit"};
+  static constexpr std::string_view kHf[] = {"vit", "deit", "vit_mae"};
   static bool holds(const ViTConfig&) { return true; }
 
   static void read_hf(const JsonKeys& keys, ViTConfig& c) {
@@ -261,6 +262,10 @@ struct ViT : ViTFiles {
     require(!c.distilled || dialect.name == "hf", "with a distillation token");
     require(!c.sincos_positions, "with fixed positions");
     require(c.layer_scale == 0, "with LayerScale");
+    require(c.learned_positions && c.rope == Rope::kNone && c.k_bias &&
+                c.distance_bias == DistanceBias::kNone,
+            "with other positions in attention");
+    require(!c.gated && !c.attn_norm && !c.mlp_norm, "with gates or norms inside its blocks");
     const bool square = c.image_h == c.image_w && c.patch_h == c.patch_w;
     require(square || dialect.name != "torchvision", "for images that are not square");
     require(!c.floor_patches || dialect.name != "torchvision",

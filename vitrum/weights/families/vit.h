@@ -15,9 +15,12 @@ inline constexpr std::string_view kViTProbes[] = {"patch_embed.proj.weight",
                                                   "norm.weight"};
 
 inline constexpr std::string_view kTimmBefore[] = {"pre_logits."};
-inline constexpr Dialect kTimmViT{"vit", "timm",      "timm",     kTimmRules,
-                                  {},    kTimmBefore, kViTProbes, PositionRule::kBicubicAntialias,
-                                  1e-6f, Act::kGelu};
+// What MAE's and DINOv2's authors have beside the model that is used.
+inline constexpr std::string_view kTimmIgnored[] = {"mask_token", "decoder_"};
+inline constexpr Dialect kTimmViT{
+    "vit",        "timm",      "timm",     kTimmRules,
+    kTimmIgnored, kTimmBefore, kViTProbes, PositionRule::kBicubicAntialias,
+    1e-6f,        Act::kGelu};
 
 struct ViTFiles {
   using Config = ViTConfig;

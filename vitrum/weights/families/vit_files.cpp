@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "vitrum/core/error.h"
+#include "vitrum/weights/families/timm_args.h"
 #include "vitrum/weights/families/vit.h"
 #include "vitrum/weights/hf_config.h"
 
@@ -15,15 +16,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Arguments of timm's VisionTransformer that do not change what a trained model computes.
-const std::vector<std::string> kTrainingArgs = {"drop_rate", "weight_init", "fix_init",
-                                                "dynamic_img_size", "dynamic_img_pad"};
-const std::vector<std::string> kModelArgs = {
-    "img_size",       "patch_size",     "in_chans",       "num_classes",     "global_pool",
-    "embed_dim",      "depth",          "num_heads",      "mlp_ratio",       "qkv_bias",
-    "proj_bias",      "init_values",    "class_token",    "act_layer",       "pos_drop_rate",
-    "proj_drop_rate", "attn_drop_rate", "drop_path_rate", "patch_drop_rate", "no_embed_class",
-    "reg_tokens",     "pre_norm"};
+// Beside those of timm_args.h.
+const std::vector<std::string> kModelArgs = {"proj_bias", "act_layer", "no_embed_class",
+                                             "reg_tokens", "pre_norm"};
 
 // Those with a single value that we have, as JSON.
 const std::vector<JsonKeys::Fixed> kOnlyArgs = {
@@ -35,19 +30,28 @@ const std::vector<JsonKeys::Fixed> kOnlyArgs = {
 constexpr float kClipEps = 1e-5f;
 bool as_clip(const ViTConfig& c) { return c.eps == kClipEps && !c.distilled; }
 
+// Gated MLPs have no argument either: one size of DINOv2 has them.
+bool as_giant(const ViTConfig& c) {
+  return c.gated && c.act == Act::kSilu && c.layer_scale > 0 && !c.norm_pre && !c.distilled;
+}
+
 // Whether timm's VisionTransformer computes the same: its switches are fewer. Its LayerNorm has eps
 // 1e-6; that of transformers' models, 1e-12, is taken for the same here and kept in our own object.
 bool timm_has(const ViTConfig& c) {
   return c.pre_norm && c.patch_order == PatchOrder::kChannelFirst && c.norm_bias && c.head_bias &&
          c.proj_bias == c.mlp_bias && !c.sincos_positions && c.act != Act::kNone &&
-         c.norm_pre != c.patch_bias && c.pool != ViTPool::kTokenAndMean &&
-         (c.eps <= 1e-6f || as_clip(c)) && c.distilled == c.two_heads();
+         c.norm_pre != c.patch_bias && (c.pool == ViTPool::kToken || c.pool == ViTPool::kMean) &&
+         (c.eps <= 1e-6f || as_clip(c)) && c.distilled == c.two_heads() && c.learned_positions &&
+         c.k_bias && c.rope == Rope::kNone && c.distance_bias == DistanceBias::kNone &&
+         !c.attn_norm && !c.mlp_norm && (!c.gated || as_giant(c));
 }
 
 // timm insists on a name it knows, and takes every size from model_args.
 std::string timm_name(const ModelSpec& spec, const ViTConfig& c) {
   if (!timm_has(c)) return "vitrum_vit";
   if (as_clip(c)) return "vit_base_patch16_clip_224";
+  if (c.gated)
+    return c.registers > 0 ? "vit_giant_patch14_reg4_dinov2" : "vit_giant_patch14_dinov2";
   const auto fits = [&](const char* part) {
     return spec.architecture.find(part) != std::string::npos;
   };
@@ -56,39 +60,17 @@ std::string timm_name(const ModelSpec& spec, const ViTConfig& c) {
   return fits("_patch") ? spec.architecture : "vit_base_patch16_224";
 }
 
-Json side(int64_t h, int64_t w) { return h == w ? Json(h) : Json{h, w}; }
-
-// timm truncates embed_dim * mlp_ratio.
-double mlp_ratio(const ViTConfig& c) {
-  const auto width = static_cast<double>(c.width), wanted = static_cast<double>(c.mlp_width);
-  const double ratio = wanted / width;
-  return std::floor(width * ratio) == wanted ? ratio : std::nextafter(ratio, 2 * ratio);
-}
+// fc1 of a gated MLP gives both halves.
+double mlp_factor(const ViTConfig& c) { return c.gated ? 2 : 1; }
 
 Json model_args(const ViTConfig& c) {
-  Json args = {{"img_size", side(c.image_h, c.image_w)},
-               {"patch_size", side(c.patch_h, c.patch_w)},
-               {"in_chans", c.channels},
-               {"num_classes", c.classes},
-               {"global_pool", c.pool == ViTPool::kMean ? "avg" : "token"},
-               {"embed_dim", c.width},
-               {"depth", c.depth},
-               {"num_heads", c.heads},
-               {"mlp_ratio", mlp_ratio(c)},
-               {"qkv_bias", c.qkv_bias},
-               {"class_token", c.class_token}};
+  Json args = timm_sizes(c, mlp_factor(c));
+  args["global_pool"] = c.pool == ViTPool::kMean ? "avg" : "token";
   if (as_clip(c) || c.norm_pre) args["pre_norm"] = c.norm_pre;
   if (!c.prefix_positions) args["no_embed_class"] = true;
   if (c.registers > 0) args["reg_tokens"] = c.registers;
   if (!c.proj_bias) args["proj_bias"] = false;
-  if (c.layer_scale > 0) args["init_values"] = tidy(c.layer_scale);
-  if (c.act != Act::kGelu) args["act_layer"] = kActNames[static_cast<size_t>(c.act)];
-  if (c.drop_pos > 0) args["pos_drop_rate"] = tidy(c.drop_pos);
-  if (c.drop_attn > 0) args["attn_drop_rate"] = tidy(c.drop_attn);
-  if (c.drop_path > 0) args["drop_path_rate"] = tidy(c.drop_path);
-  if (c.patch_drop > 0) args["patch_drop_rate"] = tidy(c.patch_drop);
-  if (c.drop_proj > 0 && c.drop_proj == c.drop_act && c.drop_act == c.drop_mlp)
-    args["proj_drop_rate"] = tidy(c.drop_proj);
+  if (c.act != Act::kGelu && !c.gated) args["act_layer"] = kActNames[static_cast<size_t>(c.act)];
   return args;
 }
 
@@ -101,7 +83,7 @@ class ViTAdapter final : public Adapter {
       : stored_(stored), wanted_(wanted), rule_(rule) {}
 
   bool changes(const std::string& param) const override {
-    if (param == "pos_embed") return grid_of(stored_) != grid_of(wanted_);
+    if (param == "pos_embed" || is_table(param)) return grid_of(stored_) != grid_of(wanted_);
     return param == "patch_embed.proj.weight" && stored_.channels != wanted_.channels;
   }
 
@@ -110,6 +92,7 @@ class ViTAdapter final : public Adapter {
     if (param == "pos_embed")
       return resample_positions(values, stored_.positions() - stored_.patches(), stored_.width,
                                 grid_of(stored_), grid_of(wanted_), rule_);
+    if (is_table(param)) return resample_table(values);
     return adapt_channels(values, stored_.width, stored_.channels, wanted_.channels,
                           stored_.patch_order == PatchOrder::kChannelFirst);
   }
@@ -117,9 +100,14 @@ class ViTAdapter final : public Adapter {
   std::vector<std::string> report() const override {
     std::vector<std::string> all;
     const Grid from = grid_of(stored_), to = grid_of(wanted_);
-    if (changes("pos_embed") && !wanted_.sincos_positions)
-      all.push_back(fmt::format("positions {}x{} -> {}x{} ({})", from.rows, from.columns, to.rows,
-                                to.columns, name_of(rule_)));
+    const auto add = [&](const char* what, PositionRule rule) {
+      all.push_back(fmt::format("{} {}x{} -> {}x{} ({})", what, from.rows, from.columns, to.rows,
+                                to.columns, name_of(rule)));
+    };
+    if (changes("pos_embed") && wanted_.learned_positions && !wanted_.sincos_positions)
+      add("positions", rule_);
+    if (changes("pos_embed") && wanted_.distance_bias != DistanceBias::kNone)
+      add("position biases", table_rule());
     if (stored_.channels != wanted_.channels)
       all.push_back(
           fmt::format("patch embedding of {} -> {} channels", stored_.channels, wanted_.channels));
@@ -127,6 +115,25 @@ class ViTAdapter final : public Adapter {
   }
 
  private:
+  static bool is_table(const std::string& param) {
+    return param.ends_with("relative_position_bias_table");
+  }
+  // Frameworks have another rule for tables than for positions: timm BEiT's, transformers bilinear.
+  PositionRule table_rule() const {
+    return rule_ == PositionRule::kBicubicAntialias ? PositionRule::kGeometric
+                                                    : PositionRule::kBilinear;
+  }
+  // By distances of -(n - 1) to n - 1; the rows of prefix tokens, the last, stay.
+  std::vector<float> resample_table(const std::vector<float>& values) const {
+    const auto distances = [](Grid g) { return Grid{2 * g.rows - 1, 2 * g.columns - 1}; };
+    const Grid from = distances(grid_of(stored_)), to = distances(grid_of(wanted_));
+    const auto count = static_cast<size_t>(from.rows * from.columns * stored_.heads);
+    std::vector<float> table = resample_positions(std::span(values).first(count), 0, stored_.heads,
+                                                  from, to, table_rule());
+    table.insert(table.end(), values.begin() + static_cast<ptrdiff_t>(count), values.end());
+    return table;
+  }
+
   const ViTConfig stored_, wanted_;
   PositionRule rule_;
 };
@@ -152,6 +159,11 @@ void ViTFiles::fields(FieldVisitor& visit, ViTConfig& c) {
   visit("distilled", c.distilled), visit("dist_head", c.dist_head);
   visit("qkv_bias", c.qkv_bias), visit("proj_bias", c.proj_bias), visit("mlp_bias", c.mlp_bias);
   visit("norm_bias", c.norm_bias), visit("head_bias", c.head_bias);
+  visit("k_bias", c.k_bias), visit("learned_positions", c.learned_positions);
+  visit("rope", c.rope, kRopeNames), visit("rope_theta", c.rope_theta, IntRange{1, 1 << 30});
+  visit("rope_grid", c.rope_grid, kSides), visit("rope_bf16", c.rope_bf16);
+  visit("distance_bias", c.distance_bias, kDistanceBiasNames), visit("gated", c.gated);
+  visit("attn_norm", c.attn_norm), visit("mlp_norm", c.mlp_norm);
   visit("layer_scale", c.layer_scale), visit("drop_pos", c.drop_pos);
   visit("drop_attn", c.drop_attn), visit("drop_proj", c.drop_proj), visit("drop_act", c.drop_act);
   visit("drop_mlp", c.drop_mlp), visit("drop_path", c.drop_path), visit("patch_drop", c.patch_drop);
@@ -162,7 +174,9 @@ bool ViTFiles::same_sizes(const ViTConfig& p, const ViTConfig& c) {
          p.heads == c.heads && p.mlp_width == c.mlp_width && p.patch_h == c.patch_h &&
          p.patch_w == c.patch_w && p.image_h == c.image_h && p.distilled == c.distilled &&
          p.registers == c.registers && p.prefix_positions == c.prefix_positions &&
-         p.norm_pre == c.norm_pre && (p.layer_scale > 0) == (c.layer_scale > 0);
+         p.norm_pre == c.norm_pre && (p.layer_scale > 0) == (c.layer_scale > 0) &&
+         p.rope == c.rope && p.distance_bias == c.distance_bias && p.gated == c.gated &&
+         p.attn_norm == c.attn_norm && p.mlp_norm == c.mlp_norm;
 }
 
 void ViTFiles::check_size(const ViTConfig& c, const std::string& path) {
@@ -170,7 +184,8 @@ void ViTFiles::check_size(const ViTConfig& c, const std::string& path) {
   const double width = real(c.width), patch = real(c.channels) * real(c.patch_h) * real(c.patch_w);
   const double tokens = real(c.image_h) / real(c.patch_h) * (real(c.image_w) / real(c.patch_w)) +
                         2 + real(c.registers);
-  const double block = width * (4 * width + 2 * real(c.mlp_width));
+  const double block = width * (4 * width + (c.gated ? 3 : 2) * real(c.mlp_width)) +
+                       (c.distance_bias == DistanceBias::kNone ? 0 : 4 * tokens * real(c.heads));
   const double total = real(c.depth) * block + width * (tokens + patch + real(c.classes));
   if (total > kMaxParameters || tokens > kMaxTokens)
     fail_input("{}: a model of {:.3g} parameters and {:.3g} tokens is too large to be meant", path,
@@ -178,35 +193,15 @@ void ViTFiles::check_size(const ViTConfig& c, const std::string& path) {
 }
 
 void ViTFiles::read_timm(const JsonKeys& top, const JsonKeys& args, ViTConfig& c) {
-  std::vector<std::string> known = kModelArgs;
-  known.insert(known.end(), kTrainingArgs.begin(), kTrainingArgs.end());
-  args.only(known, kOnlyArgs);
   const double ratio = static_cast<double>(c.mlp_width) / static_cast<double>(c.width);
-  std::tie(c.image_h, c.image_w) = args.pair("img_size", {c.image_h, c.image_w}, kSides);
-  std::tie(c.patch_h, c.patch_w) = args.pair("patch_size", {c.patch_h, c.patch_w}, kSides);
-  c.channels = args.integer("in_chans", c.channels, kSides);
-  c.classes = args.integer("num_classes", c.classes, kClasses);
-  c.width = args.integer("embed_dim", c.width, kWidths);
-  c.depth = args.integer("depth", c.depth, kDepths);
-  c.heads = args.integer("num_heads", c.heads, kWidths);
-  c.mlp_width =
-      static_cast<int64_t>(static_cast<double>(c.width) * args.number("mlp_ratio", ratio, 0, 64));
-  c.qkv_bias = args.boolean("qkv_bias", c.qkv_bias);
+  args.only(timm_args(kModelArgs), kOnlyArgs);
+  read_timm_sizes(args, c, mlp_factor(c) * ratio, mlp_factor(c));
   c.proj_bias = c.mlp_bias = args.boolean("proj_bias", c.proj_bias);
-  c.class_token = args.boolean("class_token", c.class_token);
   c.prefix_positions = !args.boolean("no_embed_class", !c.prefix_positions);
   c.registers = args.integer("reg_tokens", c.registers, {0, 1024});
   c.norm_pre = args.boolean("pre_norm", c.norm_pre), c.patch_bias = !c.norm_pre;
-  c.layer_scale =
-      static_cast<float>(args.number("init_values", static_cast<double>(c.layer_scale), 0, 1));
   c.act = static_cast<Act>(args.choice("act_layer", static_cast<size_t>(c.act), kActNames));
-  const auto rate = [&](const char* key) { return static_cast<float>(args.number(key, 0, 0, 1)); };
-  c.drop_pos = rate("pos_drop_rate"), c.drop_attn = rate("attn_drop_rate"),
-  c.drop_path = rate("drop_path_rate"), c.patch_drop = rate("patch_drop_rate");
-  c.drop_proj = c.drop_act = c.drop_mlp = rate("proj_drop_rate");
-  constexpr std::array<std::string_view, 2> kPools = {"token", "avg"};
-  const size_t pool = top.choice("global_pool", c.pool == ViTPool::kMean, kPools);
-  c.pool = args.choice("global_pool", pool, kPools) == 1 ? ViTPool::kMean : ViTPool::kToken;
+  c.pool = timm_pools_mean(top, args, c.pool == ViTPool::kMean) ? ViTPool::kMean : ViTPool::kToken;
 }
 
 TimmConfig ViTFiles::write_timm(const ModelSpec& spec, const ViTConfig& c) {
