@@ -255,6 +255,12 @@ std::vector<Trial> trials() {
          return neighbours + turned("halves", 1, true);
        }},
       {"gate", [](Scope s, Value x) { return gate(linear(s / "op", x, 14), Act::kSilu); }},
+      {"attend_pool",
+       [](Scope s, Value x) {
+         Value latent = s.param("latent", {1, 1, kWidth}, Init::zeros(), false);
+         Value q = linear(s / "q", as_token(s / "token", latent), kWidth);
+         return attend_pool(s, linear(s / "kv", x, 2 * kWidth), q, 3);
+       }},
       {"gather_tokens",
        [](Scope s, Value x) {
          x = layer_norm(s / "norm", x, 1e-6f);
@@ -496,6 +502,9 @@ std::vector<ModelTrial> model_trials() {
   beit.layer_scale = 0.5f, beit.pool = ViTPool::kMean;
   ViTConfig shared = beit;
   shared.distance_bias = DistanceBias::kShared, shared.drop_attn = 0.1f;
+  ViTConfig siglip = small_vit();
+  siglip.class_token = false, siglip.pool = ViTPool::kMap, siglip.act = Act::kGeluTanh;
+  siglip.drop_act = siglip.drop_mlp = 0.1f;
   SwinConfig dropping = small_swin();
   dropping.drop_path = 0.1f, dropping.qkv_bias = false, dropping.pad_first = true;
   dropping.drop_attn = dropping.drop_proj = dropping.drop_act = dropping.drop_mlp = 0.1f;
@@ -511,7 +520,8 @@ std::vector<ModelTrial> model_trials() {
           {"dinov3", dinov3},
           {"eva", eva},
           {"beit", beit},
-          {"beit_shared", shared}};
+          {"beit_shared", shared},
+          {"siglip", siglip}};
 }
 
 class ModelGradient : public ::testing::TestWithParam<ModelTrial> {

@@ -337,6 +337,25 @@ class Translator {
     last("Reshape", {mixed, out_.list({0, 0, width})});
   }
 
+  // The one query's scores as a product with the keys, as Attention's are: (B, H, 1, T).
+  void emit(const AttendPool& op) {
+    const auto& [heads] = op;
+    const int64_t width = shape(AttendPool::kQ)[-1], head = width / heads;
+    const std::string apart =
+        part("Reshape", {in(AttendPool::kKv), out_.list({0, 0, 2, heads, head})});
+    const std::string stacked = part("Transpose", {apart}, {{"perm", Ints{2, 0, 3, 1, 4}}});
+    const auto take = [&](int64_t i) {
+      return part("Gather", {stacked, out_.index(i)}, {{"axis", int64_t{0}}});
+    };
+    const std::string v = take(1);
+    const std::string k = part("Transpose", {take(0)}, {{"perm", Ints{0, 1, 3, 2}}});
+    const std::string q = part("Reshape", {in(AttendPool::kQ), out_.list({1, heads, 1, head})});
+    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head)));
+    const std::string scores = part("MatMul", {part("Mul", {q, out_.number(scale)}), k});
+    const std::string weights = part("Softmax", {scores}, {{"axis", int64_t{-1}}});
+    last("Reshape", {part("MatMul", {weights, v}), out_.list({-1, width})});
+  }
+
   void emit(const NoAttributes<Add>&) { last("Add", {in(Add::kA), in(Add::kB)}); }
   void emit(const NoAttributes<ChannelScale>&) {
     last("Mul", {in(ChannelScale::kX), in(ChannelScale::kGamma)});

@@ -62,6 +62,28 @@ Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value
   return g.emit(s.path(), op, in, {qkv.shape().with_last(qkv.dim(-1) / 3)});
 }
 
+Value attend_pool(Scope s, Value kv, Value query, int64_t heads) {
+  const int64_t width = query.dim(-1);
+  if (kv.dim(-1) != 2 * width || heads <= 0 || width % heads != 0)
+    fail_usage("{}: keys and values {} wide do not fit a query of {} in {} heads", s.path(),
+               kv.dim(-1), width, heads);
+  return s.graph().emit(s.path(), AttendPool{.heads = heads}, {kv, query}, {{kv.dim(0), width}});
+}
+
+// Gradients of parameters are added up, which ops do for those of their operands that are weights;
+// positions are, so the token is the position of one that is zero.
+Value as_token(Scope s, Value param) {
+  std::vector<float> zeros(static_cast<size_t>(param.shape().numel()), 0.f);
+  Value zero = s.graph().constant(s.path() + ".zero", param.shape(), std::move(zeros));
+  return s.graph().emit(s.path(), Tokens{}, {zero, param}, {param.shape()});
+}
+
+Value lookup(Scope s, Value table, Value ids) {
+  Shape rows = ids.shape();
+  rows.append(table.dim(-1));
+  return s.graph().emit(s.path(), Lookup{}, {table, ids}, {rows});
+}
+
 Value relative_bias_table(Scope s, int64_t window_h, int64_t window_w, int64_t heads,
                           int64_t prefix) {
   const int64_t rows = (2 * window_h - 1) * (2 * window_w - 1) + (prefix > 0 ? 3 : 0);

@@ -20,6 +20,12 @@ Value attention(Scope s, Value qkv, int64_t heads,
                 float drop = 0);  // drop: on the attention weights
 // With what is added to the scores: bias (H, T, T), and mask (W, T, T), which may be absent.
 Value attention(Scope s, Value qkv, int64_t heads, float drop, Value bias, Value mask);
+// The tokens of kv (B, T, 2C) seen by one query (1, 1, C): (B, C).
+Value attend_pool(Scope s, Value kv, Value query, int64_t heads);
+// A parameter of (1, 1, C) as a value that ops compute with.
+Value as_token(Scope s, Value param);
+// Rows of a table by number: ids i32 (..) -> (.., C); a row is one of all of its dimensions but C.
+Value lookup(Scope s, Value table, Value ids);
 // A learned bias by distance inside a window: (H, T, T), T = prefix + window_h * window_w; and its
 // parameter.
 Value relative_bias(Scope s, Value table, int64_t window_h, int64_t window_w, int64_t prefix = 0);

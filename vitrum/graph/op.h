@@ -203,6 +203,20 @@ struct Pool {  // (x (B, T, C) or (B, H, W, C), T = H W) -> (B, C)
   enum Out { kY };
   int64_t first = 0, count = 1;  // mean of tokens [first, first + count); one token is a plain copy
 };
+// (kv (B, T, 2C) in the order k, v, each (H, D), q (1, 1, C)) -> (B, C): attention of one query,
+// the same for every image, which takes the place of a pooled token
+struct AttendPool {
+  enum In { kKv, kQ };
+  enum Out { kY };
+  int64_t heads = 1;
+};
+// (table (.., C), ids i32 (..)) -> (.., C): the rows of the table with these numbers, counted over
+// all of its other dimensions; each is one of them. Words of a vocabulary, the last token of a
+// text.
+struct Lookup : Final {
+  enum In { kTable, kIds };
+  enum Out { kY };
+};
 // Images are channels last, (B, H, W, C); windows reach `padding` pixels of zeros (MaxPool: of
 // nothing) over each edge.
 struct Conv2d {  // (x, w (O, C, K, K), and of a FrozenBatchNorm behind it: w?, bias?, mean?, var?,
@@ -335,6 +349,11 @@ struct PoolBwd : Final {  // (dy (B, C)) -> dx (B, T, C)
   enum Out { kDx };
   int64_t first = 0, count = 1;
 };
+struct AttendPoolBwd : Final {  // (dy (B, C), kv, q) -> dkv, dq
+  enum In { kDy, kKv, kQ };
+  enum Out { kDkv, kDq };
+  int64_t heads = 1;
+};
 struct Conv2dBwd : Final {  // (dy, x, w) -> dx, += dw
   enum In { kDy, kX, kWeight };
   enum Out { kDx, kDweight };
@@ -435,7 +454,8 @@ using Op =
                  LayerNormBwd, AttentionBwd, RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd,
                  Conv2dBwd, MaxPoolBwd, BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep,
                  Orthogonalize, Perturb, Copy, AttentionProbs, AttentionProbsGrad, KeepTokens,
-                 KeepTokensBwd, BlockSquares, Fold, Rotate, Gate, GateBwd, ClearRange>;
+                 KeepTokensBwd, BlockSquares, Fold, Rotate, Gate, GateBwd, ClearRange, AttendPool,
+                 AttendPoolBwd, Lookup>;
 
 std::string_view name_of(const Op& op);
 

@@ -317,6 +317,11 @@ class Differentiator {
     const auto& [first, count] = op;
     backward(PoolBwd{.first = first, .count = count}, {dy()}, {here().in[Pool::kX]});
   }
+  void vjp(const AttendPool& op) {
+    const auto& [heads] = op;
+    backward(AttendPoolBwd{.heads = heads}, {dy(), in(AttendPool::kKv), in(AttendPool::kQ)},
+             here().in);
+  }
   void vjp(const Conv2d& op) {
     const auto& [stride, padding, eps, act] = op;
     if (act != Act::kNone || here().in[Conv2d::kNormWeight] != kAbsent) refuse();

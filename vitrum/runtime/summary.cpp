@@ -144,6 +144,9 @@ int64_t multiply_adds(const Graph& g, const Node& node) {
   if (std::holds_alternative<AttentionProbs>(node.op)) return product(AttentionProbs::kQkv);
   if (std::holds_alternative<AttentionProbsGrad>(node.op)) return product(AttentionProbsGrad::kQkv);
   if (std::holds_alternative<AttentionBwd>(node.op)) return 4 * product(AttentionBwd::kQkv);
+  // One query: (B, T, 2C) -> B * T * C for each of scores and sum.
+  if (std::holds_alternative<AttendPool>(node.op)) return in(AttendPool::kKv).numel();
+  if (std::holds_alternative<AttendPoolBwd>(node.op)) return 2 * in(AttendPoolBwd::kKv).numel();
   return 0;
 }
 
