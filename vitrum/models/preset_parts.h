@@ -24,7 +24,7 @@ inline constexpr Size kTiny{"tiny", 192, 12, 3}, kSmall{"small", 384, 12, 6},
     kMedium{"medium", 512, 12, 8}, kBase{"base", 768, 12, 12}, kLarge{"large", 1024, 24, 16},
     kHuge{"huge", 1280, 32, 16}, kGiant{"giant", 1536, 40, 24},
     kSmallPlus{"small_plus", 384, 12, 6}, kHugePlus{"huge_plus", 1280, 32, 20},
-    k7B{"7b", 4096, 40, 32};
+    k7B{"7b", 4096, 40, 32}, kSo400m{"so400m", 1152, 27, 16}, kGiantOpt{"giantopt", 1536, 40, 16};
 
 inline ViTConfig sized(const Size& size, int64_t image, int64_t patch) {
   return {.image_h = image,

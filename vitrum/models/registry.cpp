@@ -80,6 +80,22 @@ Preset clip(const Size& size, int64_t patch, int64_t image, int64_t space, bool 
   return preset;
 }
 
+// Image towers of SigLIP and SigLIP 2 as timm has them. Those with `tanh` compute that form of GELU
+// there, the others the erf form; transformers' all compute tanh, and their files say so.
+Preset siglip(const Size& size, int64_t patch, int64_t image, bool tanh, const char* tag,
+              std::vector<std::string> aliases = {}) {
+  Preset preset = timm(size, patch, image, std::move(aliases));
+  preset.name = fmt::format("vit_{}_patch{}_siglip_{}", size.name, patch, image);
+  preset.public_weights = fmt::format("timm/{}.{}", preset.name, tag);
+  preset.crop_pct = 0.9;
+  ViTConfig& cfg = *preset.config.as<ViTConfig>();
+  cfg.class_token = false, cfg.pool = ViTPool::kMap, cfg.classes = 0;
+  cfg.floor_patches = image % patch != 0;
+  if (size.width == kSo400m.width) cfg.mlp_width = 4304;
+  if (tanh) cfg.act = Act::kGeluTanh;
+  return preset;
+}
+
 Preset cifar(std::string name, int64_t width, int64_t depth, int64_t heads, int64_t mlp_ratio) {
   ViTConfig cfg{.image_h = 32,
                 .image_w = 32,
@@ -357,6 +373,17 @@ std::vector<Preset> make_presets() {
       clip(kHuge, 14, 224, 1024, false, "laion2b"),
       clip(kBase, 16, 224, 512, true, "metaclip_2pt5b"),
       clip(kLarge, 14, 224, 768, true, "dfn2b"),
+      siglip(kBase, 16, 224, false, "v2_webli", {"google/siglip-base-patch16-224"}),
+      siglip(kBase, 16, 256, false, "v2_webli", {"google/siglip-base-patch16-256"}),
+      siglip(kBase, 16, 384, false, "v2_webli", {"google/siglip-base-patch16-384"}),
+      siglip(kBase, 32, 256, true, "v2_webli"),
+      siglip(kLarge, 16, 256, false, "v2_webli", {"google/siglip-large-patch16-256"}),
+      siglip(kLarge, 16, 384, false, "v2_webli", {"google/siglip-large-patch16-384"}),
+      siglip(kSo400m, 14, 224, false, "v2_webli"),
+      siglip(kSo400m, 14, 378, false, "v2_webli"),
+      siglip(kSo400m, 14, 384, false, "webli", {"google/siglip-so400m-patch14-384"}),
+      siglip(kSo400m, 16, 256, true, "v2_webli"),
+      siglip(kGiantOpt, 16, 256, true, "v2_webli"),
       swin("tiny", 96, {2, 2, 6, 2}, 7, 224, {"swin_t", "microsoft/swin-tiny-patch4-window7-224"},
            "ms_in1k"),
       swin("small", 96, {2, 2, 18, 2}, 7, 224,

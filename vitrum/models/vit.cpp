@@ -58,7 +58,7 @@ LinearOptions dense(const ViTConfig& cfg, Scope s, int64_t in, bool bias) {
 }
 
 // (B, T, C) -> (B, T, C)
-Value self_attention(Scope s, Value x, const ViTConfig& cfg, const ViTPositions& positions) {
+Value self_attention(Scope s, Value x, const ViTConfig& cfg, const ViTAttends& extra) {
   LinearOptions qkv = dense(cfg, s / "qkv", cfg.width, cfg.qkv_bias);
   if (!cfg.k_bias) qkv.held = {cfg.width, cfg.width};
   LinearOptions proj = dense(cfg, s / "proj", cfg.width, cfg.proj_bias);
@@ -69,12 +69,12 @@ Value self_attention(Scope s, Value x, const ViTConfig& cfg, const ViTPositions&
     qkv.bias_init = proj.bias_init = Init::zeros();
   }
   x = linear(s / "qkv", x, 3 * cfg.width, qkv);
-  if (positions.angles)
-    x = rotate(s / "rope", x, positions.angles, cfg.heads, cfg.prefix_tokens(),
+  if (extra.angles)
+    x = rotate(s / "rope", x, extra.angles, cfg.heads, cfg.prefix_tokens(),
                cfg.rope == Rope::kDinov3);
-  Value bias = positions.bias;
+  Value bias = extra.bias;
   if (cfg.distance_bias == DistanceBias::kEach) bias = distance_bias(s, cfg);
-  x = attention(s / "core", x, cfg.heads, cfg.drop_attn, bias, Value());
+  x = attention(s / "core", x, cfg.heads, cfg.drop_attn, bias, extra.mask);
   if (cfg.attn_norm) x = layer_norm(s / "norm", x, cfg.eps, cfg.norm_bias);
   x = linear(s / "proj", x, cfg.width, proj);
   return module_output(s, dropout(s / "drop", x, cfg.drop_proj));
@@ -176,19 +176,29 @@ Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B
   return cfg.norm_pre ? layer_norm(s / "norm_pre", x, cfg.eps, cfg.norm_bias) : x;
 }
 
+// SigLIP's head, timm's AttentionPoolLatent: (B, T, C) -> (B, C).
+Value map_pool(Scope s, Value x, const ViTConfig& cfg) {
+  const float deviation = 1 / std::sqrt(static_cast<float>(cfg.width));
+  Value latent = s.param("latent", {1, 1, cfg.width}, Init::normal(deviation), /*decay=*/false);
+  Value q = linear(s / "q", as_token(s / "latent", latent), cfg.width);
+  Value kv = linear(s / "kv", x, 2 * cfg.width);
+  x = linear(s / "proj", attend_pool(s / "core", kv, q, cfg.heads), cfg.width);
+  return module_output(s,
+                       x + mlp(s / "mlp", layer_norm(s / "norm", x, cfg.eps, cfg.norm_bias), cfg));
+}
+
 }  // namespace
 
-ViTPositions vit_positions(Scope s, const ViTConfig& cfg) {
+ViTAttends vit_attends(Scope s, const ViTConfig& cfg) {
   return {.angles = cfg.rope == Rope::kNone ? Value() : rope_table(s.graph(), cfg),
           .bias = cfg.distance_bias == DistanceBias::kShared
                       ? distance_bias(s / "rel_pos_bias", cfg)
                       : Value()};
 }
 
-Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index,
-                const ViTPositions& positions) {
+Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index, const ViTAttends& extra) {
   RecomputeUnit unit(s.graph());
-  const auto attend = [&](Value v) { return self_attention(s / "attn", v, cfg, positions); };
+  const auto attend = [&](Value v) { return self_attention(s / "attn", v, cfg, extra); };
   const auto norm = [&](const char* name, Value v) {
     return layer_norm(s / name, v, cfg.eps, cfg.norm_bias);
   };
@@ -205,14 +215,15 @@ Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index,
 ViTFeatures vit_features(Scope s, Value image, const ViTConfig& cfg) {
   validate(cfg);
   Value x = embed(s, image, cfg);
-  const ViTPositions positions = vit_positions(s, cfg);
-  for (int64_t i = 0; i < cfg.depth; ++i) x = vit_block(s / "blocks" / i, x, cfg, i, positions);
+  const ViTAttends extra = vit_attends(s, cfg);
+  for (int64_t i = 0; i < cfg.depth; ++i) x = vit_block(s / "blocks" / i, x, cfg, i, extra);
   if (cfg.pool == ViTPool::kMean) {
     x = mean_tokens(x, cfg.prefix_tokens());
     return {cfg.pre_norm ? layer_norm(s / "fc_norm", x, cfg.eps) : x};
   }
   if (cfg.pre_norm) x = layer_norm(s / "norm", x, cfg.eps);
   if (cfg.pool == ViTPool::kNormedMean) return {mean_tokens(x, cfg.prefix_tokens())};
+  if (cfg.pool == ViTPool::kMap) return {map_pool(s / "attn_pool", x, cfg)};
   if (cfg.two_heads()) return {mean_tokens(x, 0, 2), take_token(x, 0), take_token(x, 1)};
   if (cfg.pool == ViTPool::kTokenAndMean)
     return {side_by_side(take_token(x, 0), mean_tokens(x, cfg.prefix_tokens()))};
@@ -256,8 +267,9 @@ void validate(const ViTConfig& cfg) {
                cfg.rope_grid);
   if (cfg.patch_drop > 0 && (cfg.rope != Rope::kNone || cfg.distance_bias != DistanceBias::kNone))
     fail_usage("patches cannot be dropped where attention has positions of its own");
-  if (!cfg.class_token && cfg.pool != ViTPool::kMean && cfg.pool != ViTPool::kNormedMean)
-    fail_usage("a model without a class token needs mean pooling");
+  if (!cfg.class_token && cfg.pool != ViTPool::kMean && cfg.pool != ViTPool::kNormedMean &&
+      cfg.pool != ViTPool::kMap)
+    fail_usage("a model without a class token needs mean or attention pooling");
   if (cfg.distilled && (!cfg.class_token || cfg.pool != ViTPool::kToken || cfg.registers > 0))
     fail_usage(
         "a distillation token stands beside a class token, not beside mean pooling or registers");

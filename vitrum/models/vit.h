@@ -23,6 +23,7 @@ enum class ViTPool : uint8_t {
   kMean,          // the mean of the patches
   kTokenAndMean,  // both side by side, as DINOv2's classifiers
   kNormedMean,    // the mean of the patches behind the norm, as timm's DINOv3
+  kMap,           // what a learned query sees of all tokens, and an MLP on it, as SigLIP's head
 };
 
 // Rotary positions: the angles by which queries and keys of a patch are turned. Of a head of D
@@ -112,14 +113,15 @@ struct ViTLogits {
 ViTLogits vit_head(Scope s, const ViTFeatures& features, const ViTConfig& cfg);
 
 // What attention takes beside the tokens, made once for all blocks.
-struct ViTPositions {
+struct ViTAttends {
   Value angles = {};  // of rotary positions: Rotate's table
   Value bias = {};    // (H, T, T), where all blocks share it
+  Value mask = {};    // (W, T, T), see Attention
 };
-ViTPositions vit_positions(Scope s, const ViTConfig& cfg);
+ViTAttends vit_attends(Scope s, const ViTConfig& cfg);
 
 // One encoder block (B, T, C) -> (B, T, C).
 Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index,
-                const ViTPositions& positions = {});
+                const ViTAttends& extra = {});
 
 }  // namespace vitrum

@@ -82,6 +82,9 @@ std::string weights_path(const std::string& model) {
 Checkpoint::Checkpoint(const std::string& path)
     : file_(open_tensors(path)), naming_(detect_naming(*file_)) {}
 
+Checkpoint::Checkpoint(const std::string& path, Naming naming)
+    : file_(open_tensors(path)), naming_(std::move(naming)) {}
+
 ModelConfig Checkpoint::stored_sizes(ModelConfig config) const {
   require_family(config);
   const StoredDims dims = [&](const char* param, int rank) { return dims_of(param, rank, config); };
@@ -154,7 +157,7 @@ std::span<const std::byte> Checkpoint::read(const ParamSpec& param, const ModelC
   const TensorInfo& first = file_->at(stored.tensors[0].name);
   const auto [held, count] = param.held;
   if (stored.tensors.size() == 1 && same_memory(stored.layout) && count == 0)
-    return file_->bytes(first);
+    return stored.tensors[0].part(file_->bytes(first));
   const Matrix each = matrix_of(param.shape, stored.tensors.size(), size_of(first.dtype));
   scratch.resize(static_cast<size_t>(param.shape.numel()) * each.element);
   const size_t size = scratch.size() / stored.tensors.size();
@@ -163,7 +166,8 @@ std::span<const std::byte> Checkpoint::read(const ParamSpec& param, const ModelC
     if (stored.tensors[i].name.empty())
       std::fill(to.begin(), to.end(), std::byte{0});
     else
-      to_ours(stored.layout, each, config, file_->bytes(file_->at(stored.tensors[i].name)), to);
+      to_ours(stored.layout, each, config,
+              stored.tensors[i].part(file_->bytes(file_->at(stored.tensors[i].name))), to);
   }
   std::memset(scratch.data() + static_cast<size_t>(held) * each.element, 0,
               static_cast<size_t>(count) * each.element);

@@ -16,6 +16,8 @@ class Checkpoint {
  public:
   // Opens the file and finds its dialect. Whether its tensors are a model's is for check().
   explicit Checkpoint(const std::string& path);
+  // What is known to be there under these names: a part of a file that holds more.
+  Checkpoint(const std::string& path, Naming naming);
 
   const std::string& path() const { return file_->path(); }
   const Dialect& dialect() const { return *naming_.dialect; }

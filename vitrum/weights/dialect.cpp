@@ -75,6 +75,8 @@ std::vector<std::string> expanded(const std::string& name) {
 
 // The prefix less the base model's own part: "module.vit." -> "module.".
 std::string_view outer(std::string_view prefix) {
+  constexpr std::string_view kTower = "vision_model.";  // of CLIP and its kin
+  if (prefix.ends_with(kTower)) return prefix.substr(0, prefix.size() - kTower.size());
   for (const WeightFamily* family : weight_families())
     for (const std::string_view type : family->model_types) {
       const std::string base = fmt::format("{}.", type);
@@ -118,14 +120,29 @@ Shape stored_shape(Layout layout, const Shape& shape, const LayoutSizes& s) {
     case Layout::kHeadKernel: return {shape[1], s.heads, s.head_dim};
     case Layout::kOutKernel: return {s.heads, s.head_dim, shape[0]};
     case Layout::kHeadBias: return {s.heads, s.head_dim};
+    case Layout::kSqueezed: {
+      Shape squeezed;
+      for (const int64_t n : shape)
+        if (n != 1) squeezed.append(n);
+      return squeezed;
+    }
   }
   return shape;
 }
 
-Shape share(const Shape& shape, size_t parts) {
-  Shape s{shape[0] / static_cast<int64_t>(parts)};
+Shape with_rows(const Shape& shape, int64_t rows) {
+  Shape s{rows};
   for (int i = 1; i < shape.rank(); ++i) s.append(shape[i]);
   return s;
+}
+
+// "name[1:3/3]" -> name, 1, 3 and 3: digits of the tables in families/.
+StoredTensor in_parts(std::string name) {
+  if (!name.ends_with(']')) return {std::move(name), {}};
+  const size_t at = name.rfind('[');
+  const auto digit = [&](size_t i) { return int64_t{name[at + i] - '0'}; };
+  StoredTensor t{name.substr(0, at), {}, digit(1), digit(3), digit(5)};
+  return t;
 }
 
 constexpr int kMaxPrefixes = 8;  // of one dialect; a file has one or two
@@ -170,9 +187,14 @@ std::optional<StoredParam> stored_as(const Naming& naming, std::string_view name
   if (!m) return std::nullopt;
   StoredParam stored{{}, m->layout};
   const LayoutSizes sizes = layout_sizes(config);
-  const Shape each = m->names.size() == 1 ? shape : share(shape, m->names.size());
-  for (std::string& n : m->names)
-    stored.tensors.push_back({std::move(n), stored_shape(m->layout, each, sizes)});
+  const auto parts = static_cast<int64_t>(m->names.size());
+  const Shape each = parts == 1 ? shape : with_rows(shape, shape[0] / parts);
+  for (std::string& n : m->names) {
+    StoredTensor t = in_parts(std::move(n));
+    t.shape = stored_shape(m->layout, each, sizes);
+    if (t.of > 1) t.shape = with_rows(t.shape, t.shape[0] / (t.last - t.first) * t.of);
+    stored.tensors.push_back(std::move(t));
+  }
   return stored;
 }
 

@@ -22,6 +22,7 @@ enum class Layout : uint8_t {
   kHeadKernel,  // (in, heads, dim)
   kOutKernel,   // (heads, dim, out)
   kHeadBias,    // (heads, dim): the same memory
+  kSqueezed,    // without its dimensions of 1: the same memory
 };
 
 // The sizes that layouts are about.
@@ -34,7 +35,8 @@ LayoutSizes layout_sizes(const ModelConfig& config);
 // `ours` is a parameter, or the part before a dot of several, which then end alike in the file. {i}
 // is the block and {s} the stage, of which {s-1}, {2s} and {2s+1} may be told; {a,b,c} stands for
 // as many tensors, each its share of our rows, of which - is in no file: rows held at zero, see
-// ParamSpec::held; a leading ^ means outside the base model: "vit.layernorm", but "classifier".
+// ParamSpec::held; [1:3/3] at the end means those thirds of a tensor's rows that other parameters
+// are parts of, too; a leading ^ means outside the base model: "vit.layernorm", but "classifier".
 struct NameRule {
   std::string_view ours, theirs;
   std::string_view other = {};  // the second spelling, where one is in use
@@ -79,9 +81,18 @@ struct Naming {
   bool two_heads = false;  // there is a distillation head
 };
 
+// Of its rows the parameter has parts [first, last) of `of`: all of them, but for rules that say
+// otherwise.
 struct StoredTensor {
   std::string name;  // empty: these rows are held at zero and in no file
-  Shape shape;
+  Shape shape;       // of the whole
+  int64_t first = 0, last = 1, of = 1;
+  template <class Bytes>
+  Bytes part(Bytes whole) const {
+    const size_t each = whole.size() / static_cast<size_t>(of);
+    return whole.subspan(each * static_cast<size_t>(first),
+                         each * static_cast<size_t>(last - first));
+  }
 };
 struct StoredParam {
   std::vector<StoredTensor> tensors;  // one, or as query, key and value several; the first is there

@@ -71,7 +71,7 @@ concept WeightsOf = requires(typename F::Config& c, const typename F::Config& k,
   { F::write_timm(spec, k) } -> std::same_as<TimmConfig>;
   F::read_hf(keys, c);
   { F::write_hf(k, /*dtype=*/text) } -> std::same_as<std::string>;  // a JSON object, without labels
-  { F::hf_base(k) } -> std::same_as<std::string_view>;  // one of kHf
+  { F::hf_base(k) } -> std::same_as<std::string_view>;  // stands before names where a head is
   F::read_preprocessor(ConfigText{}, spec);  // transformers'
   // ---- files ----
   { F::layout_sizes(k) } -> std::same_as<LayoutSizes>;

@@ -43,6 +43,20 @@ FrozenWeights::FrozenWeights(const std::string& model, const ModelSpec& spec, co
   store_.packed()->on_copy = [this](const void* data) { release(data); };
 }
 
+// Layouts are about the sizes of image models, and there are none to adapt to: those of any will
+// do.
+FrozenWeights::FrozenWeights(const std::string& file, const Naming& naming, const Graph& g,
+                             Backend& backend)
+    : backend_(backend),
+      file_(file, naming),
+      adapt_(adapter(config_, config_, PositionRule::kBicubic)),
+      stored_(g.params),
+      store_(g, backend,
+             [this](size_t param, ParamStore::Form form) { return find(param, form); }) {
+  file_.check(stored_, config_, /*head=*/true);
+  store_.packed()->on_copy = [this](const void* data) { release(data); };
+}
+
 void FrozenWeights::release(const void* data) {
   if (const auto found = packed_.find(data); found != packed_.end())
     file_.release(stored_[found->second], config_);

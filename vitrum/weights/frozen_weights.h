@@ -26,6 +26,8 @@ class FrozenWeights {
       : FrozenWeights(model, spec, g, backend, stored_config(spec)) {}
   FrozenWeights(const std::string& model, const ModelSpec& spec, const Graph& g, Backend& backend,
                 const ModelConfig& stored);
+  // A part of a file that is no model of images, under names that are known: a text tower.
+  FrozenWeights(const std::string& file, const Naming& naming, const Graph& g, Backend& backend);
   FrozenWeights(const FrozenWeights&) = delete;
   FrozenWeights& operator=(const FrozenWeights&) = delete;
 

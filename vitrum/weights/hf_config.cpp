@@ -187,8 +187,8 @@ ModelSpec parse_hf_config(const JsonKeys& keys, const ConfigText& preprocessor) 
   const WeightFamily& family = family_of_type(keys);
   ModelSpec spec;
   spec.config = family.defaults();
-  family.read_hf(keys, spec.config);
   read_classes(keys, spec);
+  family.read_hf(keys, spec.config);  // which knows what to call classes where there is no head
   check_config(spec.config, keys.where());
   const std::string preset = preset_name(spec.config);
   spec.architecture = preset.empty() ? family.name : preset;

@@ -45,7 +45,7 @@ int resample_code(const std::string& interpolation) {
 
 std::string hf_config_text(const ModelSpec& spec, const std::string& dtype) {
   Json json = Json::parse(weights_of(spec.config).write_hf(spec.config, dtype));
-  if (spec.config.classes() > 0) {
+  if (spec.config.classes() > 0 && !json.contains("projection_dim")) {
     json["id2label"] = id2label(spec);
     Json& indices = json["label2id"] = Json::object();
     // Two classes may share a description; the later one would hide the earlier.

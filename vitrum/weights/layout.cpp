@@ -70,7 +70,8 @@ void convert(Layout layout, const Matrix& m, const ModelConfig& c, std::span<con
 }  // namespace
 
 bool same_memory(Layout layout) {
-  return layout == Layout::kSame || layout == Layout::kConv || layout == Layout::kHeadBias;
+  return layout == Layout::kSame || layout == Layout::kConv || layout == Layout::kHeadBias ||
+         layout == Layout::kSqueezed;
 }
 
 void to_ours(Layout layout, const Matrix& m, const ModelConfig& config,

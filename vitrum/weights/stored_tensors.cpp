@@ -1,5 +1,7 @@
 #include "vitrum/weights/stored_tensors.h"
 
+#include <algorithm>
+
 #include "vitrum/core/error.h"
 #include "vitrum/weights/convert_floats.h"
 #include "vitrum/weights/layout.h"
@@ -30,7 +32,21 @@ void StoredTensors::add(const StoredTensor& t, Layout layout, const Shape& ours,
               permuted);
     bytes = keep(std::move(permuted));
   }
+  if (t.of > 1) return add_part(t, dtype, bytes);
   tensors_.push_back({t.name, {const_cast<std::byte*>(bytes.data()), t.shape, dtype}});
+}
+
+void StoredTensors::add_part(const StoredTensor& t, DType dtype, std::span<const std::byte> bytes) {
+  auto whole = std::ranges::find(tensors_, t.name, &NamedTensor::name);
+  if (whole == tensors_.end()) {
+    const TensorView view{nullptr, t.shape, dtype};
+    std::vector<std::byte>& room = owned_.emplace_back(view.bytes());
+    tensors_.push_back({t.name, {room.data(), t.shape, dtype}});
+    whole = tensors_.end() - 1;
+  }
+  const TensorView& view = whole->tensor;
+  const std::span all(static_cast<std::byte*>(view.data), view.bytes());
+  std::ranges::copy(bytes, t.part(all).begin());
 }
 
 }  // namespace vitrum

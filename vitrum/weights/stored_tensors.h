@@ -28,6 +28,7 @@ class StoredTensors {
  private:
   void add(const StoredTensor& t, Layout layout, const Shape& ours, DType dtype,
            std::span<const std::byte> bytes);
+  void add_part(const StoredTensor& t, DType dtype, std::span<const std::byte> bytes);
 
   const ModelConfig& config_;
   const Naming& naming_;

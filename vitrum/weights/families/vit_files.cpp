@@ -63,9 +63,14 @@ std::string timm_name(const ModelSpec& spec, const ViTConfig& c) {
 // fc1 of a gated MLP gives both halves.
 double mlp_factor(const ViTConfig& c) { return c.gated ? 2 : 1; }
 
+constexpr std::array<std::string_view, 3> kPools = {"token", "avg", "map"};
+size_t timm_pool(const ViTConfig& c) {
+  return c.pool == ViTPool::kMean ? 1 : c.pool == ViTPool::kMap ? 2 : 0;
+}
+
 Json model_args(const ViTConfig& c) {
   Json args = timm_sizes(c, mlp_factor(c));
-  args["global_pool"] = c.pool == ViTPool::kMean ? "avg" : "token";
+  args["global_pool"] = kPools[timm_pool(c)];
   if (as_clip(c) || c.norm_pre) args["pre_norm"] = c.norm_pre;
   if (!c.prefix_positions) args["no_embed_class"] = true;
   if (c.registers > 0) args["reg_tokens"] = c.registers;
@@ -174,9 +179,10 @@ bool ViTFiles::same_sizes(const ViTConfig& p, const ViTConfig& c) {
          p.heads == c.heads && p.mlp_width == c.mlp_width && p.patch_h == c.patch_h &&
          p.patch_w == c.patch_w && p.image_h == c.image_h && p.distilled == c.distilled &&
          p.registers == c.registers && p.prefix_positions == c.prefix_positions &&
-         p.norm_pre == c.norm_pre && (p.layer_scale > 0) == (c.layer_scale > 0) &&
-         p.rope == c.rope && p.distance_bias == c.distance_bias && p.gated == c.gated &&
-         p.attn_norm == c.attn_norm && p.mlp_norm == c.mlp_norm;
+         p.norm_pre == c.norm_pre && (p.pool == ViTPool::kMap) == (c.pool == ViTPool::kMap) &&
+         (p.layer_scale > 0) == (c.layer_scale > 0) && p.rope == c.rope &&
+         p.distance_bias == c.distance_bias && p.gated == c.gated && p.attn_norm == c.attn_norm &&
+         p.mlp_norm == c.mlp_norm;
 }
 
 void ViTFiles::check_size(const ViTConfig& c, const std::string& path) {
@@ -201,12 +207,14 @@ void ViTFiles::read_timm(const JsonKeys& top, const JsonKeys& args, ViTConfig& c
   c.registers = args.integer("reg_tokens", c.registers, {0, 1024});
   c.norm_pre = args.boolean("pre_norm", c.norm_pre), c.patch_bias = !c.norm_pre;
   c.act = static_cast<Act>(args.choice("act_layer", static_cast<size_t>(c.act), kActNames));
-  c.pool = timm_pools_mean(top, args, c.pool == ViTPool::kMean) ? ViTPool::kMean : ViTPool::kToken;
+  const size_t pool = top.choice("global_pool", timm_pool(c), kPools);
+  constexpr std::array kMeant = {ViTPool::kToken, ViTPool::kMean, ViTPool::kMap};
+  c.pool = kMeant[args.choice("global_pool", pool, kPools)];
 }
 
 TimmConfig ViTFiles::write_timm(const ModelSpec& spec, const ViTConfig& c) {
   return {.architecture = timm_name(spec, c),
-          .pool = c.pool == ViTPool::kMean ? "avg" : "token",
+          .pool = std::string(kPools[timm_pool(c)]),
           .model_args = model_args(c).dump(),
           .first = "patch_embed.proj",
           .classifiers = c.two_heads() ? std::vector<std::string>{"head", "head_dist"}
