@@ -34,6 +34,10 @@ void hf_config(Input bytes);  // transformers': config.json, a zero byte, prepro
 void recipe(Input bytes);     // TOML
 void metrics(Input bytes);    // metrics.csv
 
+// Tokenizers.
+void tokenizer_json(Input bytes);  // tokenizer.json, a zero byte, tokenizer_config.json
+void spiece(Input bytes);          // SentencePiece's model
+
 // Data sets.
 void idx(Input bytes);
 void cifar(Input bytes);  // test_batch.bin
@@ -68,6 +72,8 @@ inline constexpr std::array kEntries = std::to_array<Entry>({{"safetensors", saf
                                                              {"hf_config", hf_config},
                                                              {"recipe", recipe},
                                                              {"metrics", metrics},
+                                                             {"tokenizer_json", tokenizer_json},
+                                                             {"spiece", spiece},
                                                              {"idx", idx},
                                                              {"cifar", cifar},
                                                              {"csv", csv},

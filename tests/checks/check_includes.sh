@@ -12,7 +12,7 @@ mapfile -t files < <(find vitrum tests bench examples fuzz \( -name '*.h' -o -na
 
 awk '
 BEGIN {
-  split("core 0 graph 1 runtime 2 models 3 weights 3 data 3 fetch 3 dist 3 infer 4 train 5 explain 5 export 5 report 6 serve 6 cli 7 c 7", pairs, " ")
+  split("core 0 text 1 graph 1 runtime 2 models 3 weights 3 data 3 fetch 3 dist 3 infer 4 train 5 explain 5 export 5 report 6 serve 6 cli 7 c 7", pairs, " ")
   for (i = 1; i in pairs; i += 2) rank[pairs[i]] = pairs[i + 1]
   backend["reference"] = backend["cpu"] = backend["cuda"] = 1
   heavy = "^(nlohmann/json\\.hpp|toml\\+\\+/)"
@@ -71,8 +71,8 @@ folder in backend && /(^|[^a-z_.])[a-z_]+\.(in|out)(\[[0-9]|, [0-9]+\))/ { compl
     complain("write the path from the source root, not \"" target "\"")
   } else if (target ~ heavy) {
     if (FILENAME ~ /\.h$/) complain(target " does not belong in a header")
-    else if (folder != "cli" && folder != "train" && folder != "weights" && folder != "infer" && folder != "data" && folder != "fetch" && folder != "serve")
-      complain(target " is only for cli, train, infer, weights, data, fetch and serve")
+    else if (folder != "cli" && folder != "train" && folder != "weights" && folder != "infer" && folder != "data" && folder != "fetch" && folder != "serve" && folder != "text")
+      complain(target " is only for cli, train, infer, weights, data, fetch, serve and text")
   }
 }
 END { exit bad }

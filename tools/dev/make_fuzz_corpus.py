@@ -7,6 +7,7 @@ and safetensors for the seeds of weights.
 Files that a fuzzer found belong there too, with a name that says what was wrong.
 """
 import argparse
+import base64
 import gzip
 import io
 import json
@@ -192,6 +193,75 @@ def png_row_seeds():
         yield name, bytes([kind, 10, 10, 40]) + rows
 
 
+def tokenizer_seeds():
+    words = ["<|startoftext|>", "<|endoftext|>", "a", "c", "t", "a</w>", "c</w>", "t</w>", "ca", "cat</w>"]
+    added = [{"id": i, "content": words[i], "normalized": False, "special": True} for i in (0, 1)]
+    clip = {"added_tokens": added,
+            "normalizer": {"type": "Sequence", "normalizers": [
+                {"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "}, {"type": "Lowercase"}]},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]},
+            "model": {"type": "BPE", "unk_token": words[1], "end_of_word_suffix": "</w>",
+                      "vocab": {w: i for i, w in enumerate(words)}, "merges": ["c a", ["ca", "t</w>"]]}}
+    bytes_ = [f"<0x{b:02X}>" for b in range(256)]
+    gemma_words = ["<pad>", "<eos>", "<bos>", "<unk>", "a", "c", "t", "\u2581", "ca", "\u2581a"] + bytes_
+    gemma = {"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}, "pre_tokenizer": None,
+             "post_processor": {"type": "TemplateProcessing", "single": [
+                 {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "<eos>"}}]},
+             "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True,
+                       "vocab": {w: i for i, w in enumerate(gemma_words)}, "merges": ["c a", "\u2581 a"]}}
+    unigram = {"added_tokens": [{"id": 0, "content": "</s>"}],
+               "normalizer": {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap()).decode()},
+               "model": {"type": "Unigram", "unk_id": 1, "vocab": [["</s>", 0], ["<unk>", 0], ["\u2581a", -1], ["cat", -2.5]]}}
+    dump = lambda x: json.dumps(x, ensure_ascii=False).encode()
+    yield "clip", dump(clip)
+    yield "gemma", dump(gemma) + b'\0{"add_eos_token": true, "padding_side": "left"}'
+    yield "unigram", dump(unigram) + b'\0{"do_lower_case": false}'
+    yield "cut", dump(clip)[:-40]
+    yield "merge_of_nothing", dump(clip | {"model": clip["model"] | {"merges": ["x y"]}})
+    yield "number_too_large", dump(clip | {"model": clip["model"] | {"vocab": {"a": 2**40}}})
+    yield "deep", b'{"model":' + b"[" * 4000
+
+
+def charsmap():
+    """A trie that has "A" -> "a": units of a root, a node with a leaf, and the leaf."""
+    units = [0] * 256
+    units[0] = 1 << 10                          # children at 1 ^ byte
+    node = 1 ^ ord("A")
+    units[node] = ord("A") | 1 << 8 | (node ^ 7) << 10  # its leaf is unit 7
+    units[7] = 1 << 31                          # text 0
+    return struct.pack("<I", 1024) + struct.pack("<256I", *units) + b"a\0"
+
+
+def spiece_seeds():
+    def varint(n):
+        out = b""
+        while n >= 128:
+            out, n = out + bytes([n & 127 | 128]), n >> 7
+        return out + bytes([n])
+
+    def field(number, value):
+        if isinstance(value, int):
+            return varint(number << 3) + varint(value)
+        if isinstance(value, float):
+            return varint(number << 3 | 5) + struct.pack("<f", value)
+        return varint(number << 3 | 2) + varint(len(value)) + value
+
+    def piece(text, score, kind=1):
+        return field(1, field(1, text.encode()) + field(2, float(score)) + field(3, kind))
+
+    head = piece("<pad>", 0, 3) + piece("</s>", 0, 3) + piece("<unk>", 0, 2)
+    good = head + piece("\u2581a", -1) + piece("cat", -2.5) + piece("\u2581", -3) + piece("[x]", 0, 4)
+    trainer, normalizer = field(2, field(3, 1) + field(42, 1)), field(3, field(2, charsmap()) + field(3, 1))
+    yield "good", good + trainer + normalizer
+    yield "bytes", head + piece("a", -1) + b"".join(piece(f"<0x{b:02X}>", 0, 6) for b in range(256)) + field(2, field(35, 1))
+    yield "cut", (good + trainer + normalizer)[:-30]
+    yield "nan", head + piece("a", float("nan"))
+    yield "twice", good + good
+    yield "bpe", good + field(2, field(3, 2))
+    yield "length_past_the_end", b"\x0a\xff\xff\xff\xff\x0f"
+    yield "charsmap_past_the_end", good + field(3, field(2, struct.pack("<I", 2**31) + b"abcd"))
+
+
 def http_seeds():
     host, post = b"Host: localhost\r\n", b"POST /echo/a HTTP/1.1\r\n"
     get = b"GET /?a=b HTTP/1.1\r\n" + host
@@ -226,6 +296,7 @@ def oip_seeds():
 
 # What makes the seeds of each target; those of weights come together.
 MAKERS = {
+    "tokenizer_json": tokenizer_seeds, "spiece": spiece_seeds,
     "http_session": http_seeds, "multipart": multipart_seeds, "oip": oip_seeds,
     "index": lambda: [("one", b'{"metadata":{"total_size":4},"weight_map":{"a":"one.safetensors"}}'),
                       ("missing", b'{"weight_map":{"a":"one.safetensors","b":"two.safetensors"}}'),

@@ -1,0 +1,138 @@
+// Tokenizers: tokens that `tokenizers` and `sentencepiece` give for the same small vocabularies
+// (tools/golden/tokenizer_golden.py), and files that are not what they should be.
+#include "vitrum/text/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "tests/support/expect_error.h"
+#include "vitrum/core/files.h"
+#include "vitrum/text/unicode.h"
+
+namespace vitrum {
+namespace {
+
+const std::string kGolden = std::string(VITRUM_SOURCE_DIR) + "/tests/golden/tokenizers/";
+
+// A line each: the text with escapes, a tab, its tokens.
+struct Row {
+  std::string text;
+  std::vector<int32_t> ids;
+};
+std::vector<Row> golden_rows(const std::string& name) {
+  std::vector<Row> rows;
+  std::istringstream file(read_file(kGolden + name));
+  for (std::string line; std::getline(file, line);) {
+    const size_t tab = line.rfind('\t');
+    Row row;
+    for (size_t i = 0; i < tab; ++i)
+      row.text += line[i] != '\\'    ? line[i]
+                  : line[++i] == 'n' ? '\n'
+                  : line[i] == 't'   ? '\t'
+                                     : line[i];
+    std::istringstream ids(line.substr(tab + 1));
+    for (int32_t id; ids >> id;) row.ids.push_back(id);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+class Tokenizers : public testing::TestWithParam<const char*> {};
+
+TEST_P(Tokenizers, GiveTheirLibrarysTokens) {
+  const std::string name = GetParam();
+  const auto tokenizer = open_tokenizer(kGolden + name);
+  const std::vector<Row> rows = golden_rows(name + ".txt");
+  ASSERT_GT(rows.size(), 50u);
+  for (const Row& row : rows) EXPECT_EQ(tokenizer->tokens(row.text), row.ids) << row.text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Tokenizers,
+                         testing::Values("clip", "clip_files", "siglip", "siglip2"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(Tokenizer, FramesCutsAndPads) {
+  const auto clip = open_tokenizer(kGolden + "clip");
+  const TokenRow cat = clip->encode("a cat", 8);
+  ASSERT_EQ(cat.ids.size(), 8u);
+  EXPECT_EQ(cat.ids.front(), 0);
+  EXPECT_EQ(cat.ids[static_cast<size_t>(cat.end)], 1);
+  EXPECT_EQ(cat.ids.back(), 1);  // padded with the mark of the end
+  const TokenRow cut = clip->encode("a cat sitting on the mat with a dog", 4);
+  EXPECT_EQ(cut.ids.size(), 4u);
+  EXPECT_EQ(cut.end, 3);
+
+  const TokenRow end_only = open_tokenizer(kGolden + "siglip")->encode("", 4);
+  EXPECT_EQ(end_only.ids, (std::vector<int32_t>{1, 1, 1, 1}));
+
+  const TokenRow gemma = open_tokenizer(kGolden + "siglip2")->encode("a", 4);
+  EXPECT_EQ(gemma.ids[1], 1);  // <eos> behind the text, <pad> behind that
+  EXPECT_EQ(gemma.ids[3], 0);
+}
+
+TEST(Tokenizer, RefusesTextsThatAreNone) {
+  const auto clip = open_tokenizer(kGolden + "clip");
+  EXPECT_ERROR(clip->encode("a \xFF cat", 8), ErrorKind::kInput, "is not UTF-8");
+  EXPECT_ERROR(clip->encode(std::string(1 << 20, 'a'), 8), ErrorKind::kInput, "longer than any");
+  EXPECT_ERROR(clip->encode("a", 1), ErrorKind::kInput, "no room");
+}
+
+TEST(Tokenizer, RefusesFilesThatAreNone) {
+  const auto json = [](const std::string& text) {
+    parse_tokenizer_json({text, "t.json"}, {"", ""});
+  };
+  const auto refuses = [&](const std::string& text, const char* why) {
+    EXPECT_ERROR(json(text), ErrorKind::kInput, why);
+  };
+  refuses("", "t.json");
+  refuses("[]", "the vocabulary must be an object");
+  refuses(R"({"model":{"type":"WordPiece"}})", "expected BPE or Unigram");
+  refuses(R"({"model":{"type":"BPE","vocab":{"a":-1},"merges":[]}})", "number of a word");
+  refuses(R"({"model":{"type":"BPE","vocab":{"a":99999999},"merges":[]}})", "number of a word");
+  refuses(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":["a"]}})", "is not two words");
+  refuses(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[["a"]]}})", "a merge of 1");
+  refuses(R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["a",1e39]]}})", "t.json");
+  refuses(R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["a",0],["a",0]]}})", "twice");
+  refuses(R"({"model":)" + std::string(5000, '['), "nests deeper");
+  refuses(R"({"model":{"type":"BPE","vocab":{"a":0,"<eos>":1,"<pad>":2},"merges":[]},
+              "normalizer":{"type":"Strip"}})",
+          "normalizer of Strip is not supported");
+
+  const auto spiece = [](const std::string& bytes) {
+    parse_sentencepiece({bytes, "s.model"}, {"", ""});
+  };
+  EXPECT_ERROR(spiece(""), ErrorKind::kInput, "needs pieces");
+  EXPECT_ERROR(spiece("\x0a\xff\xff\xff\xff\x0f"), ErrorKind::kInput, "s.model: it ends");
+  EXPECT_ERROR(spiece("<html>not found</html>"), ErrorKind::kInput, "s.model");
+  const std::string good = read_file(kGolden + "siglip/spiece.model");
+  for (size_t n = 1; n < good.size(); n = n * 3 / 2 + 1) {
+    try {
+      spiece(good.substr(0, n));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kInput);
+      EXPECT_NE(std::string(e.what()).find("s.model"), std::string::npos);
+    }
+  }
+}
+
+// One word of 60,000 letters: as many merges as letters, and no more than a moment.
+TEST(Tokenizer, MergesLongWords) {
+  const auto clip = open_tokenizer(kGolden + "clip");
+  EXPECT_GT(clip->tokens(std::string(60'000, 'a')).size(), 1000u);
+}
+
+TEST(Unicode, ComposesAndLowers) {
+  EXPECT_EQ(composed("e\u0301"), "\u00e9");
+  EXPECT_EQ(composed("A\u0323\u030a"), "\u1ea0\u030a");  // the lower mark first
+  EXPECT_EQ(composed("\u1100\u1161\u11a8"), "\uac01");
+  EXPECT_EQ(composed("\u212b"), "\u00c5");
+  EXPECT_EQ(composed("\u0958"), "\u0915\u093c");  // excluded from composition
+  EXPECT_EQ(lower_case("\u00c9T\u00c9 \u0130 \u0416"), "\u00e9t\u00e9 i\u0307 \u0436");
+  EXPECT_EQ(single_spaced(" a \t\n\u3000b ", true), "a b");
+  EXPECT_EQ(single_spaced(" a  b ", false), " a b ");
+}
+
+}  // namespace
+}  // namespace vitrum
