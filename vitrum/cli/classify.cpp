@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "vitrum/cli/image_inputs.h"
+#include "vitrum/cli/words.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/progress.h"
@@ -10,7 +11,7 @@
 namespace vitrum {
 namespace {
 
-struct Options : ModelOptions {
+struct Options : ModelOptions, WordOptions {
   std::vector<std::string> images;
   std::string shard;
   int64_t top_k = 5;
@@ -47,9 +48,13 @@ std::string to_text(const std::string& image, const std::vector<Prediction>& pre
 }
 
 int run(const Options& o, const CommonOptions& common) {
+  const std::vector<std::string> labels = labels_for(o, o.model, "classify photos/");
   Predictor predictor(o.model, predictor_options(o, common));
   note_preprocessing(common, predictor.model());
-  if (predictor.classes() == 0) fail_usage("{} has no head to classify with", o.model);
+  if (predictor.classes() == 0 && labels.empty())
+    fail_usage("{} has no head to classify with", o.model);
+  std::optional<ZeroShot> words;
+  if (!labels.empty()) words.emplace(o.model, predictor, labels, o.templates);
   const DecodeOptions decode{.exif_orientation = o.exif_orientation};
   const std::unique_ptr<Dataset> images = take_shard(open_images(o.images, decode), o.shard);
   if (common.verbose)
@@ -63,8 +68,10 @@ int run(const Options& o, const CommonOptions& common) {
       ++unreadable;
       return true;
     }
+    const auto count = static_cast<size_t>(o.top_k);
     const auto best =
-        top_predictions(sample.logits, predictor.model().labels, static_cast<size_t>(o.top_k));
+        words ? words->best(joint_vector(predictor, sample.logits, sample.features), count)
+              : top_predictions(sample.logits, predictor.model().labels, count);
     const std::string name = images->name(sample.index);
     print_out(common.json ? to_json(name, best) : to_text(name, best));
     return true;
@@ -89,12 +96,14 @@ Verb classify_verb() {
        .required = true},
       {.name = "--top-k", .target = &o->top_k, .help = "how many labels for each image", .min = 1},
       shard_option(o->shard)};
+  for (Option& option : word_options(*o)) options.push_back(std::move(option));
   for (Option& option : model_options(*o)) options.push_back(std::move(option));
   return {.name = "classify",
           .summary =
               "say what images show; one that cannot be read is reported, the rest goes on, and "
               "the exit code is 3",
           .examples = {"classify cat.jpg --model DIR", "classify photos/ --model DIR --top-k 1",
+                       "classify photos/ --model clip-vit-base-patch32 --labels 'a cat,a dog'",
                        "classify - --model DIR --json < list.txt"},
           .options = std::move(options),
           .run = [o](const CommonOptions& common) { return run(*o, common); }};

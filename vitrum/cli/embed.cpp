@@ -11,6 +11,8 @@
 #include "vitrum/core/progress.h"
 #include "vitrum/core/utf8.h"
 #include "vitrum/infer/predict_all.h"
+#include "vitrum/infer/text_encoder.h"
+#include "vitrum/infer/zero_shot.h"
 #include "vitrum/weights/npy.h"
 #include "vitrum/weights/safetensors.h"
 
@@ -18,7 +20,7 @@ namespace vitrum {
 namespace {
 
 struct Options : ModelOptions {
-  std::vector<std::string> images, taps;
+  std::vector<std::string> images, texts, taps;
   std::string data, split, output, shard;
   bool force = false;
 };
@@ -29,8 +31,9 @@ struct Tapped {
   std::vector<float> values = {};
 };
 
-// Row i belongs to image i; that of an image that cannot be read is NaN.
+// Row i belongs to image or text i; that of an image that cannot be read is NaN.
 struct Table {
+  const char* kind = "image";
   int64_t dimension = 0, unreadable = 0;
   std::vector<float> values;        // (images, dimension)
   std::vector<std::string> images;  // their names
@@ -54,7 +57,9 @@ void append(std::vector<float>& values, std::span<const float> row, int64_t size
 
 Table compute(Predictor& predictor, const Dataset& data, bool labelled, const Options& o,
               const CommonOptions& common) {
-  Table table{.dimension = predictor.dimension()};
+  // A model with words is asked for vectors that can be compared with those of texts.
+  const bool joint = has_text_tower(o.model) && predictor.classes() > 0;
+  Table table{.dimension = joint ? predictor.classes() : predictor.dimension()};
   for (size_t i = 0; i < o.taps.size(); ++i)
     table.taps.push_back({o.taps[i], predictor.tap_shapes()[i]});
   Progress progress("embed", data.size(), common.quiet);
@@ -64,7 +69,7 @@ Table compute(Predictor& predictor, const Dataset& data, bool labelled, const Op
       print_error(sample.error);
       ++table.unreadable;
     }
-    append(table.values, sample.features, table.dimension);
+    append(table.values, joint ? sample.logits : sample.features, table.dimension);
     for (size_t i = 0; i < table.taps.size(); ++i)
       append(table.taps[i].values, sample.taps.empty() ? std::span<const float>{} : sample.taps[i],
              table.taps[i].shape.numel());
@@ -76,6 +81,25 @@ Table compute(Predictor& predictor, const Dataset& data, bool labelled, const Op
   predict_all(predictor, data, {.threads = static_cast<int>(common.threads), .tolerant = true},
               add);
   progress.finish();
+  return table;
+}
+
+Table embed_texts(const Options& o, const CommonOptions& common) {
+  std::vector<std::string> texts;
+  for (const std::string& text : o.texts) {
+    if (!text.starts_with('@')) {
+      texts.push_back(text);
+      continue;
+    }
+    const std::vector<std::string> lines = read_labels(text);
+    texts.insert(texts.end(), lines.begin(), lines.end());
+  }
+  SharedDevice device(
+      DeviceOptions{.device = common.device, .threads = static_cast<int>(common.threads)});
+  TextEncoder encoder(o.model, device, compute_precision(common, device.backend()));
+  Table table{.kind = "text", .dimension = encoder.spec().config.space};
+  table.values = encoder.encode(texts);
+  table.images = std::move(texts);
   return table;
 }
 
@@ -92,7 +116,7 @@ void write_tensors(const std::string& path, Table& t) {
     tensors.push_back({"labels", {t.labels.data(), {shape_of(t)[0]}, DType::kI32}});
   for (Tapped& tap : t.taps)
     tensors.push_back({tap.name, {tap.values.data(), with_images(tap.shape, t), DType::kF32}});
-  write_safetensors(path, tensors, {{"images", names.str()}});
+  write_safetensors(path, tensors, {{std::string(t.kind) + "s", names.str()}});
 }
 
 std::string csv_field(const std::string& text) {
@@ -104,7 +128,7 @@ std::string csv_field(const std::string& text) {
 
 void write_csv(const std::string& path, const Table& t) {
   AtomicFile file(path);
-  std::string line = t.labels.empty() ? "image" : "image,label";
+  std::string line = t.labels.empty() ? t.kind : "image,label";
   for (int64_t i = 0; i < t.dimension; ++i) line += fmt::format(",f{}", i);
   const float* value = t.values.data();
   for (size_t row = 0; row < t.images.size(); ++row) {
@@ -170,10 +194,43 @@ void to_json(JsonWriter& json, const std::string& output, const Table& t) {
   json.end_array();
 }
 
+int report(const Options& o, Table& table, const CommonOptions& common) {
+  write(o.output, table);
+  const auto rows = static_cast<int64_t>(table.images.size());
+  if (common.json) {
+    JsonWriter json;
+    json.begin_object().field(std::string(table.kind) + "s", rows);
+    json.field("dimension", table.dimension).field("output", o.output);
+    json.field("unreadable", table.unreadable);
+    if (!table.taps.empty()) to_json(json, o.output, table);
+    print_out(json.end_object().str() + "\n");
+  } else {
+    info(common,
+         fmt::format(
+             "{}: {} x {}{}", printable(o.output), with_commas(rows),
+             o.taps.empty() ? std::to_string(table.dimension) : join(o.taps, ", "),
+             table.unreadable ? fmt::format(", {} unreadable (NaN)", table.unreadable) : ""));
+  }
+  return table.unreadable ? static_cast<int>(ErrorKind::kInput) : 0;
+}
+
+int run_texts(const Options& o, const CommonOptions& common) {
+  if (!o.images.empty() || !o.data.empty() || !o.taps.empty())
+    fail_usage("--text embeds texts alone; images and --tap are for a run of their own");
+  OutputGuard guard(o.force);
+  guard.reads(o.model);
+  guard.file(o.output, ends_with(o.output, ".csv")           ? Content::kTable
+                       : ends_with(o.output, ".safetensors") ? Content::kSafetensors
+                                                             : Content::kNpy);
+  Table table = embed_texts(o, common);
+  return report(o, table, common);
+}
+
 int run(const Options& o, const CommonOptions& common) {
   check_output(o);
+  if (!o.texts.empty()) return run_texts(o, common);
   if (o.images.empty() == o.data.empty())
-    fail_usage("embed needs either images or --data; see `vitrum embed --help`");
+    fail_usage("embed needs either images, --data or --text; see `vitrum embed --help`");
   PredictorOptions options = predictor_options(o, common);
   options.taps = o.taps;
   Predictor predictor(o.model, options);
@@ -184,22 +241,7 @@ int run(const Options& o, const CommonOptions& common) {
       o.shard);
   guard_output(o, *data);
   Table table = compute(predictor, *data, !o.data.empty(), o, common);
-  write(o.output, table);
-  const auto images = static_cast<int64_t>(table.images.size());
-  if (common.json) {
-    JsonWriter json;
-    json.begin_object().field("images", images).field("dimension", table.dimension);
-    json.field("output", o.output).field("unreadable", table.unreadable);
-    if (!table.taps.empty()) to_json(json, o.output, table);
-    print_out(json.end_object().str() + "\n");
-  } else {
-    info(common,
-         fmt::format(
-             "{}: {} x {}{}", printable(o.output), with_commas(images),
-             o.taps.empty() ? std::to_string(table.dimension) : join(o.taps, ", "),
-             table.unreadable ? fmt::format(", {} unreadable (NaN)", table.unreadable) : ""));
-  }
-  return table.unreadable ? static_cast<int>(ErrorKind::kInput) : 0;
+  return report(o, table, common);
 }
 
 }  // namespace
@@ -213,6 +255,10 @@ Verb embed_verb() {
        "input"},
       {"--data", &o->data, "a data set instead, as for `vitrum data`", "DATA"},
       {"--split", &o->split, "of the data set: train, test or val", "NAME"},
+      {"--text", &o->texts,
+       "a text instead, or @FILE with one a line, where the model has a text tower; may be "
+       "repeated",
+       "TEXT"},
       shard_option(o->shard),
       {"--tap", &o->taps,
        "what a module inside the model returns: blocks.3, norm, blocks.7.attn.probs, ...; may be "
@@ -227,10 +273,13 @@ Verb embed_verb() {
   for (Option& option : model_options(*o)) options.push_back(std::move(option));
   options.push_back(force_option(o->force));
   return {.name = "embed",
-          .summary = "write the features before the head, one row for each image",
+          .summary =
+              "write the features before the head, one row for each image; of a model that has "
+              "words, vectors of images or texts to compare",
           .examples = {"embed photos/ --model DIR --output features.npy",
                        "embed --data folder:flowers --model DIR --output features.safetensors",
                        "embed a.jpg b.png --model DIR --output features.csv --json",
+                       "embed --text 'a cat' --text 'a dog' --model DIR --output texts.npy",
                        "embed a.jpg --model DIR --tap blocks.11.attn.probs --output probs.npy"},
           .options = std::move(options),
           .run = [o](const CommonOptions& common) { return run(*o, common); }};

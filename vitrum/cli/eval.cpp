@@ -6,6 +6,7 @@
 
 #include "vitrum/cli/evaluate.h"
 #include "vitrum/cli/image_inputs.h"
+#include "vitrum/cli/words.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/progress.h"
@@ -18,7 +19,7 @@ namespace {
 
 constexpr size_t kWholeTable = 1000;  // classes
 
-struct Options : ModelOptions {
+struct Options : ModelOptions, WordOptions {
   std::string data, split, shard;
   int64_t batch_size = 64;
 };
@@ -138,25 +139,45 @@ std::string to_text(const Evaluation& e, const std::vector<std::string>& classes
   return out;
 }
 
+// The names of folders as people would write them.
+std::vector<std::string> as_words(std::vector<std::string> names) {
+  for (std::string& name : names) std::replace(name.begin(), name.end(), '_', ' ');
+  return names;
+}
+
 int run(const Options& o, const CommonOptions& common) {
+  const bool by_words = !o.labels.empty() || has_text_tower(o.model);
+  std::vector<std::string> labels;
+  if (!o.labels.empty())
+    labels = labels_for(o, o.model, "eval");
+  else if (!by_words && !o.templates.empty())
+    fail_usage("--template: {} has no text tower", o.model);
   PredictorOptions options = predictor_options(o, common);
   options.max_batch = o.batch_size;
   Predictor predictor(o.model, options);
   note_preprocessing(common, predictor.model());
-  if (predictor.classes() == 0) fail_usage("{} has no head to evaluate", o.model);
+  if (predictor.classes() == 0 && !by_words) fail_usage("{} has no head to evaluate", o.model);
   const EvalImages data(o, predictor.model(), options.decode, static_cast<int>(common.threads));
   if (o.split.empty() && predictor.model().held_out.fraction > 0 && !has_splits(o.data))
     info(common,
          "the data has no splits: images that the model was trained with are among those it is "
          "evaluated on; --split holdout takes the others");
-  const LabelMatch match = match_labels(*data, predictor.model());
-  if (match.by_position && !predictor.model().labels.empty())
+  ModelSpec model = predictor.model();
+  std::optional<ZeroShot> words;
+  if (by_words) {
+    model.labels = labels.empty() ? (*data).classes() : labels;
+    model.config.set_classes(static_cast<int64_t>(model.labels.size()));
+    words.emplace(o.model, predictor, labels.empty() ? as_words(model.labels) : labels,
+                  o.templates);
+  }
+  const LabelMatch match = match_labels(*data, model);
+  if (match.by_position && !model.labels.empty())
     info(common, "no class of the data is a label of the model; they are taken in their order");
   if (common.verbose)
     info(common, fmt::format("evaluating on {} in {}", predictor.backend().name(),
                              name_of(predictor.precision())));
-  const Evaluation result = evaluate(predictor, *data, match, common);
-  common.json ? print_out(to_json(result, output_names(result, predictor.model(), *data, match)))
+  const Evaluation result = evaluate(predictor, *data, match, common, words ? &*words : nullptr);
+  common.json ? print_out(to_json(result, output_names(result, model, *data, match)))
               : print_text(to_text(result, (*data).classes(), match.outputs));
   return 0;
 }
@@ -164,12 +185,16 @@ int run(const Options& o, const CommonOptions& common) {
 }  // namespace
 
 Evaluation evaluate(Predictor& predictor, const Dataset& data, const LabelMatch& match,
-                    const CommonOptions& common) {
+                    const CommonOptions& common, const ZeroShot* words) {
   const auto last = std::max_element(match.outputs.begin(), match.outputs.end());
   EvaluationTotals totals(match.outputs.empty() ? 0 : *last + 1);
   Progress progress("eval", data.size(), common.quiet);
   const auto add = [&](const PredictedSample& sample) {
-    totals.add(sample.logits, match.outputs[static_cast<size_t>(data.label(sample.index))]);
+    const int truth = match.outputs[static_cast<size_t>(data.label(sample.index))];
+    if (words)
+      totals.add(words->logits(joint_vector(predictor, sample.logits, sample.features)), truth);
+    else
+      totals.add(sample.logits, truth);
     progress.update(sample.index + 1);
     return true;
   };
@@ -196,12 +221,15 @@ Verb eval_verb() {
        .help = "images computed at once",
        .min = 1,
        .max = 65536}};
+  for (Option& option : word_options(*o)) options.push_back(std::move(option));
   for (Option& option : model_options(*o)) options.push_back(std::move(option));
   return {.name = "eval",
           .summary = "measure a model's accuracy on a data set",
           .examples = {"eval --model runs/1/best --data fashion-mnist",
                        "eval --model DIR --data folder:flowers --split holdout",
-                       "eval --model DIR --data csv:labels.csv --json"},
+                       "eval --model DIR --data csv:labels.csv --json",
+                       "eval --model clip-vit-base-patch32 --data folder:pets --template 'a photo "
+                       "of a {}.'"},
           .options = std::move(options),
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }

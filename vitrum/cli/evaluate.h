@@ -6,8 +6,11 @@
 
 namespace vitrum {
 
-// Accuracy over a whole data set, with progress on stderr.
+class ZeroShot;
+
+// Accuracy over a whole data set, with progress on stderr; by words, where there are some, else by
+// the model's head.
 Evaluation evaluate(Predictor& predictor, const Dataset& data, const LabelMatch& match,
-                    const CommonOptions& common);
+                    const CommonOptions& common, const ZeroShot* words = nullptr);
 
 }  // namespace vitrum

@@ -1,0 +1,31 @@
+// What a model directory of two towers says of the one for texts, and its weights.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "vitrum/models/text.h"
+#include "vitrum/weights/frozen_weights.h"
+
+namespace vitrum {
+
+struct TextSpec {
+  TextConfig config;
+  // What the cosine of an image's and a text's vector becomes: scale * cosine + bias. The sigmoid
+  // of that says whether the text fits the image (SigLIP); the softmax over texts which one (CLIP).
+  float scale = 1, bias = 0;
+  bool sigmoid = false;
+};
+
+// Whether the directory holds a model of images and texts: CLIPModel or SiglipModel of
+// transformers.
+bool has_text_tower(const std::string& model);
+// Fails where it does not, naming what would.
+TextSpec resolve_text_tower(const std::string& model);
+// What tells one text tower from another: its config, and of its weights those that every training
+// changes and that are few, vectors, positions and the projection.
+std::string text_digest(const std::string& model);
+// `g` states its parameters, under "text.".
+std::unique_ptr<FrozenWeights> open_text_weights(const std::string& model, const Graph& g,
+                                                 Backend& backend);
+
+}  // namespace vitrum
