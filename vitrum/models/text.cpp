@@ -38,7 +38,8 @@ Value text_features(Scope s, Value ids, Value ends, const TextConfig& cfg) {
       s.param("pos_embed", {1, cfg.context, cfg.width}, Init::normal(0.01f), /*decay=*/false);
   Value x = add_tokens(lookup(s / "token_embedding", table, ids), {}, positions);
   const Value mask = cfg.causal ? causal_mask(s, cfg.context) : Value();
-  for (int64_t i = 0; i < cfg.depth; ++i) x = vit_block(s / "blocks" / i, x, block, i, mask);
+  for (int64_t i = 0; i < cfg.depth; ++i)
+    x = vit_block(s / "blocks" / i, x, block, i, {.mask = mask});
   x = cfg.causal ? lookup(s / "end", x, ends) : take_token(x, cfg.context - 1);
   x = layer_norm(s / "norm", x, cfg.eps);
   return linear(s / "proj", x, cfg.space, {.bias = cfg.proj_bias});
