@@ -67,8 +67,8 @@ TEST(Choose, LinearLayersGetAKernelThatTakesThem) {
     for (const int64_t rows : {1, 197, 512, 513, 8191, 8192, 50432, 802816})
       for (const int64_t columns : {10, 96, 128, 192, 256, 384, 768, 1000, 1024, 2048, 3072, 4096})
         for (const int64_t depth : {8, 48, 64, 96, 100, 256, 320, 384, 768, 3072})
-          for (const Act act :
-               {Act::kNone, Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu})
+          for (const Act act : {Act::kNone, Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu,
+                                Act::kSilu, Act::kSigmoid})
             for (unsigned extras = 0; extras < 64; ++extras) {
               const LinearTask task{.rows = rows,
                                     .columns = columns,

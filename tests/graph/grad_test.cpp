@@ -10,7 +10,9 @@
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/graph/passes.h"
+#include "vitrum/models/convnext.h"
 #include "vitrum/models/swin.h"
+#include "vitrum/models/swin_v2.h"
 #include "vitrum/models/vit.h"
 #include "vitrum/reference/reference.h"
 #include "vitrum/runtime/program.h"
@@ -320,6 +322,27 @@ std::vector<Trial> trials() {
        {},
        false,
        true},
+      {"depthwise_convolution",
+       [](Scope s, Value x) { return depthwise_conv(s / "op", x, 3); },
+       {},
+       false,
+       true},
+      {"depthwise_convolution_large",  // its windows are larger than the image
+       [](Scope s, Value x) { return depthwise_conv(s / "op", x, 7); },
+       {},
+       false,
+       true},
+      {"response_norm",
+       [](Scope s, Value x) { return response_norm(s / "op", activation(x, Act::kGelu), 1e-2f); },
+       {},
+       false,
+       true},
+      {"cosine_heads",
+       [](Scope s, Value x) {
+         return attention(s, cosine_heads(s, linear(s / "qkv", x, 3 * kWidth), 2), 2);
+       }},
+      {"sigmoid",
+       [](Scope s, Value x) { return activation(linear(s / "op", x, 7), Act::kSigmoid); }},
       {"batch_norm", curved_norm},
       {"batch_norm_padded", curved_norm, {}, false, false, true},
       {"batch_norm_relu",
@@ -464,6 +487,30 @@ SwinConfig small_swin() {
           .classes = 5};
 }
 
+// The same windows, and a stage that has fewer tokens than one.
+SwinV2Config small_swin_v2() {
+  SwinV2Config cfg;
+  static_cast<SwinConfig&>(cfg) = small_swin();
+  cfg.depths = {2, 2, 1}, cfg.heads = {2, 2, 2}, cfg.pretrained_windows = {0, 3, 3};
+  cfg.window_h = cfg.window_w = 3;
+  return cfg;
+}
+
+// 5 x 3 pixels behind the stem, of which the second stage leaves one line out.
+ConvNeXtConfig small_convnext() {
+  return {.image_h = 11,
+          .image_w = 6,
+          .channels = 2,
+          .classes = 5,
+          .patch_h = 2,
+          .patch_w = 2,
+          .depths = {2, 1},
+          .widths = {4, 6},
+          .kernel = 3,
+          .mlp_ratio = 1.5f,
+          .layer_scale = 0.5f};
+}
+
 struct ModelTrial {
   const char* name;
   Lab::Model model;
@@ -476,6 +523,14 @@ struct ModelTrial {
   ModelTrial(const char* name, const SwinConfig& cfg)
       : name(name),
         model([cfg](Scope s, Value image) { return swin(s, image, cfg); }),
+        input{2, cfg.channels, cfg.image_h, cfg.image_w} {}
+  ModelTrial(const char* name, const SwinV2Config& cfg)
+      : name(name),
+        model([cfg](Scope s, Value image) { return swin_v2(s, image, cfg); }),
+        input{2, cfg.channels, cfg.image_h, cfg.image_w} {}
+  ModelTrial(const char* name, const ConvNeXtConfig& cfg)
+      : name(name),
+        model([cfg](Scope s, Value image) { return convnext(s, image, cfg); }),
         input{2, cfg.channels, cfg.image_h, cfg.image_w} {}
 };
 std::vector<ModelTrial> model_trials() {
@@ -508,7 +563,16 @@ std::vector<ModelTrial> model_trials() {
   SwinConfig dropping = small_swin();
   dropping.drop_path = 0.1f, dropping.qkv_bias = false, dropping.pad_first = true;
   dropping.drop_attn = dropping.drop_proj = dropping.drop_act = dropping.drop_mlp = 0.1f;
-  return {{"swin", small_swin()},
+  SwinV2Config filled = small_swin_v2();
+  filled.pad_first = true, filled.shrink_windows = false,
+  filled.drop_path = filled.drop_attn = 0.1f;
+  ConvNeXtConfig second = small_convnext();
+  second.response_norm = true, second.layer_scale = 0, second.drop_path = 0.1f;
+  return {{"swin_v2", small_swin_v2()},
+          {"swin_v2_filled", filled},
+          {"convnext", small_convnext()},
+          {"convnext_v2", second},
+          {"swin", small_swin()},
           {"swin_dropout", dropping},
           {"plain", small_vit()},
           {"pre_norm_dropout", pre},

@@ -61,7 +61,8 @@ TEST(Reference, Activations) {
 
 TEST(Reference, NaNIsNeverHidden) {
   const HostTensor x = of({1}, {std::nan("")});
-  for (Act act : {Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu})
+  for (Act act :
+       {Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu, Act::kSigmoid})
     EXPECT_TRUE(std::isnan(run(Activation{act}, {x}, {blank({1})})[0].values[0]));
 }
 

@@ -14,6 +14,7 @@ static std::string label_of(Act act) {
     case Act::kGeluTanh: return "gelu_tanh";
     case Act::kQuickGelu: return "quick_gelu";
     case Act::kSilu: return "silu";
+    case Act::kSigmoid: return "sigmoid";
     case Act::kRelu: return "relu";
   }
   return "?";
@@ -184,6 +185,7 @@ static const std::vector<LinearCase> kLinearCases = {
     {{2, 33, 17}, 65, Act::kGeluTanh},
     {{3, 21, 40}, 48, Act::kQuickGelu},
     {{2, 9, 17}, 31, Act::kSilu, 0.25f},
+    {{2, 5, 19}, 24, Act::kSigmoid},
     {{5, 13, 8}, 197, Act::kRelu},
     {{2, 65, 64}, 100, Act::kRelu, 0.1f},
     {{2, 7, 33}, 31, Act::kNone, 0.3f},
@@ -247,7 +249,8 @@ static const std::vector<Shape> kPlainShapes = {{1, 1},  {3, 7},       {7, 3, 17
                                                 {1, 33}, {2, 65, 197}, {5, 129, 64}};
 
 void make(Maker& m, const Activation&) {
-  for (Act act : {Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu})
+  for (Act act :
+       {Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu, Act::kSigmoid})
     for (const Shape& s : kPlainShapes) {
       HostTensor x = m.normal(s, m.compute, 3);
       if (s.numel() > 8)  // far tails, where a rational or exponential form may overflow
@@ -258,7 +261,8 @@ void make(Maker& m, const Activation&) {
 }
 
 void make(Maker& m, const ActivationBwd&) {
-  for (Act act : {Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu})
+  for (Act act :
+       {Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu, Act::kSigmoid})
     for (const Shape& s : kPlainShapes) {
       HostTensor x = m.normal(s, m.compute, 3);
       if (s.numel() > 8)

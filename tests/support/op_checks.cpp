@@ -121,7 +121,8 @@ std::string patchify_fault(Backend& backend, Maker& m) {
 
 std::string fusion_fault(Backend& backend, DType compute) {
   Maker m(compute, kOps);
-  for (Act act : {Act::kNone, Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu})
+  for (Act act : {Act::kNone, Act::kGelu, Act::kGeluTanh, Act::kRelu, Act::kQuickGelu, Act::kSilu,
+                  Act::kSigmoid})
     for (float drop : {0.f, 0.3f})
       if (std::string fault = linear_fault(backend, m, act, drop); !fault.empty()) return fault;
   if (std::string fault = norm_fault(backend, m); !fault.empty()) return fault;

@@ -43,12 +43,15 @@ void place_tokens(const Graph& g, const AttentionSite& site, const TokenGrid& fi
                   LayerAttention& layer) {
   layer.grid = first, layer.size = site.qkv.dim(1);
   const Node* gather = nullptr;
-  ValueId into_qkv = kAbsent;
+  ValueId qkv = site.qkv.id(), into_qkv = kAbsent;
+  for (const Node& node : g.nodes)  // cosine attention has unit heads in between
+    if (std::holds_alternative<UnitHeads>(node.op) && node.out[UnitHeads::kY] == qkv)
+      qkv = node.in[UnitHeads::kX];
   for (const Node& node : g.nodes)
-    if (std::holds_alternative<Linear>(node.op) && node.out[Linear::kY] == site.qkv.id())
+    if (std::holds_alternative<Linear>(node.op) && node.out[Linear::kY] == qkv)
       into_qkv = node.in[Linear::kX];
   for (const Node& node : g.nodes) {
-    if (node.out[0] == site.qkv.id()) break;
+    if (node.out[0] == qkv) break;
     const auto* op = std::get_if<GatherTokens>(&node.op);
     if (!op) continue;
     if (node.out[GatherTokens::kY] == into_qkv) gather = &node;

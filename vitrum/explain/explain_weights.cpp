@@ -150,12 +150,16 @@ void add_relative_biases(const Graph& g, ParamStore& store, Explanation& out) {
   constexpr int kTile = 60;
   Sheet tiles;
   int64_t most = 0;
+  const auto is_learned = [&](const Node& node) {  // Swin V2's is made by an MLP
+    return std::holds_alternative<RelativeBias>(node.op) &&
+           g.values[static_cast<size_t>(node.in[RelativeBias::kTable])].role == Role::kParam;
+  };
   for (const Node& node : g.nodes)
-    if (std::holds_alternative<RelativeBias>(node.op))
+    if (is_learned(node))
       most = std::max(most, g.values[static_cast<size_t>(node.in[RelativeBias::kTable])].shape[1]);
   for (const Node& node : g.nodes) {
+    if (!is_learned(node)) continue;
     const auto* op = std::get_if<RelativeBias>(&node.op);
-    if (!op) continue;
     const ValueInfo& table = g.values[static_cast<size_t>(node.in[RelativeBias::kTable])];
     const int64_t rows = 2 * op->window_h - 1, columns = 2 * op->window_w - 1,
                   heads = table.shape[1];
@@ -224,6 +228,7 @@ Explanation explain_weights(const Graph& g, ParamStore& store) {
   Explanation out;
   if (const auto positions = positions_of(g, store)) add_positions(*positions, out);
   const ValueInfo* patches = find(g, "patch_embed.proj.weight");
+  if (!patches) patches = find(g, "stem.0.weight");
   const std::optional<FirstLayer> first = first_layer(g);
   if (patches && first) add_patch_filters(*patches, *first, store, out);
   if (const ValueInfo* conv = find(g, "conv1.weight"); conv && conv->shape.rank() == 4)

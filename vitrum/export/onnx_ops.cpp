@@ -96,10 +96,10 @@ class Translator {
 
   // With the linear layer behind it a convolution, which every runtime is good at.
   void emit(const Patchify& op) {
-    [[maybe_unused]] const auto& [patch_h, patch_w, order] = op;
+    const auto& [patch_h, patch_w, order] = op;
     if (has(Patchify::kScale)) refuse_fused();
     // channels_last()
-    if (g_.values[static_cast<size_t>(node_->out[Patchify::kY])].shape.rank() == 4) {
+    if (patch_h == 1 && patch_w == 1 && order == PatchOrder::kChannelLast) {
       names_[static_cast<size_t>(node_->out[Patchify::kY])] = in(Patchify::kImage);
       planes_.insert(node_->out[Patchify::kY]);
       return;
@@ -130,6 +130,8 @@ class Translator {
     const std::string maps =
         part("Conv", operands,
              {{"kernel_shape", Ints{patch_h, patch_w}}, {"strides", Ints{patch_h, patch_w}}});
+    if (shape(Linear::kX).rank() == 4)  // the patches are pixels
+      return last("Transpose", {maps}, {{"perm", Ints{0, 2, 3, 1}}});
     const std::string flat = part("Reshape", {maps, out_.list({0, width, -1})});
     last("Transpose", {flat}, {{"perm", Ints{0, 2, 1}}});
   }
@@ -169,23 +171,27 @@ class Translator {
   void emit(const Activation& op) {
     const auto& [act] = op;
     if (act == Act::kNone) return last("Identity", {in(Activation::kX)});
-    if (act == Act::kRelu) return last("Relu", {in(Activation::kX)});
+    if (const char* name = one_op(act)) return last(name, {in(Activation::kX)});
     const auto [left, right] = activation_factors(in(Activation::kX), act);
     last("Mul", {left, right});
   }
   std::string activated(const std::string& x, Act act) {
     if (act == Act::kNone) return x;
-    if (act == Act::kRelu) return part("Relu", {x});
+    if (const char* name = one_op(act)) return part(name, {x});
     const auto [left, right] = activation_factors(x, act);
     return part("Mul", {left, right});
   }
-  // All but ReLU are products.
+  static const char* one_op(Act act) {
+    return act == Act::kRelu ? "Relu" : act == Act::kSigmoid ? "Sigmoid" : nullptr;
+  }
+  // The others are products.
   std::pair<std::string, std::string> activation_factors(const std::string& x, Act act) {
     const auto one = [&] { return out_.number(1); };
     const auto half = [&] { return out_.number(0.5f); };
     switch (act) {
       case Act::kNone:
-      case Act::kRelu: break;
+      case Act::kRelu:
+      case Act::kSigmoid: break;
       case Act::kGelu: {
         const std::string scaled =
             part("Div", {x, out_.number(static_cast<float>(std::numbers::sqrt2))});
@@ -235,9 +241,24 @@ class Translator {
                                          data(Attention::kMask));
     return part("Reshape", {part("Add", {apart, mask}), out_.list({-1, heads, tokens, tokens})});
   }
+  // Of a table that is computed, as Swin V2's is: runtimes do so once.
+  void gather_bias(int64_t h, int64_t w) {
+    const int64_t tokens = h * w, heads = shape(RelativeBias::kTable)[1];
+    std::vector<int64_t> rows;
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t u = 0; u < tokens; ++u)
+        rows.push_back((t / w - u / w + h - 1) * (2 * w - 1) + t % w - u % w + w - 1);
+    const std::string pairs =
+        part("Gather", {in(RelativeBias::kTable), out_.indices(node_->name + ".from", rows)},
+             {{"axis", int64_t{0}}});
+    const std::string by_head = part("Transpose", {pairs}, {{"perm", Ints{1, 0}}});
+    last("Reshape", {by_head, out_.list({1, heads, tokens, tokens})});
+  }
   // The bias is the same for every image, so it is written out.
   void emit(const RelativeBias& op) {
     const auto& [window_h, window_w, prefix] = op;
+    if (info(RelativeBias::kTable).role != Role::kParam)
+      return gather_bias(window_h, window_w);  // no model has one with a prefix
     const std::vector<float> table = data(RelativeBias::kTable);
     const Shape& s =
         g_.values[static_cast<size_t>(node_->out[RelativeBias::kBias])].shape;  // (H, T, T)
@@ -391,6 +412,60 @@ class Translator {
     last("Conv", {in(Conv2d::kX), in(Conv2d::kWeight)},
          window(shape(Conv2d::kWeight)[2], stride, padding));
   }
+  // Channels last but for this op, since what is round it are linear layers.
+  void emit(const DepthwiseConv& op) {
+    const auto& [padding] = op;
+    const int64_t kernel = shape(DepthwiseConv::kWeight)[2];
+    Names operands = {part("Transpose", {in(DepthwiseConv::kX)}, {{"perm", Ints{0, 3, 1, 2}}}),
+                      in(DepthwiseConv::kWeight)};
+    if (has(DepthwiseConv::kBias)) operands.push_back(in(DepthwiseConv::kBias));
+    const std::string planes = part("Conv", operands,
+                                    {{"kernel_shape", Ints{kernel, kernel}},
+                                     {"pads", Ints(4, padding)},
+                                     {"group", shape(DepthwiseConv::kX)[3]}});
+    last("Transpose", {planes}, {{"perm", Ints{0, 2, 3, 1}}});
+  }
+  void emit(const ResponseNorm& op) {
+    const auto& [eps] = op;
+    const std::string& x = in(ResponseNorm::kX);
+    Ints places;  // all dimensions between images and channels
+    for (int i = 1; i + 1 < shape(ResponseNorm::kX).rank(); ++i) places.push_back(i);
+    const std::string length = part("ReduceL2", {x}, {{"axes", places}, {"keepdims", int64_t{1}}});
+    const std::string mean =
+        part("ReduceMean", {length}, {{"axes", Ints{-1}}, {"keepdims", int64_t{1}}});
+    const std::string share = part("Div", {length, part("Add", {mean, out_.number(eps)})});
+    const std::string scaled = part("Mul", {part("Mul", {x, share}), in(ResponseNorm::kWeight)});
+    last("Add", {part("Add", {scaled, in(ResponseNorm::kBias)}), x});
+  }
+  void emit(const UnitHeads& op) {
+    const auto& [heads, parts, unit] = op;
+    const Shape& whole = shape(UnitHeads::kX);
+    const int64_t dim = whole[-1] / (parts * heads);
+    Ints apart(whole.begin(), whole.end() - 1);
+    std::ranges::fill(apart, 0);  // as they are
+    const auto axis = static_cast<int64_t>(apart.size());
+    apart.insert(apart.end(), {parts, heads, dim});
+    const std::string x = part("Reshape", {in(UnitHeads::kX), out_.list(apart)});
+    const auto take = [&](int64_t from, int64_t to) {
+      return part("Slice", {x, out_.list({from}), out_.list({to}), out_.list({axis})});
+    };
+    const std::string some = unit < parts ? take(0, unit) : x;
+    const std::string length =
+        part("ReduceL2", {some}, {{"axes", Ints{-1}}, {"keepdims", int64_t{1}}});
+    std::string y = part("Div", {some, part("Max", {length, out_.number(1e-12f)})});
+    if (has(UnitHeads::kScale)) {
+      std::vector<float> factors(static_cast<size_t>(unit * heads), 1.f);
+      const std::vector<float> scale = data(UnitHeads::kScale);
+      for (size_t h = 0; h < scale.size(); ++h)
+        factors[h] = static_cast<float>(std::sqrt(static_cast<double>(dim)) *
+                                        std::exp(std::min<double>(scale[h], std::log(100.0))));
+      y = part("Mul", {y, out_.weight(info(UnitHeads::kScale).name, {unit, heads, 1}, factors)});
+    }
+    if (unit < parts) y = part("Concat", {y, take(unit, parts)}, {{"axis", axis}});
+    Ints sizes(whole.begin(), whole.end());
+    sizes[0] = -1;
+    last("Reshape", {y, out_.list(sizes)});
+  }
   void emit(const MaxPool& op) {
     const auto& [kernel, stride, padding] = op;
     last("MaxPool", {in(MaxPool::kX)}, window(kernel, stride, padding));
@@ -407,6 +482,8 @@ class Translator {
     const auto& [first, count] = op;
     if (in_planes(Pool::kX))
       return last("Flatten", {part("GlobalAveragePool", {in(Pool::kX)})}, {{"axis", int64_t{1}}});
+    if (shape(Pool::kX).rank() == 4)
+      return last("ReduceMean", {in(Pool::kX)}, {{"axes", Ints{1, 2}}, {"keepdims", int64_t{0}}});
     if (count == 1)
       return last("Gather", {in(Pool::kX), out_.index(first)}, {{"axis", int64_t{1}}});
     std::string x = in(Pool::kX);

@@ -13,7 +13,8 @@ constexpr SlopeFrom slope_from(Act act) {
     case Act::kGelu:
     case Act::kGeluTanh:
     case Act::kQuickGelu:
-    case Act::kSilu: break;
+    case Act::kSilu:
+    case Act::kSigmoid: break;
   }
   return SlopeFrom::kInput;
 }

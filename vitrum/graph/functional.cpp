@@ -36,8 +36,8 @@ Value linear(Scope s, Value x, int64_t out, const LinearOptions& options) {
   return lora.adapts(s.path()) ? y + adapter(s, x, out, lora) : y;
 }
 
-Value layer_norm(Scope s, Value x, float eps, bool bias) {
-  Value w = s.param("weight", {x.dim(-1)}, Init::constant(1), /*decay=*/false);
+Value layer_norm(Scope s, Value x, float eps, bool bias, float start) {
+  Value w = s.param("weight", {x.dim(-1)}, Init::constant(start), /*decay=*/false);
   Value b = bias ? s.param("bias", {x.dim(-1)}, Init::zeros(), /*decay=*/false) : Value();
   return s.graph().emit(s.path(), LayerNorm{eps}, {x, w, b}, {x.shape()});
 }
@@ -212,6 +212,13 @@ Value patchify(Value image, int64_t patch_h, int64_t patch_w, PatchOrder order) 
       {{image.dim(0), (h / patch_h) * (w / patch_w), channels * patch_h * patch_w}});
 }
 
+Value patch_image(Value image, int64_t patch_h, int64_t patch_w) {
+  Value x = patchify(image, patch_h, patch_w, PatchOrder::kChannelFirst);
+  x.graph().info(x).shape = {image.dim(0), image.dim(2) / patch_h, image.dim(3) / patch_w,
+                             x.dim(2)};
+  return x;
+}
+
 Value add_tokens(Value x, const std::vector<Value>& prefix, Value positions) {
   int64_t tokens = x.dim(1);
   for (const Value& p : prefix) tokens += p.dim(1);
@@ -303,6 +310,30 @@ Value batch_norm(Scope s, Value x, float eps, float momentum) {
 
 Value mean_pixels(Value x) {
   return x.graph().emit("pool", Pool{0, x.dim(1) * x.dim(2)}, {x}, {{x.dim(0), x.dim(-1)}});
+}
+
+Value depthwise_conv(Scope s, Value x, int64_t kernel) {
+  if (kernel <= 0 || kernel % 2 == 0)
+    fail_usage("{}: a window of {} pixels has no middle", s.path(), kernel);
+  const int64_t channels = x.dim(-1);
+  Value w = s.param("weight", {channels, 1, kernel, kernel}, Init::normal(0.02f), /*decay=*/true);
+  Value b = s.param("bias", {channels}, Init::zeros(), /*decay=*/false);
+  return s.graph().emit(s.path(), DepthwiseConv{.padding = kernel / 2}, {x, w, b}, {x.shape()});
+}
+
+Value response_norm(Scope s, Value x, float eps) {
+  Value w = s.param("weight", {x.dim(-1)}, Init::zeros(), /*decay=*/false);
+  Value b = s.param("bias", {x.dim(-1)}, Init::zeros(), /*decay=*/false);
+  return s.graph().emit(s.path(), ResponseNorm{eps}, {x, w, b}, {x.shape()});
+}
+
+Value cosine_heads(Scope s, Value qkv, int64_t heads) {
+  if (heads <= 0 || qkv.dim(-1) % (3 * heads) != 0)
+    fail_usage("{}: width {} is not divisible by {} heads", s.path(), qkv.dim(-1) / 3, heads);
+  const float start = std::log(10.f);
+  Value scale = s.param("logit_scale", {heads, 1, 1}, Init::constant(start), /*decay=*/false);
+  return s.graph().emit((s / "unit").path(), UnitHeads{.heads = heads, .parts = 3, .unit = 2},
+                        {qkv, scale}, {qkv.shape()});
 }
 
 Value cross_entropy(Value logits, Value target, Value weight, float smoothing) {

@@ -14,7 +14,8 @@ struct LinearOptions {
 };
 Value linear(Scope s, Value x, int64_t out, const LinearOptions& options = {});
 
-Value layer_norm(Scope s, Value x, float eps, bool bias = true);
+// start: of the weight.
+Value layer_norm(Scope s, Value x, float eps, bool bias = true, float start = 1);
 Value activation(Value x, Act act);
 Value attention(Scope s, Value qkv, int64_t heads,
                 float drop = 0);  // drop: on the attention weights
@@ -51,6 +52,8 @@ Value module_output(Scope s, Value x);
 Value normalize(Value pixels, const std::vector<float>& mean, const std::vector<float>& std);
 Value mix_pixels(Value pixels, Value mix);  // see Mix
 Value patchify(Value image, int64_t patch_h, int64_t patch_w, PatchOrder order);
+// The same with the patches as pixels of an image: (B, C, H, W) -> (B, H', W', C * P * P).
+Value patch_image(Value image, int64_t patch_h, int64_t patch_w);
 Value add_tokens(Value x, const std::vector<Value>& prefix, Value positions);
 Value take_token(Value x, int64_t index);
 Value mean_tokens(Value x, int64_t first);  // mean of tokens [first, T)
@@ -71,6 +74,11 @@ Value max_pool(Scope s, Value x, const WindowOptions& window);
 // inference.
 Value batch_norm(Scope s, Value x, float eps = 1e-5f, float momentum = 0.1f);
 Value mean_pixels(Value x);  // (B, H, W, C) -> (B, C)
+// Each channel with a window of its own, as large as it can reach from the middle: H and W stay.
+Value depthwise_conv(Scope s, Value x, int64_t kernel);
+Value response_norm(Scope s, Value x, float eps = 1e-6f);  // see ResponseNorm
+// q and k of qkv for cosine attention with a learned scale a head; see UnitHeads.
+Value cosine_heads(Scope s, Value qkv, int64_t heads);
 
 Value cross_entropy(Value logits, Value target, Value weight, float smoothing = 0);
 Value cross_entropy(Value logits, Value target, Value weight, const LossForm& form);

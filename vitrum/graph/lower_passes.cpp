@@ -30,7 +30,7 @@ void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32) {
     if (info.dtype != DType::kF32) continue;
     if (compute == DType::kF64)
       info.dtype = DType::kF64;
-    else if (weight[id] || (info.role == Role::kTemp && !info.exact && !kept(id)))
+    else if (!info.exact && (weight[id] || (info.role == Role::kTemp && !kept(id))))
       info.dtype = compute;
   }
   for (const Node& node : g.nodes)  // a bias has the precision of the sum it goes into

@@ -16,7 +16,7 @@
 namespace vitrum {
 
 // kQuickGelu: x sigmoid(1.702 x), as OpenAI's CLIP has it; kSilu: x sigmoid(x).
-enum class Act : uint8_t { kNone, kGelu, kGeluTanh, kRelu, kQuickGelu, kSilu };
+enum class Act : uint8_t { kNone, kGelu, kGeluTanh, kRelu, kQuickGelu, kSilu, kSigmoid };
 // Of kQuickGelu and kSilu, x sigmoid(beta x).
 constexpr float sigmoid_beta(Act act) { return act == Act::kQuickGelu ? 1.702f : 1.0f; }
 enum class PatchOrder : uint8_t {
@@ -232,6 +232,28 @@ struct MaxPool {  // (x) -> (B, H', W', C)
   enum Out { kY };
   int64_t kernel = 3, stride = 2, padding = 1;
 };
+// (x, w (C, 1, K, K), bias? (C)) -> (B, H', W', C): every channel has a window of its own
+struct DepthwiseConv {
+  enum In { kX, kWeight, kBias };
+  enum Out { kY };
+  int64_t padding = 0;
+};
+// (x (B, .., C), w (C), bias (C)) -> x (1 + w n) + bias [, length (B, C)]. length is that of a
+// channel of an image, and n it divided by (its mean over the image's channels + eps).
+struct ResponseNorm {
+  enum In { kX, kWeight, kBias };
+  enum Out { kY, kLength };
+  float eps = 1e-6f;
+};
+// (x (.., P C) of `parts` P, each (H, D), scale? (H)) -> the heads of the first `unit` parts
+// divided by their lengths (at least 1e-12); those of the first part, where there is a scale, also
+// times sqrt(D) exp(min(scale, ln 100)): attention then has the cosine of q and k, times that, as
+// scores.
+struct UnitHeads {
+  enum In { kX, kScale };
+  enum Out { kY };
+  int64_t heads = 1, parts = 3, unit = 2;
+};
 // (x (B, .., C), w (C), bias (C), weight? (B), skip?) -> act(norm(x) + skip) [, mean (C), var (C)]
 // by the statistics of the batch, samples of weight 0 not counted; var is the biased one. act:
 // none or ReLU.
@@ -359,6 +381,21 @@ struct Conv2dBwd : Final {  // (dy, x, w) -> dx, += dw
   enum Out { kDx, kDweight };
   int64_t stride = 1, padding = 0;
 };
+struct DepthwiseConvBwd : Final {  // (dy, x, w) -> dx, += dw, += dbias
+  enum In { kDy, kX, kWeight };
+  enum Out { kDx, kDweight, kDbias };
+  int64_t padding = 0;
+};
+struct ResponseNormBwd : Final {  // (dy, x, w, length) -> dx, += dw, += dbias
+  enum In { kDy, kX, kWeight, kLength };
+  enum Out { kDx, kDweight, kDbias };
+  float eps = 1e-6f;
+};
+struct UnitHeadsBwd : Final {  // (dy, x, scale?) -> dx, += dscale
+  enum In { kDy, kX, kScale };
+  enum Out { kDx, kDscale };
+  int64_t heads = 1, parts = 3, unit = 2;
+};
 struct MaxPoolBwd : Final {  // (dy, x) -> dx: to the first of equal values
   enum In { kDy, kX };
   enum Out { kDx };
@@ -455,7 +492,8 @@ using Op =
                  Conv2dBwd, MaxPoolBwd, BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep,
                  Orthogonalize, Perturb, Copy, AttentionProbs, AttentionProbsGrad, KeepTokens,
                  KeepTokensBwd, BlockSquares, Fold, Rotate, Gate, GateBwd, ClearRange, AttendPool,
-                 AttendPoolBwd, Lookup>;
+                 AttendPoolBwd, Lookup, DepthwiseConv, DepthwiseConvBwd, ResponseNorm,
+                 ResponseNormBwd, UnitHeads, UnitHeadsBwd>;
 
 std::string_view name_of(const Op& op);
 

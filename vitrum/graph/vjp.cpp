@@ -160,8 +160,8 @@ class Differentiator {
     return {&g_, g_.nodes[at].out[k]};
   }
   Value saved_of(size_t node) {
-    return aux(node, Linear::kSaved, Value(&g_, g_.nodes[node].out[Linear::kY]).shape(), "saved",
-               /*exact=*/false);
+    const Value y(&g_, g_.nodes[node].out[Linear::kY]);
+    return aux(node, Linear::kSaved, y.shape(), "saved", g_.info(y).exact);
   }
 
   // ---- writing the backward pass ----
@@ -178,8 +178,24 @@ class Differentiator {
         accumulate(wrt[i], {&g_, out[i]});
   }
   bool wanted(ValueId v) const { return v != kAbsent && needed_[static_cast<size_t>(v)]; }
+  // Gradients of parameters are added to; where what an op takes for one was computed, the sum
+  // begins here. No other node may have given v a gradient before.
+  void start_at_zero(ValueId v) {
+    const ValueInfo info = g_.values[static_cast<size_t>(v)];
+    if (!wanted(v) || info.role == Role::kParam) return;
+    const Value zero = gradient_value(v);
+    const int64_t rows = info.shape[0];
+    GatherTokens none{rows, info.shape.numel() / rows,
+                      std::vector<int32_t>(static_cast<size_t>(rows), -1)};
+    g_.nodes.push_back({.op = std::move(none),
+                        .in = {kept(v).id()},
+                        .out = {zero.id()},
+                        .name = here().name + ".zero"});
+    started_[v] = zero;
+  }
   Value gradient_value(ValueId v) {
     const ValueInfo info = g_.values[static_cast<size_t>(v)];
+    if (const auto at = started_.find(v); at != started_.end()) return at->second;
     if (info.role != Role::kParam)
       return g_.add_value({.name = info.name + ".grad", .shape = info.shape, .exact = info.exact});
     auto [it, fresh] = param_grad_.try_emplace(v);
@@ -264,6 +280,7 @@ class Differentiator {
   }
   void vjp(const RelativeBias& op) {
     const auto& [window_h, window_w, prefix] = op;
+    start_at_zero(here().in[RelativeBias::kTable]);
     backward(RelativeBiasBwd{.window_h = window_h, .window_w = window_w, .prefix = prefix}, {dy()},
              {here().in[RelativeBias::kTable]});
   }
@@ -334,6 +351,22 @@ class Differentiator {
     backward(MaxPoolBwd{.kernel = kernel, .stride = stride, .padding = padding},
              {dy(), in(MaxPool::kX)}, {here().in[MaxPool::kX]});
   }
+  void vjp(const DepthwiseConv& op) {
+    const auto& [padding] = op;
+    backward(DepthwiseConvBwd{.padding = padding},
+             {dy(), in(DepthwiseConv::kX), in(DepthwiseConv::kWeight)}, here().in);
+  }
+  void vjp(const ResponseNorm& op) {
+    const auto& [eps] = op;
+    const Value x = in(ResponseNorm::kX),
+                length = aux(node_, ResponseNorm::kLength, {x.dim(0), x.dim(-1)}, "length", true);
+    backward(ResponseNormBwd{.eps = eps}, {dy(), x, in(ResponseNorm::kWeight), length}, here().in);
+  }
+  void vjp(const UnitHeads& op) {
+    const auto& [heads, parts, unit] = op;
+    backward(UnitHeadsBwd{.heads = heads, .parts = parts, .unit = unit},
+             {dy(), in(UnitHeads::kX), in(UnitHeads::kScale)}, here().in);
+  }
   void vjp(const BatchNorm& op) {
     const auto& [eps, act] = op;
     const ValueId skip = here().in[BatchNorm::kSkip];
@@ -374,6 +407,7 @@ class Differentiator {
   std::vector<bool> needed_;
   std::map<ValueId, size_t> producer_;
   std::map<ValueId, Value> grad_, param_grad_;
+  std::map<ValueId, Value> started_;  // see start_at_zero()
   int region_ = -1;
   std::map<ValueId, ValueId> copy_of_;
   std::map<size_t, size_t> clone_;

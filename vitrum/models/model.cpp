@@ -11,18 +11,28 @@ namespace {
 struct Families {
   static std::string_view name(const ViTConfig&) { return "vit"; }
   static std::string_view name(const SwinConfig&) { return "swin"; }
+  static std::string_view name(const SwinV2Config&) { return "swin_v2"; }
+  static std::string_view name(const ConvNeXtConfig&) { return "convnext"; }
   static std::string_view name(const ResNetConfig&) { return "resnet"; }
 
   static Value features(Scope s, Value x, const ViTConfig& c) {
     return vit_features(s, x, c).pooled;
   }
   static Value features(Scope s, Value x, const SwinConfig& c) { return swin_features(s, x, c); }
+  static Value features(Scope s, Value x, const SwinV2Config& c) {
+    return swin_v2_features(s, x, c);
+  }
+  static Value features(Scope s, Value x, const ConvNeXtConfig& c) {
+    return convnext_features(s, x, c);
+  }
   static Value features(Scope s, Value x, const ResNetConfig& c) {
     return resnet_features(s, x, c);
   }
 
   static Value head(Scope s, Value x, const ViTConfig& c) { return vit_head(s, {x}, c).logits; }
   static Value head(Scope s, Value x, const SwinConfig& c) { return swin_head(s, x, c); }
+  static Value head(Scope s, Value x, const SwinV2Config& c) { return swin_v2_head(s, x, c); }
+  static Value head(Scope s, Value x, const ConvNeXtConfig& c) { return convnext_head(s, x, c); }
   static Value head(Scope s, Value x, const ResNetConfig& c) { return resnet_head(s, x, c); }
 
   template <class C>
@@ -38,10 +48,12 @@ struct Families {
 
   static int64_t width(const ViTConfig& c) { return c.feature_width(); }
   static int64_t width(const SwinConfig& c) { return c.features(); }
+  static int64_t width(const ConvNeXtConfig& c) { return c.features(); }
   static int64_t width(const ResNetConfig& c) { return c.features(); }
 
   static std::string_view head_name(const ViTConfig&) { return "head"; }
   static std::string_view head_name(const SwinConfig&) { return "head.fc"; }
+  static std::string_view head_name(const ConvNeXtConfig&) { return "head.fc"; }
   static std::string_view head_name(const ResNetConfig&) { return "fc"; }
 };
 

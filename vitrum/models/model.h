@@ -8,15 +8,17 @@
 #include <utility>
 #include <variant>
 
+#include "vitrum/models/convnext.h"
 #include "vitrum/models/resnet.h"
 #include "vitrum/models/swin.h"
+#include "vitrum/models/swin_v2.h"
 #include "vitrum/models/vit.h"
 
 namespace vitrum {
 
 class ModelConfig {
  public:
-  using Family = std::variant<ViTConfig, SwinConfig, ResNetConfig>;
+  using Family = std::variant<ViTConfig, SwinConfig, SwinV2Config, ConvNeXtConfig, ResNetConfig>;
 
   ModelConfig() = default;
   template <class C>

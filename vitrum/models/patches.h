@@ -1,8 +1,12 @@
 // What every model that cuts its image into patches asks of their sizes.
 #pragma once
 #include "vitrum/core/error.h"
+#include "vitrum/graph/graph.h"
 
 namespace vitrum {
+
+// The image less what is no whole patch at its right and lower edges.
+Value whole_patches(Value image, int64_t patch_h, int64_t patch_w);
 
 // Throws a usage error that names the sizes. `cover`: patches cover the whole image.
 template <class Config>

@@ -6,6 +6,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/core/shown.h"
+#include "vitrum/models/conv_presets.h"
 #include "vitrum/models/preset_parts.h"
 
 namespace vitrum {
@@ -420,9 +421,10 @@ std::vector<Preset> make_presets() {
 
 std::span<const Preset> presets() {
   static const std::vector<Preset> all = [] {
-    std::vector<Preset> presets = make_presets();
-    for (Preset& preset : foundation_presets()) presets.push_back(std::move(preset));
-    return presets;
+    std::vector<Preset> some = make_presets();
+    for (std::vector<Preset> more : {foundation_presets(), swin_v2_presets(), convnext_presets()})
+      std::ranges::move(more, std::back_inserter(some));
+    return some;
   }();
   return all;
 }

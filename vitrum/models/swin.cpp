@@ -5,6 +5,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/models/patches.h"
+#include "vitrum/models/swin_blocks.h"
 
 namespace vitrum {
 namespace {
@@ -33,29 +34,10 @@ void for_each_place(const SwinWindows& w, const Use& use) {
         for (int64_t x = 0; x < w.window_w; ++x) use(i * w.window_h + y, j * w.window_w + x);
 }
 
-// A patch embedding starts as PyTorch's convolutions do, everything else with N(0, 0.02).
-Value embed(Scope s, Value image, const SwinConfig& cfg) {  // (B, C, H, W) -> (B, N, width)
-  const int64_t pixels = cfg.channels * cfg.patch_h * cfg.patch_w;
-  Value x = patchify(image, cfg.patch_h, cfg.patch_w, PatchOrder::kChannelFirst);
-  x = linear(s / "proj", x, cfg.width,
-             {.weight_init = Init::fan_in(pixels), .bias_init = Init::fan_in(pixels)});
-  return module_output(s, layer_norm(s / "norm", x, cfg.eps));
-}
-
-// Four neighbours become one token: (B, N, C) -> (B, N / 4, 2C). Their order is timm's: columns
-// first; an odd row or column is filled up with zeros.
+// Four neighbours become one token: (B, N, C) -> (B, N / 4, 2C).
 Value merge(Scope s, Value x, const SwinConfig& cfg, int64_t grid_h, int64_t grid_w) {
-  const int64_t down = (grid_h + 1) / 2, across = (grid_w + 1) / 2, width = x.dim(2);
-  std::vector<int32_t> from;
-  for (int64_t y = 0; y < down; ++y)
-    for (int64_t x0 = 0; x0 < across; ++x0)
-      for (const auto& [dx, dy] : {std::pair{0, 0}, {0, 1}, {1, 0}, {1, 1}}) {
-        const int64_t ty = 2 * y + dy, tx = 2 * x0 + dx;
-        from.push_back(ty < grid_h && tx < grid_w ? static_cast<int32_t>(ty * grid_w + tx)
-                                                  : int32_t{-1});
-      }
-  x = gather_tokens((s / "neighbours").path(), x, grid_h * grid_w, std::move(from),
-                    {x.dim(0), down * across, 4 * width});
+  const int64_t width = x.dim(2);
+  x = swin_neighbours(s, x, grid_h, grid_w);
   x = linear(s / "reduction", layer_norm(s / "norm", x, cfg.eps), 2 * width, {.bias = false});
   return module_output(s, x);
 }
@@ -66,23 +48,6 @@ struct Stage {
   SwinWindows even, odd;
   Value mask;
 };
-
-// (B, N, C) -> (B * windows, tokens, C) and back; nothing to do where one window has all.
-Value to_windows(Scope s, Value x, const SwinWindows& w) {
-  if (w.count() == 1 && w.tokens() == x.dim(1)) return x;
-  return gather_tokens((s / "windows").path(), x, x.dim(1), w.places(),
-                       {x.dim(0) * w.count(), w.tokens(), x.dim(2)});
-}
-Value from_windows(Scope s, Value x, const SwinWindows& w) {
-  const int64_t grid = w.grid_h * w.grid_w, all = w.count() * w.tokens();
-  if (w.count() == 1 && all == grid) return x;
-  const std::vector<int32_t> places = w.places();
-  std::vector<int32_t> from(static_cast<size_t>(grid));
-  for (size_t i = 0; i < places.size(); ++i)
-    if (places[i] >= 0) from[static_cast<size_t>(places[i])] = static_cast<int32_t>(i);
-  return gather_tokens((s / "reverse").path(), x, all, std::move(from),
-                       {x.dim(0) / w.count(), grid, x.dim(2)});
-}
 
 Value window_attention(Scope s, Value x, const SwinConfig& cfg, const Stage& stage,
                        const SwinWindows& windows, Value mask) {
@@ -97,7 +62,66 @@ Value window_attention(Scope s, Value x, const SwinConfig& cfg, const Stage& sta
   return from_windows(s, module_output(s, x), windows);
 }
 
-Value mlp(Scope s, Value x, const SwinConfig& cfg) {
+Value block(Scope s, Value x, const SwinConfig& cfg, const Stage& stage, bool odd, float drop) {
+  RecomputeUnit unit(s.graph());
+  const SwinWindows& windows = odd ? stage.odd : stage.even;
+  Value y = layer_norm(s / "norm1", x, cfg.eps);
+  y = window_attention(s / "attn", y, cfg, stage, windows, odd ? stage.mask : Value());
+  x = x + drop_path(s / "drop_path1", y, drop);
+  y = swin_mlp(s / "mlp", layer_norm(s / "norm2", x, cfg.eps), cfg);
+  return module_output(s, x + drop_path(s / "drop_path2", y, drop));
+}
+
+Stage stage_of(Scope s, const SwinConfig& cfg, int64_t i) {
+  Stage stage{cfg.heads[static_cast<size_t>(i)], swin_windows(cfg, i, false),
+              swin_windows(cfg, i, true), Value()};
+  stage.mask = swin_mask(s, stage.odd, cfg.depths[static_cast<size_t>(i)]);
+  return stage;
+}
+
+}  // namespace
+
+// A patch embedding starts as PyTorch's convolutions do, everything else with N(0, 0.02).
+Value swin_embed(Scope s, Value image, const SwinConfig& cfg) {
+  const int64_t pixels = cfg.channels * cfg.patch_h * cfg.patch_w;
+  Value x = patchify(image, cfg.patch_h, cfg.patch_w, PatchOrder::kChannelFirst);
+  x = linear(s / "proj", x, cfg.width,
+             {.weight_init = Init::fan_in(pixels), .bias_init = Init::fan_in(pixels)});
+  return module_output(s, layer_norm(s / "norm", x, cfg.eps));
+}
+
+Value swin_neighbours(Scope s, Value x, int64_t grid_h, int64_t grid_w) {
+  const int64_t down = (grid_h + 1) / 2, across = (grid_w + 1) / 2, width = x.dim(2);
+  std::vector<int32_t> from;
+  for (int64_t y = 0; y < down; ++y)
+    for (int64_t x0 = 0; x0 < across; ++x0)
+      for (const auto& [dx, dy] : {std::pair{0, 0}, {0, 1}, {1, 0}, {1, 1}}) {
+        const int64_t ty = 2 * y + dy, tx = 2 * x0 + dx;
+        from.push_back(ty < grid_h && tx < grid_w ? static_cast<int32_t>(ty * grid_w + tx)
+                                                  : int32_t{-1});
+      }
+  return gather_tokens((s / "neighbours").path(), x, grid_h * grid_w, std::move(from),
+                       {x.dim(0), down * across, 4 * width});
+}
+
+Value to_windows(Scope s, Value x, const SwinWindows& w) {
+  if (w.count() == 1 && w.tokens() == x.dim(1)) return x;
+  return gather_tokens((s / "windows").path(), x, x.dim(1), w.places(),
+                       {x.dim(0) * w.count(), w.tokens(), x.dim(2)});
+}
+
+Value from_windows(Scope s, Value x, const SwinWindows& w) {
+  const int64_t grid = w.grid_h * w.grid_w, all = w.count() * w.tokens();
+  if (w.count() == 1 && all == grid) return x;
+  const std::vector<int32_t> places = w.places();
+  std::vector<int32_t> from(static_cast<size_t>(grid));
+  for (size_t i = 0; i < places.size(); ++i)
+    if (places[i] >= 0) from[static_cast<size_t>(places[i])] = static_cast<int32_t>(i);
+  return gather_tokens((s / "reverse").path(), x, all, std::move(from),
+                       {x.dim(0) / w.count(), grid, x.dim(2)});
+}
+
+Value swin_mlp(Scope s, Value x, const SwinConfig& cfg) {
   const int64_t width = x.dim(2);
   const auto hidden = static_cast<int64_t>(static_cast<double>(width) * cfg.mlp_ratio);
   x = activation(linear(s / "fc1", x, hidden), cfg.act);
@@ -105,27 +129,11 @@ Value mlp(Scope s, Value x, const SwinConfig& cfg) {
   return module_output(s, dropout(s / "drop2", x, cfg.drop_mlp));
 }
 
-Value block(Scope s, Value x, const SwinConfig& cfg, const Stage& stage, bool odd, float drop) {
-  RecomputeUnit unit(s.graph());
-  const SwinWindows& windows = odd ? stage.odd : stage.even;
-  Value y = layer_norm(s / "norm1", x, cfg.eps);
-  y = window_attention(s / "attn", y, cfg, stage, windows, odd ? stage.mask : Value());
-  x = x + drop_path(s / "drop_path1", y, drop);
-  y = mlp(s / "mlp", layer_norm(s / "norm2", x, cfg.eps), cfg);
-  return module_output(s, x + drop_path(s / "drop_path2", y, drop));
+Value swin_mask(Scope s, const SwinWindows& odd, int64_t depth) {
+  if (depth < 2 || (odd.shift_h == 0 && odd.shift_w == 0)) return {};
+  return s.graph().constant((s / "attn_mask").path(), {odd.count(), odd.tokens(), odd.tokens()},
+                            odd.mask());
 }
-
-Stage stage_of(Scope s, const SwinConfig& cfg, int64_t i) {
-  Stage stage{cfg.heads[static_cast<size_t>(i)], swin_windows(cfg, i, false),
-              swin_windows(cfg, i, true), Value()};
-  const SwinWindows& w = stage.odd;
-  if (cfg.depths[static_cast<size_t>(i)] > 1 && (w.shift_h > 0 || w.shift_w > 0))
-    stage.mask =
-        s.graph().constant((s / "attn_mask").path(), {w.count(), w.tokens(), w.tokens()}, w.mask());
-  return stage;
-}
-
-}  // namespace
 
 std::vector<int32_t> SwinWindows::places() const {
   std::vector<int32_t> all;
@@ -182,7 +190,7 @@ bool shrinks(const SwinConfig& cfg) {
 
 Value swin_features(Scope s, Value image, const SwinConfig& cfg) {
   validate(cfg);
-  Value x = embed(s / "patch_embed", image, cfg);
+  Value x = swin_embed(s / "patch_embed", image, cfg);
   int64_t depth = 0, done = 0;
   for (const int64_t d : cfg.depths) depth += d;
   for (int64_t i = 0; i < cfg.stages(); ++i) {

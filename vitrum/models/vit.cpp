@@ -118,20 +118,6 @@ Value sincos_positions(Graph& g, const ViTConfig& cfg) {
   return g.constant("pos_embed", {1, cfg.positions(), cfg.width}, std::move(data));
 }
 
-// The image less what is no whole patch, in runs of pixels that both widths are multiples of.
-Value whole_patches(Value image, const ViTConfig& cfg) {
-  const int64_t h = image.dim(2), w = image.dim(3), rows = h / cfg.patch_h * cfg.patch_h,
-                columns = w / cfg.patch_w * cfg.patch_w, run = std::gcd(w, columns);
-  if (rows == h && columns == w) return image;
-  const int64_t planes = image.dim(1);
-  std::vector<int32_t> from;
-  for (int64_t line = 0; line < planes * h; ++line)
-    for (int64_t x = 0; x < columns / run && line % h < rows; ++x)
-      from.push_back(static_cast<int32_t>(line * (w / run) + x));
-  return image.graph().emit("crop", GatherTokens{planes * h * (w / run), run, std::move(from)},
-                            {image}, {{image.dim(0), planes, rows, columns}});
-}
-
 struct TokenInit {
   Init token, positions;
 };
@@ -147,7 +133,8 @@ TokenInit token_init(InitStyle style) {
 }
 
 Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B, T, C)
-  Value x = patchify(whole_patches(image, cfg), cfg.patch_h, cfg.patch_w, cfg.patch_order);
+  Value x = patchify(whole_patches(image, cfg.patch_h, cfg.patch_w), cfg.patch_h, cfg.patch_w,
+                     cfg.patch_order);
   const int64_t patch_values = cfg.channels * cfg.patch_h * cfg.patch_w;
   // A patch embedding is a convolution in every framework, so it starts as one, also in timm.
   x = linear(s / "patch_embed" / "proj", x, cfg.width,

@@ -22,6 +22,7 @@ double activate(Act act, double x) {
     case Act::kRelu: return x <= 0 ? 0 : x;  // NaN stays NaN
     case Act::kQuickGelu:
     case Act::kSilu: return x * sigmoid(sigmoid_beta(act) * x);
+    case Act::kSigmoid: return sigmoid(x);
   }
   return x;
 }
@@ -44,6 +45,7 @@ double activation_slope(Act act, double x) {
       const double beta = sigmoid_beta(act), s = sigmoid(beta * x);
       return s + beta * x * s * sigmoid(-beta * x);
     }
+    case Act::kSigmoid: return sigmoid(x) * sigmoid(-x);
   }
   return 1;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "vitrum/runtime/fold.h"
 #include "vitrum/runtime/summary.h"
 
 namespace vitrum {
@@ -118,6 +119,7 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
   std::vector<Value> read(outputs.begin(), outputs.end());
   read.insert(read.end(), options.taps.begin(), options.taps.end());
   drop_dead(g, read);
+  const std::vector<FoldedValue> folded = fold(g, read, store, options.weights);
   Joints joints = find_joints(g, read, store.backend(), store.packed());
   plan_ = plan_memory(g, read, options.share_memory, joints.with_next);
   const auto bytes = static_cast<size_t>(plan_.bytes);
@@ -128,6 +130,8 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
   arena_ = fits ? options.arena->buffer.data() : own_arena_.data();
   for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id)
     views_.push_back(bind(g, id, options));
+  for (const FoldedValue& f : folded)
+    store.backend().upload(views_[static_cast<size_t>(f.id)], f.bytes.data());
   Kernels kernels;
   const auto view = [&](ValueId id) { return views_[static_cast<size_t>(id)]; };
   for (Joint& joint : joints.all) {

@@ -17,7 +17,8 @@ int depth(const std::string& name) {
 
 std::string layer_type(const Op& op) {
   if (const auto* activation = std::get_if<Activation>(&op)) {
-    static constexpr const char* kNames[] = {"Identity", "GELU", "GELU (tanh)", "ReLU"};
+    static constexpr const char* kNames[] = {"Identity",  "GELU", "GELU (tanh)", "ReLU",
+                                             "QuickGELU", "SiLU", "Sigmoid"};
     return kNames[static_cast<size_t>(activation->act)];
   }
   if (std::holds_alternative<FrozenBatchNorm>(op)) return "BatchNorm";
@@ -137,6 +138,11 @@ int64_t multiply_adds(const Graph& g, const Node& node) {
   if (std::holds_alternative<Conv2dBwd>(node.op))
     return (wanted(Conv2dBwd::kDx) + wanted(Conv2dBwd::kDweight)) * in(Conv2dBwd::kDy).rows() *
            in(Conv2dBwd::kWeight).numel();
+  if (std::holds_alternative<DepthwiseConv>(node.op))
+    return out(DepthwiseConv::kY).rows() * in(DepthwiseConv::kWeight).numel();
+  if (std::holds_alternative<DepthwiseConvBwd>(node.op))
+    return (wanted(DepthwiseConvBwd::kDx) + wanted(DepthwiseConvBwd::kDweight)) *
+           in(DepthwiseConvBwd::kDy).rows() * in(DepthwiseConvBwd::kWeight).numel();
   // q k^T, and the weighted sum of v, have as many each: (B, T, 3C) -> B * T * T * C. Two for each
   // of forward's on the way back; the scores that are computed again are not counted.
   const auto product = [&](size_t qkv) { return in(qkv).rows() * in(qkv)[-2] * (in(qkv)[-1] / 3); };

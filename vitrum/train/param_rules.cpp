@@ -46,8 +46,9 @@ void each_match(const char* key, const std::string& pattern, const std::vector<P
   if (!found) fail_unmatched(key, pattern, params);
 }
 
-// (stage, block) of a parameter inside a block: "blocks.I." of ViT, "layers.S.blocks.I." of Swin,
-// whose downsampling belongs to its stage's first block, "layerS.I." of ResNet.
+// (stage, block) of a parameter inside a block: "blocks.I." of ViT, "layers.S.blocks.I." of Swin
+// and "stages.S.blocks.I." of ConvNeXt, whose downsampling belongs to its stage's first block,
+// "layerS.I." of ResNet.
 struct BlockPlace {
   int stage = 0, block = 0;
   auto operator<=>(const BlockPlace&) const = default;
@@ -57,8 +58,11 @@ std::optional<BlockPlace> block_of(const std::string& name) {
   const char* text = name.c_str();
   if (std::sscanf(text, "blocks.%d.", &at.block) == 1) return at;
   if (std::sscanf(text, "layers.%d.blocks.%d.", &at.stage, &at.block) == 2) return at;
+  if (std::sscanf(text, "stages.%d.blocks.%d.", &at.stage, &at.block) == 2) return at;
   if (std::sscanf(text, "layer%d.%d.", &at.stage, &at.block) == 2) return at;
-  if (std::sscanf(text, "layers.%d.downsample.", &at.stage) == 1) return BlockPlace{at.stage, 0};
+  if (std::sscanf(text, "layers.%d.downsample.", &at.stage) == 1 ||
+      std::sscanf(text, "stages.%d.downsample.", &at.stage) == 1)
+    return BlockPlace{at.stage, 0};
   return {};
 }
 

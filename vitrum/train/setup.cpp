@@ -30,6 +30,7 @@ DropPlaces drop_places(ViTConfig& c) {
 DropPlaces drop_places(SwinConfig& c) {
   return {{&c.drop_proj, &c.drop_act, &c.drop_mlp, &c.drop_attn}, 3};
 }
+DropPlaces drop_places(SwinV2Config& c) { return drop_places(static_cast<SwinConfig&>(c)); }
 DropPlaces drop_places(auto&) { return {{}, 0}; }
 
 // Where a model drops already, it drops with the new probability.

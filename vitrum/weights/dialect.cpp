@@ -14,7 +14,7 @@ namespace vitrum {
 namespace {
 
 // "layers.2.blocks.12.norm1.bias" -> "layers.{s}.blocks.{i}.norm1.bias", "2" and "12". The stage is
-// behind "layers", the block the first other number.
+// behind "layers" or "stages", the block behind "blocks" or ("layer1.0") a ResNet's layer.
 struct OurName {
   std::string pattern, stage, block;
 };
@@ -25,7 +25,9 @@ OurName our_name(std::string_view name) {
     to = std::min(name.find('.', from), name.size());
     const std::string_view part = name.substr(from, to - from);
     const bool number = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
-    const bool stage = number && before == "layers", block = number && !stage && ours.block.empty();
+    const bool stage = number && (before == "layers" || before == "stages"),
+               block = number && !stage && ours.block.empty() &&
+                       (before.ends_with("blocks") || before.starts_with("layer"));
     if (stage) ours.stage = part;
     if (block) ours.block = part;
     if (from > 0) ours.pattern += '.';
@@ -126,6 +128,10 @@ Shape stored_shape(Layout layout, const Shape& shape, const LayoutSizes& s) {
         if (n != 1) squeezed.append(n);
       return squeezed;
     }
+    case Layout::kNeighbours: return {shape[0], shape[1] / 4, 2, 2};
+    case Layout::kPixel: return s.pixels ? Shape{shape[0], shape[1], 1, 1} : shape;
+    case Layout::kPlanes: return {shape[0], 1, 1};
+    case Layout::kLine: return {1, 1, 1, shape[0]};
   }
   return shape;
 }

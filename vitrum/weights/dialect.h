@@ -23,12 +23,17 @@ enum class Layout : uint8_t {
   kOutKernel,   // (heads, dim, out)
   kHeadBias,    // (heads, dim): the same memory
   kSqueezed,    // without its dimensions of 1: the same memory
+  kNeighbours,  // (out, channels, 2, 2), ours (out, 2, 2, channels)
+  kPixel,       // (out, in, 1, 1) where the model says so: the same memory
+  kPlanes,      // (channels, 1, 1): the same memory
+  kLine,        // (1, 1, 1, channels): the same memory
 };
 
 // The sizes that layouts are about.
 struct LayoutSizes {
   int64_t patch_h = 1, patch_w = 1, channels = 1, heads = 1, head_dim = 1;
   bool channel_last = false;  // patches are flattened (P, P, C)
+  bool pixels = false;        // layers of MLPs are stored as convolutions of one pixel
 };
 LayoutSizes layout_sizes(const ModelConfig& config);
 

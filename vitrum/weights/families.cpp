@@ -12,14 +12,15 @@ namespace vitrum {
 extern const WeightFamily kDinov2Weights, kViTWeights, kSwinWeights, kResNetWeights;
 extern const WeightFamily kDinov3Weights, kDinov3GatedWeights, kEva02Weights, kEva02ApartWeights;
 extern const WeightFamily kDinov2GatedWeights, kBeitWeights, kClipWeights, kSiglipWeights;
+extern const WeightFamily kSwinV2Weights, kConvNeXtWeights;
 
 std::span<const WeightFamily* const> weight_families() {
   static constexpr const WeightFamily* kAll[] = {
       &kDinov2Weights,      &kDinov2GatedWeights,
       &kDinov3GatedWeights,  // a file of these has what the others have
-      &kDinov3Weights,      &kEva02Weights,       &kEva02ApartWeights,
-      &kBeitWeights,        &kClipWeights,        &kSiglipWeights,
-      &kViTWeights,         &kSwinWeights,        &kResNetWeights,
+      &kDinov3Weights,      &kEva02Weights,       &kEva02ApartWeights, &kBeitWeights,
+      &kClipWeights,        &kSiglipWeights,      &kViTWeights,        &kSwinWeights,
+      &kSwinV2Weights,      &kConvNeXtWeights,    &kResNetWeights,
   };
   return kAll;
 }

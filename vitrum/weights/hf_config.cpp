@@ -86,6 +86,7 @@ const char* hf_act_name(Act act) {
     case Act::kQuickGelu: return "quick_gelu";
     case Act::kSilu: return "silu";
     case Act::kGelu:
+    case Act::kSigmoid:
     case Act::kNone: break;
   }
   return "gelu";

@@ -34,5 +34,7 @@ void read_hf_preprocessor(const JsonKeys& keys, const ModelConfig& config, Prepr
 // The same for models whose framework adapts positions to whatever images come: those of the
 // preprocessor are the model's, and spec.stored says what the weights are of.
 void read_hf_preprocessor_any_size(const JsonKeys& keys, ModelSpec& spec);
+// ConvNeXt's processor, which transformers has for ResNets, too.
+void read_convnext_preprocessor(const ConfigText& stated, ModelSpec& spec);
 
 }  // namespace vitrum

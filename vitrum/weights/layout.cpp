@@ -23,6 +23,10 @@ struct FileIndex {
                       channel = column / (patch_w * patch_h);
         return ((y * patch_w + x) * channels + channel) * rows + row;
       }
+      case Layout::kNeighbours: {  // our column is (y, x, channel)
+        const int64_t plane = columns / 4;
+        return row * columns + column % plane * 4 + column / plane;
+      }
       default: return row * columns + column;
     }
   }
@@ -70,8 +74,21 @@ void convert(Layout layout, const Matrix& m, const ModelConfig& c, std::span<con
 }  // namespace
 
 bool same_memory(Layout layout) {
-  return layout == Layout::kSame || layout == Layout::kConv || layout == Layout::kHeadBias ||
-         layout == Layout::kSqueezed;
+  switch (layout) {
+    case Layout::kSame:
+    case Layout::kConv:
+    case Layout::kHeadBias:
+    case Layout::kSqueezed:
+    case Layout::kPixel:
+    case Layout::kPlanes:
+    case Layout::kLine: return true;
+    case Layout::kConvHwio:
+    case Layout::kKernel:
+    case Layout::kHeadKernel:
+    case Layout::kOutKernel:
+    case Layout::kNeighbours: break;
+  }
+  return false;
 }
 
 void to_ours(Layout layout, const Matrix& m, const ModelConfig& config,

@@ -33,6 +33,7 @@ VITRUM_LANES Vf activate(Vf x) {
     constexpr float kBeta = sigmoid_beta(kAct);
     return swish(x, splat(kBeta));
   }
+  if constexpr (kAct == Act::kSigmoid) return sigmoid(x);
   return x;
 }
 
@@ -46,6 +47,7 @@ VITRUM_LANES Vf activate_grad(Vf x) {
     constexpr float kBeta = sigmoid_beta(kAct);
     return swish_grad(x, splat(kBeta));
   }
+  if constexpr (kAct == Act::kSigmoid) return sigmoid_grad(x);
   return splat(1.0f);
 }
 
@@ -59,6 +61,7 @@ VITRUM_LANES void with_act(Act act, const Body& body) {
     case Act::kRelu: return body.template operator()<Act::kRelu>();
     case Act::kQuickGelu: return body.template operator()<Act::kQuickGelu>();
     case Act::kSilu: return body.template operator()<Act::kSilu>();
+    case Act::kSigmoid: return body.template operator()<Act::kSigmoid>();
   }
 }
 

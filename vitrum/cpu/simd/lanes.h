@@ -108,5 +108,11 @@ VITRUM_LANES Vf swish_grad(Vf x, Vf beta) {
   return fma(s * (s * e), u, s);
 }
 
+VITRUM_LANES Vf sigmoid(Vf x) { return splat(1.0f) / (splat(1.0f) + exp(-x)); }
+VITRUM_LANES Vf sigmoid_grad(Vf x) {
+  const Vf e = exp(-abs(x)), s = splat(1.0f) / (splat(1.0f) + e);  // even in x
+  return s * (s * e);
+}
+
 }  // namespace
 }  // namespace vitrum::cpu::VITRUM_ISA

@@ -157,6 +157,8 @@ struct GemmKernels;       // simd/gemm.h
 struct LinearKernels;     // simd/linear.h
 struct AttentionKernels;  // simd/attention.h
 struct ConvKernels;       // simd/conv.h
+struct DepthwiseKernels;  // simd/depthwise.h
+struct UnitHeadsKernels;  // simd/unit_heads.h
 struct BatchNormKernels;  // simd/conv.h
 struct TilePacking;       // simd/tiles.h
 
@@ -172,6 +174,8 @@ struct SimdKernels {
   const LinearKernels* linear;
   const AttentionKernels* attention;
   const ConvKernels* conv;
+  const DepthwiseKernels* depthwise;
+  const UnitHeadsKernels* unit_heads;
   const BatchNormKernels* batch_norm;
   const TilePacking* tiles;
 };
@@ -190,6 +194,8 @@ extern const GemmKernels kGemm;
 extern const LinearKernels kLinear;
 extern const AttentionKernels kAttention;
 extern const ConvKernels kConv;
+extern const DepthwiseKernels kDepthwise;
+extern const UnitHeadsKernels kUnitHeads;
 extern const BatchNormKernels kBatchNorm;
 extern const TilePacking kTilePacking;
 }  // namespace VITRUM_ISA

@@ -19,6 +19,8 @@ constinit const SimdKernels kSimdAvx2
        .linear = &VITRUM_ISA::kLinear,
        .attention = &VITRUM_ISA::kAttention,
        .conv = &VITRUM_ISA::kConv,
+       .depthwise = &VITRUM_ISA::kDepthwise,
+       .unit_heads = &VITRUM_ISA::kUnitHeads,
        .batch_norm = &VITRUM_ISA::kBatchNorm,
        .tiles = &VITRUM_ISA::kTilePacking};
 

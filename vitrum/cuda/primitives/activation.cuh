@@ -75,6 +75,8 @@ __device__ __forceinline__ float activate(float x) {
     const float e = exp2_approx(__fmul_rn(x, -kLog2e * kBeta));
     return __fmul_rn(x, reciprocal_approx(__fadd_rn(1.0f, e)));
   }
+  if constexpr (kAct == Act::kSigmoid)
+    return reciprocal_approx(__fadd_rn(1.0f, exp2_approx(__fmul_rn(x, -kLog2e))));
   return x;
 }
 
@@ -104,6 +106,11 @@ __device__ __forceinline__ float activation_derivative(float x) {
     const float s = reciprocal_approx(__fadd_rn(1.0f, e));
     return fmaf(__fmul_rn(s, __fmul_rn(s, e)), u, s);
   }
+  if constexpr (kAct == Act::kSigmoid) {
+    const float e = exp2_approx(__fmul_rn(fabsf(x), -kLog2e));  // even in x
+    const float s = reciprocal_approx(__fadd_rn(1.0f, e));
+    return __fmul_rn(s, __fmul_rn(s, e));
+  }
   return 1.0f;
 }
 
@@ -116,6 +123,7 @@ auto with_act(Act act, const Body& body) {
     case Act::kRelu: return body(std::integral_constant<Act, Act::kRelu>{});
     case Act::kQuickGelu: return body(std::integral_constant<Act, Act::kQuickGelu>{});
     case Act::kSilu: return body(std::integral_constant<Act, Act::kSilu>{});
+    case Act::kSigmoid: return body(std::integral_constant<Act, Act::kSigmoid>{});
     case Act::kNone: break;
   }
   return body(std::integral_constant<Act, Act::kNone>{});
