@@ -95,7 +95,7 @@ TEST_F(Mpi, StopsTogetherAndIsGoneOnWith) {
       kill(ranks[1], SIGKILL);
     EXPECT_EQ(process.wait(), number == SIGUSR1 ? 130 : 137) << said();
     for (const pid_t rank : ranks)
-      EXPECT_TRUE(eventually([&] { return kill(rank, 0) != 0; })) << "a process is left over";
+      EXPECT_TRUE(eventually([&] { return test::has_ended(rank); })) << "a process is left over";
     EXPECT_EQ(code_of(mpirun(2, {"VITRUM_MPI=1"}, again(out, 0))), 0) << said();
     expect_same(out, "alone");
   }

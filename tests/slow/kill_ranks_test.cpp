@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
@@ -29,7 +30,6 @@ class KillRanks : public test::RankRuns {
     return choices.begin()[random_.below(static_cast<uint32_t>(choices.size()))];
   }
   void pause(uint32_t most) { usleep(1000 * (1 + random_.below(most))); }
-  static bool gone(pid_t id) { return kill(id, 0) != 0; }
 
   // One part of the run, with a fault if it comes to that. False: it came to its end first.
   bool disturb(const std::string& out, uint32_t patience) {
@@ -70,7 +70,7 @@ class KillRanks : public test::RankRuns {
     return false;
   }
   static bool none_left(const std::vector<pid_t>& all) {
-    return test::eventually([&] { return std::ranges::all_of(all, gone); });
+    return test::eventually([&] { return std::ranges::all_of(all, test::has_ended); });
   }
 
   Recipe recipe_;

@@ -18,7 +18,7 @@ using test::Process;
 class Kill : public test::RankRuns {
  protected:
   Kill() {
-    recipe_ = tiny_.recipe();
+    recipe_.model = tiny_.recipe().model, recipe_.data = tiny_.recipe().data;
     recipe_.epochs = 60, recipe_.batch_size = 2, recipe_.accumulate = 2, recipe_.ema = 0.9;
     recipe_.checkpoint_every = 1;
     expect_done(first(recipe_, "whole", 1));

@@ -27,6 +27,12 @@ std::vector<pid_t> children_of(pid_t parent) {
   return {std::istream_iterator<pid_t>(list), {}};
 }
 
+bool has_ended(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string number, name, state;
+  return !(file >> number >> name >> state) || state == "Z";
+}
+
 Words RankRuns::first(const Recipe& recipe, const std::string& out, int ranks,
                       const Words& more) const {
   const std::string file = tiny_ / (out + ".toml");

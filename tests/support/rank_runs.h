@@ -14,6 +14,8 @@ using Words = std::vector<std::string>;
 
 // The other processes of a run, which are children of the first.
 std::vector<pid_t> children_of(pid_t parent);
+// Whether it has ended, also where nobody has asked for its exit code yet.
+bool has_ended(pid_t process);
 
 class RankRuns : public testing::Test {
  protected:
