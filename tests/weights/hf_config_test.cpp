@@ -120,8 +120,16 @@ TEST(HfConfig, WhatIsNotAViTIsRefused) {
                           const std::string& preprocessor = "{}") {
     EXPECT_ERROR(parsed(text, preprocessor), ErrorKind::kInput, part);
   };
-  refused(R"({"model_type": "beit"})",
-          "model_type 'beit' is not supported; expected 'dinov2', 'vit'");
+  refused(R"({"model_type": "levit"})",
+          "model_type 'levit' is not supported; expected 'dinov2', 'dinov3_vit', 'beit'");
+  refused(R"({"model_type": "beit"})", "without a bias by distance");
+  refused(R"({"model_type": "dinov3_vit", "key_bias": true})", "key_bias = true");
+  refused(R"({"model_type": "dinov3_vit", "value_bias": false})", "value_bias differ");
+  refused(R"({"model_type": "dinov3_vit", "hidden_size": 36, "num_attention_heads": 6})",
+          "a multiple of 4 values");
+  refused(R"({"model_type": "dinov3_vit", "hidden_size": 8192, "num_attention_heads": 1,
+             "image_size": 8192, "patch_size": 16})",
+          "too large to be meant");
   refused(config(R"("use_relative_position_bias": true)"),
           "use_relative_position_bias = true is not supported");
   refused(config(R"("layer_scale_init_value": 0.1)"), "layer_scale_init_value = 0.1");

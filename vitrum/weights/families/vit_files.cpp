@@ -16,6 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr double kMaxAngles = 1 << 28;
+
 // Beside those of timm_args.h.
 const std::vector<std::string> kModelArgs = {"proj_bias", "act_layer", "no_embed_class",
                                              "reg_tokens", "pre_norm"};
@@ -193,7 +195,10 @@ void ViTFiles::check_size(const ViTConfig& c, const std::string& path) {
   const double block = width * (4 * width + (c.gated ? 3 : 2) * real(c.mlp_width)) +
                        (c.distance_bias == DistanceBias::kNone ? 0 : 4 * tokens * real(c.heads));
   const double total = real(c.depth) * block + width * (tokens + patch + real(c.classes));
-  if (total > kMaxParameters || tokens > kMaxTokens)
+  // Rotary angles are no parameters, but a table of them is made.
+  const double angles =
+      c.rope == Rope::kNone ? 0 : tokens * width / real(std::max<int64_t>(1, c.heads));
+  if (total > kMaxParameters || tokens > kMaxTokens || angles > kMaxAngles)
     fail_input("{}: a model of {:.3g} parameters and {:.3g} tokens is too large to be meant", path,
                total, tokens);
 }
