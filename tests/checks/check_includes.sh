@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check_includes.sh ROOT: who may include whom (docs/architecture.md), how long a file and a function may be, and that
 # kernels call their operands by name.
-#   cli, c -> report, serve -> train, explain, export -> infer -> weights -> models, data, fetch, dist -> runtime -> graph -> core
+#   cli, c -> report, serve -> train, explain, export -> infer -> weights -> models, data, fetch, dist -> runtime -> graph, text -> core
 # A file includes its own folder and lower ranks; weights also sees models, data also fetch. models sees graph and core only. Backends see core,
 # runtime/backend.h and graph/op.h, and only the loader, runtime/backends.cpp, sees them.
 # Slow-to-compile headers stay out of our headers, and in the folders that parse text.

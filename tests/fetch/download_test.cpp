@@ -154,6 +154,9 @@ TEST(Download, ShardsAndOtherFormats) {
   EXPECT_THAT(files_of({config, plain_entry("preprocessor_config.json", "w"),
                         lfs_entry("pytorch_model.bin", "w")}),
               ElementsAre("config.json", "preprocessor_config.json", "pytorch_model.bin"));
+  EXPECT_THAT(files_of({config, plain_entry("README.md", "w"), plain_entry("tokenizer.json", "w"),
+                        plain_entry("spiece.model", "w"), lfs_entry("model.safetensors", "w")}),
+              ElementsAre("config.json", "tokenizer.json", "spiece.model", "model.safetensors"));
   EXPECT_ERROR(files_of({config, lfs_entry("tf_model.h5", "w")}), ErrorKind::kInput,
                "neither model.safetensors nor pytorch_model.bin");
   EXPECT_ERROR(files_of({lfs_entry("model.safetensors", "w")}), ErrorKind::kInput,

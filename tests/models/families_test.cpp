@@ -12,6 +12,7 @@
 #include "tests/support/vit_of.h"
 #include "vitrum/core/files.h"
 #include "vitrum/models/registry.h"
+#include "vitrum/models/text.h"
 #include "vitrum/weights/convert.h"
 #include "vitrum/weights/safetensors.h"
 
@@ -167,6 +168,12 @@ TEST(Dinov3, ReadsItsAuthorsNames) {
   EXPECT_EQ(from_meta.all_values(), from_timm.all_values());
 }
 
+int64_t elements(const Graph& g) {
+  int64_t total = 0;
+  for (const ParamSpec& p : g.params) total += p.counted();
+  return total;
+}
+
 // timm's own numbers, of models made on its meta device.
 TEST(FamilyPresets, Counts) {
   const std::pair<const char*, int64_t> counts[] = {
@@ -221,14 +228,68 @@ TEST(FamilyPresets, Counts) {
       {"vit_large_patch14_clip_336", 304294656},
       {"vit_huge_patch14_clip_224", 632077824},
       {"vit_base_patch16_clip_quickgelu_224", 86193152},
-      {"vit_large_patch14_clip_quickgelu_224", 303966976}};
+      {"vit_large_patch14_clip_quickgelu_224", 303966976},
+      {"vit_base_patch16_siglip_224", 92884224},
+      {"vit_base_patch16_siglip_256", 92930304},
+      {"vit_base_patch16_siglip_384", 93176064},
+      {"vit_base_patch32_siglip_256", 94552320},
+      {"vit_large_patch16_siglip_256", 315956224},
+      {"vit_large_patch16_siglip_384", 316283904},
+      {"vit_so400m_patch14_siglip_224", 427680704},
+      {"vit_so400m_patch14_siglip_378", 428225600},
+      {"vit_so400m_patch14_siglip_384", 428225600},
+      {"vit_so400m_patch16_siglip_256", 427888064},
+      {"vit_giantopt_patch16_siglip_256", 1163168256}};
   for (const auto& [name, count] : counts) {
     const ModelConfig& c = find_preset(name).config;
     Graph g;
     model(Scope(g), g.input("image", {1, c.channels(), c.image_h(), c.image_w()}), c);
-    int64_t total = 0;
-    for (const ParamSpec& p : g.params) total += p.counted();
-    EXPECT_EQ(total, count) << name;
+    EXPECT_EQ(elements(g), count) << name;
+  }
+}
+
+// transformers' numbers of text towers with what follows them: CLIPTextModelWithProjection, and
+// what SiglipModel has beside the image tower, less the two numbers for both.
+TEST(TextTowers, Counts) {
+  const auto count = [](const TextConfig& c) {
+    Graph g;
+    const Value ids = g.input("ids", {1, c.context}, DType::kI32);
+    text_features(Scope(g, "text"), ids, c.causal ? g.input("ends", {1}, DType::kI32) : Value(), c);
+    return elements(g);
+  };
+  EXPECT_EQ(count({}), 63428096);
+  EXPECT_EQ(count({.width = 768, .heads = 12, .mlp_width = 3072, .space = 768}), 123650304);
+  EXPECT_EQ(count({.width = 1024, .depth = 24, .heads = 16, .mlp_width = 4096, .space = 1024}),
+            354032640);
+  const TextConfig siglip{.vocabulary = 32000,
+                          .context = 64,
+                          .width = 768,
+                          .heads = 12,
+                          .mlp_width = 3072,
+                          .space = 768,
+                          .causal = false,
+                          .proj_bias = true};
+  EXPECT_EQ(count(siglip), 203155970 - 92884224 - 2);
+  TextConfig siglip2 = siglip;
+  siglip2.vocabulary = 256000;
+  EXPECT_EQ(count(siglip2), 375187970 - 92884224 - 2);
+}
+
+// An image tower that was read out of a pair of towers is written as one of its own.
+TEST(Pairs, ImageTowersRoundTripThroughBothFrameworks) {
+  for (const char* name : {"clip", "siglip"}) {
+    const std::string pair = VITRUM_SOURCE_DIR "/tests/golden/words/" + std::string(name);
+    const TempDir dir;
+    convert_model(pair, "", dir / "hf", "hf");
+    convert_model(dir / "hf", "", dir / "timm", "timm");
+    const auto forward = [](const std::string& model) {
+      const ModelSpec spec = resolve_model(model);
+      LoadedModel loaded(spec);
+      load_weights(model, spec, loaded.store);
+      return loaded.forward(std::vector<float>(2 * 3 * 13 * 13, 0.25f));
+    };
+    EXPECT_EQ(forward(dir / "hf"), forward(pair)) << name;
+    EXPECT_EQ(forward(dir / "timm"), forward(pair)) << name;
   }
 }
 

@@ -181,7 +181,9 @@ class Sandbox:
         self.must(f"vitrum train -q {tiny} --data folder:photos {SHORT} --out runs/photos")
         for name in ("DIR", "vit", "vit_tiny_patch16_224.augreg_in21k_ft_in1k"):
             self.must(f"cp -r runs/photos/best {name}")
-        self.must("ln -s photos imagenet")
+        self.must("ln -s photos imagenet; ln -s photos pets; printf 'a cat\\na dog\\n' > names.txt")
+        # Its text tower reads the vocabulary of the tests.
+        self.must(f"cp -r {ROOT}/tests/golden/words/clip clip-vit-base-patch32")
 
 
 # How a command of the pages becomes one for the sandbox.

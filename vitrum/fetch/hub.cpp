@@ -123,7 +123,10 @@ std::vector<Entry> choose(const HubModel& model, const std::vector<Entry>& all) 
             take([&](const Entry& e) { return is_shard(e.name, stem, end); }));
   };
   if (!take(named("config.json"))) fail_input("{} has no config.json", model.id);
-  take(named("preprocessor_config.json"));
+  // Pixels, and of models that take texts how those become numbers.
+  for (const char* name : {"preprocessor_config.json", "processor_config.json", "tokenizer.json",
+                           "tokenizer_config.json", "vocab.json", "merges.txt", "spiece.model"})
+    take(named(name));
   if (!weights("model", ".safetensors") && !weights("pytorch_model", ".bin"))
     fail_input("{} has neither model.safetensors nor pytorch_model.bin", model.id);
   return chosen;

@@ -179,6 +179,10 @@ JsonKeys JsonKeys::object(const std::string& key) const {
           where_ + (where_.ends_with(".json") ? ": " : ".") + key};
 }
 
+std::string JsonKeys::dumped(const std::string& key) const {
+  return json(object(key).object_).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 void JsonKeys::only(std::vector<std::string> known, std::span<const Fixed> fixed) const {
   for (const Fixed& f : fixed) known.push_back(f.first);
   for (const auto& [key, value] : json(object_).items())

@@ -39,7 +39,8 @@ class JsonKeys {
   // {"0": "cat", "1": "dog"}: every key from 0 on must be there.
   std::vector<std::string> numbered_texts(const std::string& key) const;
 
-  JsonKeys object(const std::string& key) const;  // empty where there is none
+  JsonKeys object(const std::string& key) const;     // empty where there is none
+  std::string dumped(const std::string& key) const;  // that object as JSON
 
   // Fails at a key that is not known, or at one of `fixed` with another value than the only one we
   // have, given as JSON text.

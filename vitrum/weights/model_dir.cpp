@@ -23,6 +23,7 @@ constexpr size_t kMaxConfig = 16 << 20;  // bytes
 constexpr const char* kWeightsFile = "model.safetensors";
 constexpr const char* kConfigFile = "config.json";
 constexpr const char* kPreprocessorFile = "preprocessor_config.json";
+constexpr const char* kProcessorFile = "processor_config.json";
 
 ModelSpec preset_spec(const Preset& preset) {
   ModelSpec spec{.architecture = preset.name,
@@ -72,17 +73,23 @@ const Preset& preset_for(const std::string& name) {
   return find_preset(plain);
 }
 
+// A file of its own, or since transformers 5, where a model has texts too, a part of one for both.
+ConfigText read_preprocessor(const fs::path& dir) {
+  const std::string own = (dir / kPreprocessorFile).string(),
+                    both = (dir / kProcessorFile).string();
+  std::error_code ignored;
+  if (fs::is_regular_file(own, ignored)) return {read_file(own, kMaxConfig), own};
+  if (!fs::is_regular_file(both, ignored)) return {"{}", own};
+  return {JsonKeys(read_file(both, kMaxConfig), both).dumped("image_processor"), both};
+}
+
 ModelSpec read_model_config(const fs::path& dir) {
   const std::string config = (dir / kConfigFile).string();
   std::error_code ignored;
   if (!fs::is_regular_file(config, ignored)) fail_input("{}: not a regular file", config);
   const JsonKeys keys(read_file(config, kMaxConfig), config);
   if (!is_hf_config(keys)) return parse_model_config(keys);
-  const std::string preprocessor = (dir / kPreprocessorFile).string();
-  return parse_hf_config(
-      keys,
-      {fs::is_regular_file(preprocessor, ignored) ? read_file(preprocessor, kMaxConfig) : "{}",
-       preprocessor});
+  return parse_hf_config(keys, read_preprocessor(dir));
 }
 
 // Not every verb takes --arch.
