@@ -127,45 +127,137 @@ TEST(Beit, BiasesOfKeysAreInNoFile) {
   EXPECT_EQ(answer(dir / "saved", 12), answer(golden("beit"), 12));
 }
 
+// Tensors of a golden model, to be written under other names.
+class Renamed {
+ public:
+  explicit Renamed(const std::string& name)
+      : file_(open_tensors(golden(name) + "/model.safetensors")) {}
+
+  const std::vector<TensorInfo>& tensors() const { return file_->tensors(); }
+  std::vector<float> values(const std::string& name) const {
+    return read_floats(*file_, file_->at(name));
+  }
+  void add(const std::string& name, const Shape& shape, std::vector<float> values) {
+    kept_.push_back(std::move(values));
+    written_.push_back({name, {kept_.back().data(), shape, DType::kF32}});
+  }
+  void write(const std::string& path) const { write_safetensors(path, written_, {}); }
+
+ private:
+  std::unique_ptr<TensorSource> file_;
+  std::deque<std::vector<float>> kept_;
+  std::vector<NamedTensor> written_;
+};
+
+std::string replaced(std::string name, std::string_view from, std::string_view to) {
+  const size_t at = name.find(from);
+  return at == name.npos ? name : name.replace(at, from.size(), to);
+}
+
+// Whether a file of this dialect holds what the golden model does, but for its head.
+void expect_same(const std::string& path, const std::string& name, const std::string& dialect) {
+  ModelSpec spec = resolve_model(golden(name));
+  spec.config.set_classes(0);
+  LoadedModel found(spec), wanted(spec);
+  EXPECT_EQ(load_weights(path, spec, found.store).dialect, dialect) << name;
+  load_weights(golden(name), spec, wanted.store);
+  EXPECT_EQ(found.all_values(), wanted.all_values()) << name;
+}
+
 // Meta's own file of a DINOv3: other names, all three biases, of which that of keys is masked.
-TEST(Dinov3, ReadsItsAuthorsNames) {
+TEST(Dinov3, ReadsItsAuthorsFiles) {
   const TempDir dir;
-  const auto file = open_tensors(golden("dinov3/model.safetensors"));
-  std::vector<NamedTensor> tensors;
-  std::deque<std::vector<float>> kept;
-  const auto add = [&](const std::string& name, Shape shape, std::vector<float> values) {
-    kept.push_back(std::move(values));
-    tensors.push_back({name, {kept.back().data(), shape, DType::kF32}});
-  };
-  const auto renamed = [](std::string name, std::string_view from, std::string_view to) {
-    const size_t at = name.find(from);
-    return at == name.npos ? name : name.replace(at, from.size(), to);
-  };
-  for (const TensorInfo& t : file->tensors()) {
+  Renamed meta("dinov3");
+  for (const TensorInfo& t : meta.tensors()) {
     if (t.name.ends_with("v_bias") || t.name.starts_with("head.")) continue;
-    std::vector<float> values = read_floats(*file, t);
+    std::vector<float> values = meta.values(t.name);
     if (t.name.ends_with("q_bias")) {  // the mask hides whatever stands for keys
       values.resize(2 * values.size(), 7.f);
-      const auto v = read_floats(*file, file->at(renamed(t.name, "q_bias", "v_bias")));
+      const auto v = meta.values(replaced(t.name, "q_bias", "v_bias"));
       values.insert(values.end(), v.begin(), v.end());
-      add(renamed(t.name, "q_bias", "qkv.bias"), {static_cast<int64_t>(values.size())}, values);
+      const Shape shape{static_cast<int64_t>(values.size())};
+      meta.add(replaced(t.name, "q_bias", "qkv.bias"), shape, values);
+      meta.add(replaced(t.name, "q_bias", "qkv.bias_mask"), shape,
+               std::vector<float>(values.size(), NAN));
       continue;
     }
-    std::string name = renamed(t.name, "reg_token", "storage_tokens");
+    std::string name = replaced(t.name, "reg_token", "storage_tokens");
     for (const char* n : {"1", "2"})
-      name = renamed(name, fmt::format("gamma_{}", n), fmt::format("ls{}.gamma", n));
-    add(name, t.shape, values);
+      name = replaced(name, fmt::format("gamma_{}", n), fmt::format("ls{}.gamma", n));
+    meta.add(name, t.shape, values);
   }
-  add("mask_token", {1, 16}, std::vector<float>(16));
-  add("rope_embed.periods", {2}, {1, 2});
-  write_safetensors(dir / "meta.safetensors", tensors, {});
-  ModelSpec spec = resolve_model(golden("dinov3"));
-  spec.config.set_classes(0);
-  LoadedModel from_meta(spec), from_timm(spec);
-  const LoadReport report = load_weights(dir / "meta.safetensors", spec, from_meta.store);
-  EXPECT_EQ(report.dialect, "meta");
-  load_weights(golden("dinov3"), spec, from_timm.store);
-  EXPECT_EQ(from_meta.all_values(), from_timm.all_values());
+  meta.add("mask_token", {1, 16}, std::vector<float>(16));
+  meta.add("rope_embed.periods", {2}, {1, 2});
+  meta.write(dir / "meta.safetensors");
+  expect_same(dir / "meta.safetensors", "dinov3", "meta");
+}
+
+// What the authors of the others call their tensors, and have beside them.
+TEST(FamilyFiles, ReadsOtherAuthorsFiles) {
+  struct Authors {
+    const char *name, *dialect;
+    std::vector<std::pair<const char*, const char*>> names;
+    std::vector<const char*> beside;
+  };
+  const std::vector<std::pair<const char*, const char*>> apart = {
+      {"attn.q_proj.bias", "attn.q_bias"},
+      {"attn.v_proj.bias", "attn.v_bias"},
+      {"mlp.fc1_g", "mlp.w1"},
+      {"mlp.fc1_x", "mlp.w2"},
+      {"mlp.fc2", "mlp.w3"},
+      {"mlp.norm", "mlp.ffn_ln"},
+      {"attn.norm", "attn.inner_attn_ln"}};
+  const std::vector<const char*> masked = {"mask_token", "lm_head.weight", "rope.freqs_cos",
+                                           "blocks.1.attn.rope.freqs_sin"};
+  const Authors all[] = {
+      // pretrained: the norm is that of tokens
+      {"eva02",
+       "eva",
+       {{"mlp.fc1", "mlp.w12"}, {"mlp.fc2", "mlp.w3"}, {"fc_norm", "norm"}},
+       masked},
+      {"eva02-apart", "eva", apart, {"rope.freqs_cos"}},
+      {"eva02-clip", "eva", apart, {}},
+      {"beit", "timm", {}, {"mask_token", "lm_head.bias", "blocks.0.attn.relative_position_index"}},
+      {"dinov2", "timm", {}, {"mask_token"}},
+      {"clip", "timm", {}, {"decoder_embed.weight", "decoder_blocks.0.norm1.bias", "mask_token"}}};
+  for (const Authors& authors : all) {
+    const TempDir dir;
+    Renamed file(authors.name);
+    for (const TensorInfo& t : file.tensors()) {
+      if (t.name.starts_with("head.")) continue;
+      std::string name = t.name;
+      for (const auto& [timm, theirs] : authors.names) name = replaced(name, timm, theirs);
+      file.add(name, t.shape, file.values(t.name));
+    }
+    for (const char* name : authors.beside) file.add(name, {2}, {1, 2});
+    file.write(dir / "file.safetensors");
+    expect_same(dir / "file.safetensors", authors.name, authors.dialect);
+  }
+}
+
+// A bare file does not say what it computes with, and relatives have the same names.
+TEST(FamilyFiles, BareFilesComputeAsTheirFamilyDoes) {
+  struct Bare {
+    const char *name, *arch;
+    Act act;
+    float eps;
+    bool qkv_bias;
+  };
+  for (const auto& [name, arch, act, eps, qkv_bias] :
+       {Bare{"eva02", "eva02_tiny_patch14_224", Act::kSilu, 1e-6f, true},
+        {"eva02-apart", "eva02_base_patch14_448", Act::kSilu, 1e-6f, true},
+        {"dinov3", "vit_small_patch16_dinov3", Act::kGelu, 1e-5f, true},
+        {"dinov3-gated", "vit_small_plus_patch16_dinov3_qkvb", Act::kSilu, 1e-5f, false},
+        {"dinov3-hf", "vit_small_patch16_dinov3", Act::kGelu, 1e-5f, true},
+        {"beit", "beit_base_patch16_224", Act::kGelu, 1e-6f, true},
+        {"beit-hf", "beit_base_patch16_224", Act::kGelu, 1e-12f, true}}) {
+    const ViTConfig c = vit_of(resolve_model(golden(name) + "/model.safetensors", arch));
+    EXPECT_EQ(c.act, act) << name;
+    EXPECT_EQ(c.eps, eps) << name;
+    EXPECT_EQ(c.qkv_bias, qkv_bias) << name;
+    const bool mean = find_preset(arch).config.as<ViTConfig>()->pool != ViTPool::kToken;
+    EXPECT_EQ(c.pool != ViTPool::kToken, mean && std::string_view(name) != "dinov3-hf") << name;
+  }
 }
 
 int64_t elements(const Graph& g) {

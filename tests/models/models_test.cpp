@@ -170,6 +170,21 @@ TEST(Models, ImpossibleShapesAreRefused) {
   EXPECT_THROW(parameters(c), Error);
 }
 
+// Activations of every kind have a name, and what is held at zero is not counted.
+TEST(Summary, NamesGatesAndActivations) {
+  const auto row_of = [](const char* preset, const std::string& name) {
+    Graph g;
+    record(g, config(preset));
+    for (const LayerSummary& row : summarize(g))
+      if (row.name == name) return row;
+    return LayerSummary{};
+  };
+  EXPECT_EQ(row_of("vit_base_patch16_clip_quickgelu_224", "blocks.3.mlp.act").type, "QuickGELU");
+  EXPECT_EQ(row_of("eva02_tiny_patch14_224", "blocks.3.mlp.gate").type, "Gate");
+  EXPECT_EQ(row_of("eva02_tiny_patch14_224", "blocks.3.attn.rope").type, "Rotate");
+  EXPECT_EQ(row_of("beit_base_patch16_224", "blocks.3.attn.qkv").parameters, 768 * (3 * 768 + 2));
+}
+
 TEST(Summary, RowsAddUp) {
   Graph g;
   record(g, config("vit_base_patch16_224"));

@@ -48,18 +48,25 @@ std::vector<Run> runs_of(const std::vector<int32_t>& from) {
 
 }  // namespace
 
+// A head's column of the table is turned round first, so that the runs of its bias are copies.
 KernelPtr lower(CpuBackend& cpu, const RelativeBias& op, const Operands& io) {
   const auto& [window_h, window_w, prefix] = op;
-  const int64_t heads = io.out[RelativeBias::kBias].shape[0],
-                square =
-                    io.out[RelativeBias::kBias].shape[1] * io.out[RelativeBias::kBias].shape[2];
-  return make_kernel([&cpu, runs = PairRuns{window_h, window_w, prefix}, heads, square,
-                      table = f32_only(io.in[RelativeBias::kTable]),
-                      bias = f32_only(io.out[RelativeBias::kBias])] {
-    cpu.pool().run(heads, [&](int64_t head, int) {
+  const TensorView &table = io.in[RelativeBias::kTable], &bias = io.out[RelativeBias::kBias];
+  const int64_t heads = bias.shape[0], square = bias.shape[1] * bias.shape[2],
+                rows = table.shape[0];
+  cpu.reserve_per_thread(static_cast<size_t>(rows) * sizeof(float));
+  return make_kernel([&cpu, runs = PairRuns{window_h, window_w, prefix}, heads, square, rows,
+                      table = f32_only(table), bias = f32_only(bias)] {
+    cpu.pool().run(heads, [&](int64_t head, int thread) {
+      auto* upwards = reinterpret_cast<float*>(cpu.thread_scratch(thread));
+      for (int64_t row = 0; row < rows; ++row) upwards[rows - 1 - row] = table[row * heads + head];
       runs.each([&](int64_t pair, int64_t row, int64_t count, int64_t step) {
-        for (int64_t i = 0; i < count; ++i)
-          bias[head * square + pair + i] = table[(row + step * i) * heads + head];
+        const float* from = upwards + rows - 1 - row;
+        float* to = bias + head * square + pair;
+        if (step == 0)
+          std::fill_n(to, count, *from);
+        else
+          std::copy_n(from, count, to);
       });
     });
   });

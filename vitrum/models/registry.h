@@ -20,7 +20,7 @@ struct Preset {
   std::string public_weights = {};  // hub id of known public weights, "" where there are none
   double crop_pct = 1;              // of preprocessing, as Preprocessing has it
   std::string crop_mode = "center";
-  std::string note = {};            // for people: what it is, where the name does not say
+  std::string note = {};  // for people: what it is, where the name does not say
 };
 
 std::span<const Preset> presets();

@@ -17,9 +17,15 @@ int depth(const std::string& name) {
 
 std::string layer_type(const Op& op) {
   if (const auto* activation = std::get_if<Activation>(&op)) {
-    static constexpr const char* kNames[] = {"Identity",  "GELU", "GELU (tanh)", "ReLU",
-                                             "QuickGELU", "SiLU", "Sigmoid"};
-    return kNames[static_cast<size_t>(activation->act)];
+    switch (activation->act) {
+      case Act::kNone: return "Identity";
+      case Act::kGelu: return "GELU";
+      case Act::kGeluTanh: return "GELU (tanh)";
+      case Act::kRelu: return "ReLU";
+      case Act::kQuickGelu: return "QuickGELU";
+      case Act::kSilu: return "SiLU";
+      case Act::kSigmoid: return "Sigmoid";
+    }
   }
   if (std::holds_alternative<FrozenBatchNorm>(op)) return "BatchNorm";
   return std::string(name_of(op));
@@ -44,13 +50,15 @@ std::string module_type(const std::string& name) {
 }
 
 // An activation is named after the layer before it ("mlp.fc1.act", or behind a residual sum
-// "bn2.add.act"); in the tree it stands beside it ("mlp.act").
+// "bn2.add.act"), and so is a gate; in the tree it stands beside it ("mlp.act").
 std::string layer_name(const Node& node) {
-  if (!std::holds_alternative<Activation>(node.op)) return node.name;
+  const bool gate = std::holds_alternative<Gate>(node.op);
+  if (!gate && !std::holds_alternative<Activation>(node.op)) return node.name;
+  const std::string own = gate ? "gate" : "act";
   std::string layer = parent_name(node.name);
   if (layer.ends_with(".add")) layer = parent_name(layer);
   const std::string module = parent_name(layer);
-  return module.empty() ? "act" : module + ".act";
+  return module.empty() ? own : module + "." + own;
 }
 
 class Table {

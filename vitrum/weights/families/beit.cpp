@@ -186,7 +186,7 @@ struct Beit : EvaFiles {
   }
 
   static void as_published(const Dialect& dialect, ViTConfig& c, Preprocessing&) {
-    c.eps = dialect.eps, c.act = dialect.act;
+    c.eps = dialect.name == "hf" ? 1e-12f : 1e-6f, c.act = Act::kGelu;
   }
 
   static void require_plain(const Dialect& dialect, const ViTConfig& c) {

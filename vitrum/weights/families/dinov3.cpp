@@ -173,7 +173,7 @@ struct Dinov3 : EvaFiles {
 
   // Meta's models read the class token, and their files have periods rounded to bf16.
   static void as_published(const Dialect& dialect, ViTConfig& c, Preprocessing&) {
-    c.eps = dialect.eps, c.act = dialect.act;
+    c.eps = kEps, c.act = kAct;
     if (dialect.name == "meta") c.rope_bf16 = true;
     if (dialect.name != "timm") c.pool = ViTPool::kToken;
   }

@@ -1,5 +1,7 @@
 #include "vitrum/weights/families/eva.h"
 
+#include <nlohmann/json.hpp>
+
 #include "vitrum/weights/families/timm_args.h"
 #include "vitrum/weights/hf_config.h"
 

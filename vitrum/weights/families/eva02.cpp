@@ -70,8 +70,9 @@ struct Eva02 : EvaFiles {
     return c.rope == Rope::kEva && c.gated && c.mlp_norm == kApart && holds_k_bias(c);
   }
 
-  static void as_published(const Dialect& dialect, ViTConfig& c, Preprocessing&) {
-    c.eps = dialect.eps, c.act = dialect.act;
+  // The dialect that a file is found to be of may be a relative's with the same names.
+  static void as_published(const Dialect&, ViTConfig& c, Preprocessing&) {
+    c.eps = 1e-6f, c.act = Act::kSilu;
   }
   static void require_plain(const Dialect&, const ViTConfig&) {}
 

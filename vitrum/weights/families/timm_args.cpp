@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "vitrum/weights/model_config.h"

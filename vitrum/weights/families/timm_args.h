@@ -1,7 +1,7 @@
 // Arguments that timm's classes VisionTransformer, Eva and Beit have in common, in a config.json's
 // model_args.
 #pragma once
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
