@@ -235,6 +235,15 @@ TEST(FamilyFiles, ReadsOtherAuthorsFiles) {
   }
 }
 
+TEST(Dinov3, TransformersHaveTheClassTokenAlone) {
+  const TempDir dir;
+  EXPECT_ERROR(convert_model(golden("dinov3"), "", dir / "hf", "hf"), ErrorKind::kInput,
+               "no DINOv3 with a classifier");
+  const Converted gated = convert_model(golden("dinov3-gated"), "", dir / "hf", "hf");
+  ASSERT_EQ(gated.notes.size(), 1u);
+  EXPECT_THAT(gated.notes[0], ::testing::HasSubstr("the class token, the model the mean"));
+}
+
 // A bare file does not say what it computes with, and relatives have the same names.
 TEST(FamilyFiles, BareFilesComputeAsTheirFamilyDoes) {
   struct Bare {

@@ -115,6 +115,15 @@ TEST(HfConfig, PatchesNeedNotCoverTheImage) {
   EXPECT_ERROR(parsed(config(R"("image_size": 8)")), ErrorKind::kInput, "smaller than a patch");
 }
 
+// Its positions are rotary: images of any size are of the preset, whose biases tell it.
+TEST(HfConfig, NamesADinov3ByItsSizes) {
+  const std::string sizes = R"({"model_type": "dinov3_vit", "architectures": ["DINOv3ViTModel"],
+                                "num_register_tokens": 4, "image_size": 224)";
+  EXPECT_EQ(parsed(sizes + "}").architecture, "vit_small_patch16_dinov3_qkvb");
+  EXPECT_EQ(parsed(sizes + R"(, "query_bias": false, "value_bias": false})").architecture,
+            "vit_small_patch16_dinov3");
+}
+
 TEST(HfConfig, WhatIsNotAViTIsRefused) {
   const auto refused = [](const std::string& text, const std::string& part,
                           const std::string& preprocessor = "{}") {

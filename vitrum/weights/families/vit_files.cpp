@@ -177,9 +177,11 @@ void ViTFiles::fields(FieldVisitor& visit, ViTConfig& c) {
 }
 
 bool ViTFiles::same_sizes(const ViTConfig& p, const ViTConfig& c) {
+  // A DINOv3 is the same for images of any size, and has two presets.
+  const bool image = p.rope == Rope::kDinov3 ? p.qkv_bias == c.qkv_bias : p.image_h == c.image_h;
   return p.init == InitStyle::kTimm && p.width == c.width && p.depth == c.depth &&
          p.heads == c.heads && p.mlp_width == c.mlp_width && p.patch_h == c.patch_h &&
-         p.patch_w == c.patch_w && p.image_h == c.image_h && p.distilled == c.distilled &&
+         p.patch_w == c.patch_w && image && p.distilled == c.distilled &&
          p.registers == c.registers && p.prefix_positions == c.prefix_positions &&
          p.norm_pre == c.norm_pre && (p.pool == ViTPool::kMap) == (c.pool == ViTPool::kMap) &&
          (p.layer_scale > 0) == (c.layer_scale > 0) && p.rope == c.rope &&
