@@ -117,6 +117,16 @@ TEST(Tokenizer, RefusesFilesThatAreNone) {
   }
 }
 
+// Whoever looks numbers up in a table must know the largest.
+TEST(Tokenizer, CountsAddedWords) {
+  const char* const kJson = R"({"added_tokens":[{"id":70000,"content":"<x>"}],
+      "model":{"type":"BPE","vocab":{"a":0,"<eos>":1,"<pad>":2},"merges":[]},
+      "normalizer":{"type":"Replace"}})";
+  const auto tokenizer = parse_tokenizer_json({kJson, "t.json"}, {"", ""});
+  EXPECT_EQ(tokenizer->vocabulary(), 70001);
+  EXPECT_EQ(tokenizer->tokens("a<x>a"), (std::vector<int32_t>{0, 70000, 0}));
+}
+
 // One word of 60,000 letters: as many merges as letters, and no more than a moment.
 TEST(Tokenizer, MergesLongWords) {
   const auto clip = open_tokenizer(kGolden + "clip");

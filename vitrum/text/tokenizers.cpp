@@ -82,6 +82,7 @@ void AddedWords::add(std::string word, int32_t id, const std::string& path) {
   if (bytes == 0 || bytes > kLongestAdded)
     fail_input("{}: an added token of {} bytes, expected 1 to {}", path, bytes, kLongestAdded);
   words_.insert_or_assign(std::move(word), id);
+  size_ = std::max(size_, id + 1);
   const auto at = std::lower_bound(lengths_.begin(), lengths_.end(), bytes, std::greater<>());
   if (at == lengths_.end() || *at != bytes) lengths_.insert(at, bytes);
 }

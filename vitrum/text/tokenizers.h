@@ -1,5 +1,6 @@
 // The tokenizers that there are; internal to text/.
 #pragma once
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -30,6 +31,7 @@ class AddedWords {
     }
     if (from < text.size()) part(text.substr(from));
   }
+  int32_t size() const { return size_; }  // one more than the largest number
 
  private:
   struct Found {
@@ -40,10 +42,12 @@ class AddedWords {
 
   std::unordered_map<std::string, int32_t> words_;
   std::vector<size_t> lengths_;  // that there are, the longest first
+  int32_t size_ = 0;
 };
 
 struct AddedTables {
   AddedWords raw, normalized;  // looked for in the text as it is, and as it is then written
+  int32_t size() const { return std::max(raw.size(), normalized.size()); }
 };
 
 // CLIP's: form C, white space to blanks, lower case; letters, single digits and other signs apart;
@@ -52,7 +56,7 @@ class ClipTokenizer final : public Tokenizer {
  public:
   ClipTokenizer(const BpeTables& tables, AddedTables added, const std::string& path);
   std::vector<int32_t> tokens(std::string_view text) const override;
-  int64_t vocabulary() const override { return bpe_.size(); }
+  int64_t vocabulary() const override { return std::max(bpe_.size(), added_.size()); }
 
  private:
   void add_words(std::string_view text, std::vector<int32_t>& ids) const;
@@ -78,7 +82,7 @@ class GemmaTokenizer final : public Tokenizer {
   GemmaTokenizer(const BpeTables& tables, AddedTables added, Framing framing,
                  const std::string& path);
   std::vector<int32_t> tokens(std::string_view text) const override;
-  int64_t vocabulary() const override { return bpe_.size(); }
+  int64_t vocabulary() const override { return std::max(bpe_.size(), added_.size()); }
 
  private:
   Bpe bpe_;

@@ -1,0 +1,92 @@
+// Image towers of CLIP and SigLIP in the names of others, and configs that are none of theirs.
+#include <gtest/gtest.h>
+
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/vit_of.h"
+#include "vitrum/weights/checkpoint.h"
+#include "vitrum/weights/model_config.h"
+#include "vitrum/weights/safetensors.h"
+#include "vitrum/weights/stored_tensors.h"
+
+namespace vitrum {
+namespace {
+
+const std::string kClip = VITRUM_SOURCE_DIR "/tests/golden/words/clip";
+
+// As OpenAI's and OpenCLIP's files have it: below "visual.", the projection transposed, and a text
+// tower beside it.
+TEST(Clip, ReadsOpenClipsNames) {
+  const ModelConfig config = resolve_model(kClip).config;
+  const std::vector<ParamSpec> params = model_params(config);
+  const Checkpoint theirs(weights_path(kClip));
+  const Naming naming{&find_dialect(config, "open_clip"), false, "visual."};
+  StoredTensors stored(config, naming);
+  for (const ParamSpec& p : params) {
+    std::vector<std::byte> scratch;
+    const auto bytes = theirs.read(p, config, scratch);
+    stored.add(p, DType::kF32, stored.keep({bytes.begin(), bytes.end()}));
+  }
+  std::vector<NamedTensor> tensors = stored.all();
+  std::vector<float> other(4, 1.f);
+  for (const char* name : {"transformer.resblocks.0.ln_1.weight", "text_projection", "logit_scale",
+                           "token_embedding.weight", "positional_embedding", "ln_final.bias"})
+    tensors.push_back({name, {other.data(), {4}, DType::kF32}});
+  const TempDir dir;
+  write_safetensors(dir / "open.safetensors", tensors);
+
+  const auto file = open_tensors(dir / "open.safetensors");
+  EXPECT_EQ(file->at("visual.proj").shape, (Shape{16, 8}));
+  EXPECT_EQ(file->at("visual.class_embedding").shape, (Shape{16}));
+  EXPECT_EQ(file->at("visual.positional_embedding").shape, (Shape{10, 16}));
+  const Checkpoint again(dir / "open.safetensors");
+  EXPECT_EQ(again.dialect().name, "open_clip");
+  again.check(params, config, /*head=*/true);
+  for (const ParamSpec& p : params) {
+    std::vector<std::byte> a, b;
+    EXPECT_TRUE(std::ranges::equal(again.read(p, config, a), theirs.read(p, config, b))) << p.name;
+  }
+}
+
+ModelSpec parse(const std::string& config, const std::string& preprocessor = "{}") {
+  return parse_hf_config(JsonKeys(config, "config.json"), {preprocessor, "p.json"});
+}
+
+TEST(Clip, ReadsConfigsOfTransformers) {
+  const ModelSpec clip = parse(R"({"model_type": "clip", "architectures": ["CLIPModel"]})");
+  EXPECT_EQ(clip.architecture, "vit_base_patch32_clip_224");  // all defaults are OpenAI's
+  EXPECT_EQ(clip.config.classes(), 512);
+  EXPECT_FALSE(clip.config.head_bias());
+  EXPECT_EQ(vit_of(clip).act, Act::kQuickGelu);
+  EXPECT_EQ(clip.preprocess.crop_mode, "center");
+  EXPECT_EQ(clip.preprocess.interpolation, "bicubic");
+  EXPECT_FLOAT_EQ(clip.preprocess.mean[0], 0.48145466f);
+
+  const ModelSpec siglip = parse(R"({"model_type": "siglip", "vision_config":
+      {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+       "num_attention_heads": 16, "image_size": 384, "patch_size": 14}})");
+  EXPECT_EQ(siglip.architecture, "vit_so400m_patch14_siglip_384");
+  EXPECT_EQ(siglip.config.classes(), 0);
+  EXPECT_EQ(vit_of(siglip).act, Act::kGeluTanh);
+  EXPECT_EQ(vit_of(siglip).patches(), 27 * 27);
+  EXPECT_EQ(siglip.preprocess.crop_mode, "squash");
+  EXPECT_EQ(siglip.preprocess.mean, std::vector<float>(3, 0.5f));
+}
+
+TEST(Clip, RefusesConfigs) {
+  const auto refuses = [](const std::string& config, const char* why) {
+    EXPECT_ERROR(parse(config), ErrorKind::kInput, why);
+  };
+  refuses(R"({"model_type": "clip", "vision_config": {"hidden_size": 0}})", "hidden_size");
+  refuses(R"({"model_type": "clip", "vision_config": {"hidden_act": "mish"}})", "hidden_act");
+  refuses(R"({"model_type": "clip", "vision_config": 3})", "vision_config");
+  refuses(R"({"model_type": "clip", "projection_dim": -1})", "projection_dim");
+  refuses(R"({"model_type": "clip", "architectures": ["CLIPForImageClassification"]})",
+          "not supported");
+  refuses(R"({"model_type": "siglip", "vision_config": {"vision_use_head": false}})",
+          "vision_use_head");
+  refuses(R"({"model_type": "siglip", "vision_config": {"num_attention_heads": 7}})", "7 heads");
+}
+
+}  // namespace
+}  // namespace vitrum
