@@ -23,6 +23,7 @@ const std::string kWords = VITRUM_SOURCE_DIR "/tests/golden/words/";
 class WordsCli : public testing::Test {
  protected:
   WordsCli() {
+    for (const char* folder : {"photos/cat", "photos/red_dog"}) ensure_directory(dir_ / folder);
     for (const char* name : {"photos/cat/a.png", "photos/red_dog/b.png"})
       test::write_file(dir_ / name, test::encode_png(test::gradient(3, 40 + name[7] % 7, 30)));
     setenv("VITRUM_CACHE", (dir_ / "cache").c_str(), 1);

@@ -58,6 +58,10 @@ constexpr std::string_view kOpenClipIgnored[] = {"^transformer.",         "^toke
 
 constexpr std::string_view kProbes[] = {"patch_embed.proj.weight", "cls_token", "norm_pre.weight",
                                         "blocks.0.norm1.weight", "norm.weight"};
+// Many a model has a conv1.
+constexpr std::string_view kOpenClipProbes[] = {"norm_pre.weight", "cls_token",
+                                                "patch_embed.proj.weight", "blocks.0.norm1.weight",
+                                                "norm.weight"};
 
 // What OpenAI's files are for, where no file says it.
 std::string preprocessor(const ViTConfig& c) {
@@ -88,7 +92,7 @@ struct Clip : ViTFiles {
        kOpenClip,
        kOpenClipIgnored,
        {},
-       kProbes,
+       kOpenClipProbes,
        PositionRule::kBicubicAntialias,
        1e-5f,
        Act::kQuickGelu},
