@@ -59,7 +59,9 @@ TEST_F(WordsCli, ClassifyByLabels) {
         EXPECT_EQ(p["label"], p["index"] == 0 ? "a cat" : "a dog");
         sum += p["probability"].get<double>();
       }
-      if (model == "clip") EXPECT_NEAR(sum, 1, 1e-5);
+      if (model == "clip") {
+        EXPECT_NEAR(sum, 1, 1e-5);
+      }
     }
   }
 }

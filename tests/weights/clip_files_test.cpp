@@ -6,6 +6,7 @@
 #include "tests/support/vit_of.h"
 #include "vitrum/weights/checkpoint.h"
 #include "vitrum/weights/model_config.h"
+#include "vitrum/weights/open_tensors.h"
 #include "vitrum/weights/safetensors.h"
 #include "vitrum/weights/stored_tensors.h"
 

@@ -86,7 +86,7 @@ struct Siglip : ViTFiles {
     c.channels = v.integer("num_channels", 3, kSides);
     c.drop_attn = static_cast<float>(v.number("attention_dropout", 0, 0, 1));
     c.floor_patches = c.image_h % c.patch_h != 0 || c.image_w % c.patch_w != 0;
-    c.class_token = false, c.pool = ViTPool::kMap;
+    c.class_token = false, c.pool = ViTPool::kMap, c.classes = 0;
   }
 
   static std::string write_hf(const ViTConfig& c, const std::string& dtype) {
