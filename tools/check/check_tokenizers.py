@@ -2,11 +2,12 @@
 
     tools/python.sh tools/check/check_tokenizers.py [--build build/release] [--strings 10000]
 
-Needs tokenizers and sentencepiece. CLIP's (tokenizer.json; vocab.json and merges.txt), SigLIP's (spiece.model;
+Needs tokenizers, sentencepiece and protobuf. CLIP's (tokenizer.json; vocab.json and merges.txt), SigLIP's (spiece.model;
 tokenizer.json) and SigLIP 2's (tokenizer.json with byte fallback). Exit status 1 where one string has other tokens.
 """
 
 import argparse
+import base64
 import json
 import pathlib
 import random
@@ -106,6 +107,20 @@ def canonical(text):
     return re.sub(r"\s+", " ", text).strip()
 
 
+def unigram_json(model_file):
+    """spiece.model as converters write it for `tokenizers`."""
+    from sentencepiece import sentencepiece_model_pb2
+    model = sentencepiece_model_pb2.ModelProto.FromString(model_file.read_bytes())
+    control = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
+    return json.dumps({
+        "added_tokens": [{"id": i, "content": p.piece} for i, p in enumerate(model.pieces) if p.type == control],
+        "normalizer": {"type": "Sequence", "normalizers": [{
+            "type": "Precompiled",
+            "precompiled_charsmap": base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()}]},
+        "model": {"type": "Unigram", "unk_id": model.trainer_spec.unk_id,
+                  "vocab": [[p.piece, p.score] for p in model.pieces]}})
+
+
 class Check:
     def __init__(self, build, texts):
         self.tool, self.texts, self.bad = build / "tests" / "dump_tokens", texts, 0
@@ -135,7 +150,7 @@ def main():
     check = Check(args.build, odd_strings(args.strings))
     with tempfile.TemporaryDirectory() as temporary:
         root = args.keep or pathlib.Path(temporary)
-        folders = [root / name for name in ("clip", "clip_files", "siglip", "siglip2")]
+        folders = [root / name for name in ("clip", "clip_files", "siglip", "siglip2", "siglip_json")]
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
         clip = make_clip()
@@ -149,6 +164,8 @@ def main():
         check.compare("CLIP, framed in 16", folders[0], lambda t: clip.encode(t).ids, 16)
         sp = make_spiece(folders[2])
         check.compare("SigLIP, spiece.model", folders[2], lambda t: sp.encode(canonical(t)))
+        (folders[4] / "tokenizer.json").write_text(unigram_json(folders[2] / "spiece.model"))
+        check.compare("SigLIP, tokenizer.json", folders[4], lambda t: sp.encode(canonical(t)))
 
         def framed(text):
             ids = sp.encode(canonical(text))[:15] + [1]
