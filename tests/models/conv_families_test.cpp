@@ -253,33 +253,45 @@ TEST(ConvFamilyPresets, Counts) {
   }
 }
 
+struct Answer {
+  std::vector<float> logits;
+  size_t kernels;
+};
+Answer answer(const char* name, int threads, int64_t batch, bool frozen = true) {
+  const auto backend = make_backend({.device = "cpu", .threads = threads});
+  ModelSpec spec = resolve_model(golden(name));
+  set_image_size(spec, 44, 44);
+  Graph g;
+  const Value in = g.input("image", {batch, 3, 44, 44});
+  const Value logits = model(Scope(g), in, spec.config);
+  fuse(g);
+  ParamStore store(g, *backend);
+  load_weights(golden(name), spec, store);
+  if (frozen) store.freeze();
+  Program program(g, std::span(&logits, 1), store);
+  program.upload(in, image(44).data());
+  program.run();
+  Answer answer{std::vector<float>(static_cast<size_t>(logits.shape().numel())), program.kernels()};
+  program.download(answer.logits.data(), logits);
+  return answer;
+}
+
 // Of one image alone, of several, and by any number of threads.
 TEST(ConvFamilyBits, DependOnNeitherThreadsNorBatch) {
   for (const char* name : {"convnext", "convnextv2", "swinv2"}) {
-    std::vector<float> both = image(44), first;
-    const auto run = [&](int threads, int64_t batch) {
-      const auto backend = make_backend({.device = "cpu", .threads = threads});
-      ModelSpec spec = resolve_model(golden(name));
-      set_image_size(spec, 44, 44);
-      Graph g;
-      const Value in = g.input("image", {batch, 3, 44, 44});
-      const Value logits = model(Scope(g), in, spec.config);
-      fuse(g);
-      ParamStore store(g, *backend);
-      load_weights(golden(name), spec, store);
-      store.freeze();
-      Program program(g, std::span(&logits, 1), store);
-      program.upload(in, both.data());
-      program.run();
-      std::vector<float> out(static_cast<size_t>(logits.shape().numel()));
-      program.download(out.data(), logits);
-      return out;
-    };
-    const std::vector<float> all = run(1, 2);
-    for (const int threads : {2, 3, 5}) EXPECT_EQ(run(threads, 2), all) << name;
-    const std::vector<float> one = run(2, 1);
+    const std::vector<float> all = answer(name, 1, 2).logits;
+    for (const int threads : {2, 3, 5}) EXPECT_EQ(answer(name, threads, 2).logits, all) << name;
+    const std::vector<float> one = answer(name, 2, 1).logits;
     EXPECT_TRUE(std::equal(one.begin(), one.end(), all.begin())) << name;
   }
+}
+
+// What hangs on parameters alone is no part of a program whose parameters never change.
+TEST(ConvFamilyBits, AreThoseOfBiasesComputedOnce) {
+  const Answer once = answer("swinv2", 2, 2), always = answer("swinv2", 2, 2, /*frozen=*/false);
+  EXPECT_EQ(once.logits, always.logits);
+  EXPECT_EQ(once.kernels + 4 * 5, always.kernels);  // 4 blocks: two layers, sigmoid, scale, bias
+  EXPECT_EQ(answer("convnext", 2, 2).kernels, answer("convnext", 2, 2, false).kernels);
 }
 
 }  // namespace
