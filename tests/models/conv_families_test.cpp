@@ -290,7 +290,7 @@ TEST(ConvFamilyBits, DependOnNeitherThreadsNorBatch) {
 TEST(ConvFamilyBits, AreThoseOfBiasesComputedOnce) {
   const Answer once = answer("swinv2", 2, 2), always = answer("swinv2", 2, 2, /*frozen=*/false);
   EXPECT_EQ(once.logits, always.logits);
-  EXPECT_EQ(once.kernels + 4 * 5, always.kernels);  // 4 blocks: two layers, sigmoid, scale, bias
+  EXPECT_EQ(once.kernels + 4 * 4, always.kernels);  // of 4 blocks two layers, factor and bias
   EXPECT_EQ(answer("convnext", 2, 2).kernels, answer("convnext", 2, 2, false).kernels);
 }
 

@@ -6,6 +6,14 @@
 
 namespace vitrum {
 
+// The result of a product, or of a backward one its gradient.
+static ValueId product_of(const Node& node) {
+  const bool backward =
+      std::holds_alternative<LinearBwd>(node.op) || std::holds_alternative<Conv2dBwd>(node.op);
+  static_assert(int{LinearBwd::kDy} == Conv2dBwd::kDy && int{Linear::kY} == Conv2d::kY);
+  return backward ? node.in[LinearBwd::kDy] : node.out[Linear::kY];
+}
+
 // Which operand of a product is its weights.
 static std::optional<size_t> weight_operand(const Op& op) {
   if (std::holds_alternative<Linear>(op)) return Linear::kWeight;
@@ -23,14 +31,15 @@ void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32) {
   };
   std::vector<bool> weight(g.values.size(), false);
   for (const Node& node : g.nodes)
-    if (const std::optional<size_t> at = weight_operand(node.op))
+    if (const std::optional<size_t> at = weight_operand(node.op);
+        at && !g.values[static_cast<size_t>(product_of(node))].exact)
       weight[static_cast<size_t>(node.in[*at])] = true;
   for (size_t id = 0; id < g.values.size(); ++id) {
     ValueInfo& info = g.values[id];
     if (info.dtype != DType::kF32) continue;
     if (compute == DType::kF64)
       info.dtype = DType::kF64;
-    else if (!info.exact && (weight[id] || (info.role == Role::kTemp && !kept(id))))
+    else if (weight[id] || (info.role == Role::kTemp && !info.exact && !kept(id)))
       info.dtype = compute;
   }
   for (const Node& node : g.nodes)  // a bias has the precision of the sum it goes into

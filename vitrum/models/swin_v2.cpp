@@ -34,7 +34,6 @@ Value exactly(Value x) {
   g.info(x).exact = true;
   for (const ValueId id : g.nodes.back().in) {
     if (id == kAbsent || g.values[static_cast<size_t>(id)].role != Role::kParam) continue;
-    g.values[static_cast<size_t>(id)].exact = true;
     g.params[static_cast<size_t>(g.values[static_cast<size_t>(id)].param)].decay = false;
   }
   return x;
