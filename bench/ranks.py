@@ -124,7 +124,6 @@ def main():
         write_noise(folder, SIDES[args.model], args.images)
         runs = {"1 process x 2 threads": lambda: measure_vitrum(args, folder, 1, 2, 1),
                 "the same, 4 slices": lambda: measure_vitrum(args, folder, 1, 2, 4),
-                "the same, 2 slices": lambda: measure_vitrum(args, folder, 1, 2, 2),
                 "2 processes x 1 thread": lambda: measure_vitrum(args, folder, 2, 1, 2)}
         if not args.no_peer:
             runs["PyTorch DDP, 2 x 1"] = lambda: measure_ddp(args, False)

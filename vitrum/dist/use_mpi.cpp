@@ -40,9 +40,13 @@ class MpiLibrary {
   std::string problem_;
 };
 
-bool asked_for(const char* value) {
+// What VITRUM_MPI says: 0 or 1, or nothing.
+std::string wish() {
   const char* text = std::getenv("VITRUM_MPI");
-  return text && text == std::string(value);
+  const std::string value = text ? text : "";
+  if (!value.empty() && value != "0" && value != "1")
+    fail_usage("VITRUM_MPI={}: expected 0 or 1", value);
+  return value;
 }
 
 // Not those that this process has forked, which have its variables.
@@ -59,7 +63,7 @@ bool agree(Group& group, const std::string& problem) {
   const std::vector<std::string> problems = all_gather_text(group, problem);
   for (size_t r = 0; r < problems.size(); ++r) {
     if (problems[r].empty()) continue;
-    if (asked_for("1"))
+    if (wish() == "1")
       fail_usage("VITRUM_MPI=1, but {} of {} {}", mpi::kLibraryName,
                  group.name_of(static_cast<int>(r)), problems[r]);
     return false;
@@ -70,7 +74,7 @@ bool agree(Group& group, const std::string& problem) {
 }  // namespace
 
 void use_mpi(Group& group) {
-  if (asked_for("0")) return static_cast<void>(agree(group, "is turned off by VITRUM_MPI=0"));
+  if (wish() == "0") return static_cast<void>(agree(group, "is turned off by VITRUM_MPI=0"));
   if (!started_by_mpi(group))
     return static_cast<void>(agree(group, "is for processes that MPI has started"));
   MpiLibrary library;
