@@ -4,7 +4,8 @@
 
 import: milliseconds of `import vitrum` beyond an empty Python's start, median of 21. call: microseconds of predict() beyond the
 same calls of the C interface, on a model so small that this shows. threads: photos per second of eight threads that call
-predict() and of `vitrum classify`, in turns, medians. growth: resident memory after 10^5 predictions.
+predict() and of `vitrum classify`, in turns, medians, and the CPU milliseconds that a photo costs each, which other work on the
+machine changes less. growth: resident memory after 10^5 predictions.
 """
 import argparse
 import json
@@ -75,8 +76,7 @@ def measure_threads(args):
     photos = sorted(p for p in pathlib.Path(args.photos).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
     command = [_library.binary_path(), "classify", "--model", args.model, "-q", "--json"]
     model = vitrum.load(args.model)
-    rounds = 3
-    work = [str(p) for p in photos] * rounds
+    work = [str(p) for p in photos] * args.rounds
 
     def threads():
         with ThreadPoolExecutor(8) as pool:
@@ -91,12 +91,24 @@ def measure_threads(args):
     def start():
         subprocess.run([*command, work[0]], check=True, stdout=subprocess.DEVNULL)
 
+    def cost(call):
+        """Seconds that pass, and seconds of CPUs."""
+        used, passed = sum(os.times()[:4]), seconds(call)
+        return passed, sum(os.times()[:4]) - used
+
     threads()
-    once = statistics.median(seconds(start) for _ in range(3))
-    times = [(seconds(threads), seconds(batch), seconds(classify) - once) for _ in range(args.repeat)]
-    names = ("threads_per_s", "list_per_s", "classify_per_s")
-    rates = {n: len(work) / statistics.median(t[i] for t in times) for i, n in enumerate(names)}
-    return {**rates, "threads_to_classify": statistics.median(t[2] / t[0] for t in times)}
+    once = statistics.median(cost(start) for _ in range(3))
+    turns = []
+    for _ in range(args.repeat):
+        turn = [cost(threads), cost(batch), cost(classify)]
+        turn[2] = [a - b for a, b in zip(turn[2], once)]
+        turns.append(turn)
+    found = {}
+    for i, name in enumerate(("threads", "list", "classify")):
+        found[f"{name}_per_s"] = len(work) / statistics.median(t[i][0] for t in turns)
+        found[f"{name}_cpu_ms"] = 1e3 * statistics.median(t[i][1] for t in turns) / len(work)
+    return {**found, "threads_to_classify": statistics.median(t[2][0] / t[0][0] for t in turns),
+            "threads_to_classify_cpu": statistics.median(t[2][1] / t[0][1] for t in turns)}
 
 
 def measure_growth(_):
@@ -120,6 +132,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--photos", required=True)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3, help="how often all photos are done in a turn")
     parser.add_argument("--only", default="import,call,threads,growth")
     args = parser.parse_args()
     for name in args.only.split(","):

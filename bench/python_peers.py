@@ -1,9 +1,11 @@
 """Labels of a folder of photos by vitrum's package and by timm with PyTorch, each in a process of its own.
 
-    bench/python_peers.py --model DIR --photos DIR --vitrum-python PY --timm-python PY [--threads 2] [--repeat 3]
+    bench/python_peers.py --model DIR --photos DIR --vitrum-python PY --timm-python PY [--threads 2] [--repeat 3] [--count 100]
 
 Time to the first label is from the start of the interpreter, imports and loading included; peak memory is the process's
-largest resident set; photos per second are of the whole list behind the first label, decoding and preprocessing included.
+largest resident set; photos per second are of the whole list behind the first label, decoding and preprocessing included, and
+CPU milliseconds those of all its threads and workers for a photo, which other work on the machine changes less. Each run is
+printed on standard error when it ends, medians at the end.
 timm: the model's own transform, batches of 16 or one by one, a DataLoader of as many workers as threads, or none, whichever is
 fastest here; vitrum: predict(list).
 """
@@ -11,6 +13,7 @@ import argparse
 import json
 import statistics
 import subprocess
+import sys
 
 VITRUM = """
 import sys, time, json, resource
@@ -21,12 +24,13 @@ model = vitrum.load(folder, threads=threads, device="cpu")
 first = model.predict(photos[0], 1).label
 first_s = time.perf_counter() - start
 start = time.perf_counter()
+used = time.process_time()
 found = [p[0].index for p in model.predict(photos, 1)]
-rate = len(photos) / (time.perf_counter() - start)
-print(json.dumps({"first_s": first_s, "per_s": rate, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, "found": found}))
+rate, cpu = len(photos) / (time.perf_counter() - start), 1e3 * (time.process_time() - used) / len(photos)
+print(json.dumps({"first_s": first_s, "per_s": rate, "cpu_ms": cpu, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, "found": found}))
 """
 TIMM = """
-import sys, time, json, resource
+import os, sys, time, json, resource
 start = time.perf_counter()
 import torch, timm
 from PIL import Image
@@ -44,14 +48,17 @@ class Photos(torch.utils.data.Dataset):
     def __getitem__(self, i): return transform(Image.open(photos[i]).convert("RGB"))
 
 batch, workers = (1, 0) if mode == "single" else (16, 0) if mode == "batch" else (16, threads)
-start, found = time.perf_counter(), []
+start, found, used = time.perf_counter(), [], sum(os.times()[:4])
 with torch.inference_mode():
     for images in torch.utils.data.DataLoader(Photos(), batch_size=batch, num_workers=workers):
         found += model(images).argmax(1).tolist()
-rate = len(photos) / (time.perf_counter() - start)
+rate, cpu = len(photos) / (time.perf_counter() - start), 1e3 * (sum(os.times()[:4]) - used) / len(photos)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + (resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss if workers else 0)
-print(json.dumps({"first_s": first_s, "per_s": rate, "peak_mb": peak / 1e3, "found": found}))
+print(json.dumps({"first_s": first_s, "per_s": rate, "cpu_ms": cpu, "peak_mb": peak / 1e3, "found": found}))
 """
+
+
+KEYS = ("first_s", "per_s", "cpu_ms", "peak_mb")
 
 
 def run(python, code, *arguments):
@@ -71,16 +78,18 @@ def main():
     parser.add_argument("--timm-python", required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--count", type=int, help="only the first photos")
     args = parser.parse_args()
-    photos = sorted(p for p in pathlib.Path(args.photos).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
+    photos = sorted(p for p in pathlib.Path(args.photos).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))[:args.count]
     runs = {name: [] for name in ("vitrum", "single", "batch", "workers")}
     for _ in range(args.repeat):
         for name, all_runs in runs.items():
             all_runs.append(run(args.vitrum_python, VITRUM, args.model, args.threads, *photos) if name == "vitrum" else
                             run(args.timm_python, TIMM, args.model, args.threads, name, *photos))
+            print(name, {k: round(v, 3) for k, v in all_runs[-1].items() if k != "found"}, file=sys.stderr, flush=True)
     for name, all_runs in runs.items():
         agree = sum(a == b for a, b in zip(all_runs[0]["found"], runs["vitrum"][0]["found"]))
-        print(json.dumps({"peer": name, **{k: statistics.median(r[k] for r in all_runs) for k in ("first_s", "per_s", "peak_mb")},
+        print(json.dumps({"peer": name, **{k: statistics.median(r[k] for r in all_runs) for k in KEYS},
                           "agree": f"{agree} of {len(photos)}"}))
 
 
