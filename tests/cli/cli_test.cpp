@@ -270,6 +270,17 @@ TEST(Cli, Doctor) {
   EXPECT_THAT(vitrum("doctor").out, AllOf(HasSubstr("backends"), HasSubstr("reference")));
 }
 
+TEST(Cli, SaysWhyTheCudaLibraryIsNotUsed) {
+  const TempDir dir;
+  write_file_atomic(dir / "junk.so", "no library");
+  const auto asked = [&](const std::string& file) {
+    return vitrum("bench --model vit_mnist --device cuda", "VITRUM_CUDA_LIBRARY=" + (dir / file));
+  };
+  EXPECT_EQ(asked("junk.so").code, 2);
+  EXPECT_THAT(asked("junk.so").err, AllOf(HasSubstr("cannot be opened: "), HasSubstr("junk.so")));
+  EXPECT_THAT(asked("nowhere.so").err, HasSubstr("is not installed (the package vitrum-cuda"));
+}
+
 TEST(Cli, Data) {
   const TempDir dir;
   write_digits(dir.path());
