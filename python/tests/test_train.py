@@ -1,6 +1,9 @@
 """The verbs that run the binary."""
 import glob
 import os
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -67,6 +70,24 @@ def test_interrupt(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         next(run)
     assert run.stopped and os.path.isdir(f"{run.directory}/state")
+
+
+@needs_data
+@pytest.mark.parametrize("whole_group", [True, False])  # a terminal tells every process, `kill -INT` the one
+def test_a_real_interrupt(tmp_path, whole_group):
+    code = ("import sys, vitrum\n"
+            f"for e in vitrum.train(**{SHORT!r}, epochs=5000, out=sys.argv[1]):\n    print(e.run, flush=True)\n")
+    program = subprocess.Popen([sys.executable, "-c", code, tmp_path / "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, start_new_session=True)
+    directory = program.stdout.readline().strip()
+    (os.killpg if whole_group else os.kill)(program.pid, signal.SIGINT)
+    _, errors = program.communicate(timeout=60)
+    assert program.returncode != 0 and "KeyboardInterrupt" in errors
+    with pytest.raises(ProcessLookupError):
+        os.killpg(program.pid, 0)  # nothing runs on
+    assert os.path.isdir(f"{directory}/state")
+    with vitrum.train(resume=directory, threads=1) as run:
+        assert next(run).epoch > 1
 
 
 def test_mistakes_are_errors(tmp_path):
