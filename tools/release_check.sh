@@ -88,7 +88,16 @@ check_deb() {
   echo 'int vitrum_cuda_nothing;' | in_debian sh -c 'mkdir -p /usr/lib/x86_64-linux-gnu/vitrum &&
     cc -shared -x c - -o /usr/lib/x86_64-linux-gnu/vitrum/libvitrum_cuda.so'
   in_debian vitrum doctor | grep -q 'belongs to another version' || die "deb: the CUDA backend is not looked for where vitrum-cuda puts it"
-  in_debian sh -c 'rm -r /usr/lib/x86_64-linux-gnu/vitrum; apt-get purge -y vitrum libvitrum-dev libvitrum-c0' >>"$work/deb.log" 2>&1 ||
+  in_debian rm -r /usr/lib/x86_64-linux-gnu/vitrum
+  local cuda=
+  if compgen -G 'build/deb/vitrum-cuda_*.deb' >/dev/null; then  # made with CUDA=1
+    cuda=vitrum-cuda
+    in_debian sh -c 'apt-get install -y --no-install-recommends /check/vitrum-cuda_*.deb' >>"$work/deb.log" 2>&1 ||
+      die "deb: vitrum-cuda cannot be installed; see $work/deb.log"
+    in_debian vitrum doctor | grep -q 'no NVIDIA driver is installed' || die "deb: vitrum-cuda does not say that there is no driver"
+    say "deb: vitrum-cuda opens, and says that there is no driver"
+  fi
+  in_debian sh -c "apt-get purge -y vitrum libvitrum-dev libvitrum-c0 $cuda" >>"$work/deb.log" 2>&1 ||
     die "deb: cannot be removed; see $work/deb.log"
   [[ -z $(in_debian find /usr /etc /lib -name '*vitrum*') ]] || die "deb: files are left behind"
   say "deb: removed without a trace"
