@@ -162,7 +162,7 @@ TEST(ModelConfig, BadFilesAreRefused) {
   expect_refused(args(R"("embed_dims": 4)"), "did you mean 'embed_dim'");
   expect_refused(args(R"("mlp_ratio": 0)"), "MLP width 0");
   expect_refused(args(R"("embed_dim": 65536, "depth": 1024, "num_heads": 1)"), "too large");
-  expect_refused(args(R"("global_pool": "map")"), "global_pool must be one of token, avg");
+  expect_refused(args(R"("global_pool": "avgmax")"), "global_pool must be one of token, avg, map");
   expect_refused(
       R"({"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"std": [0, 1, 1]}})",
       "std must be above 0");
