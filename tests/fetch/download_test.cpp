@@ -510,9 +510,10 @@ TEST(Download, KilledMidwayGoesOn) {
     return uintmax_t{0};
   };
   for (const uintmax_t enough : {4'000u, 30'000u, 60'000u}) {
+    const uintmax_t before = received();  // a slow machine may have let the last one go further
     Process child(vitrum_command({"download", "owner/name", "--to", c.to()}), c.dir / "o",
                   c.dir / "e");
-    EXPECT_TRUE(eventually([&] { return received() >= enough; }));
+    EXPECT_TRUE(eventually([&] { return received() >= std::max(enough, before + 1); }));
     child.signal(SIGKILL);
     EXPECT_EQ(child.wait(), 128 + SIGKILL);
     EXPECT_FALSE(fs::exists(c.to() + "/model.safetensors"));

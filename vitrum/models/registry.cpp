@@ -313,7 +313,7 @@ Preset plain(const Size& size, int64_t patch) {
           .note = "the plain ViT of big_vision's baseline: the patches' mean, fixed positions"};
 }
 
-std::vector<Preset> make_presets() {
+std::vector<Preset> vit_presets() {
   return {
       timm(kTiny, 16, 224, {"WinKawaks/vit-tiny-patch16-224"},
            "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"),
@@ -350,6 +350,12 @@ std::vector<Preset> make_presets() {
       deit(kSmall, 224, true),
       deit(kBase, 224, true),
       deit(kBase, 384, true),
+  };
+}
+
+// Other pretraining, and the few switches that came with it.
+std::vector<Preset> pretrained_presets() {
+  return {
       deit3(kSmall, 16, 224),
       deit3(kMedium, 16, 224),
       deit3(kBase, 16, 224),
@@ -385,6 +391,11 @@ std::vector<Preset> make_presets() {
       siglip(kSo400m, 14, 384, false, "webli", {"google/siglip-so400m-patch14-384"}),
       siglip(kSo400m, 16, 256, true, "v2_webli"),
       siglip(kGiantOpt, 16, 256, true, "v2_webli"),
+  };
+}
+
+std::vector<Preset> other_presets() {
+  return {
       swin("tiny", 96, {2, 2, 6, 2}, 7, 224, {"swin_t", "microsoft/swin-tiny-patch4-window7-224"},
            "ms_in1k"),
       swin("small", 96, {2, 2, 18, 2}, 7, 224,
@@ -421,10 +432,11 @@ std::vector<Preset> make_presets() {
 
 std::span<const Preset> presets() {
   static const std::vector<Preset> all = [] {
-    std::vector<Preset> some = make_presets();
-    for (std::vector<Preset> more : {foundation_presets(), swin_v2_presets(), convnext_presets()})
-      std::ranges::move(more, std::back_inserter(some));
-    return some;
+    std::vector<Preset> every;
+    for (std::vector<Preset> some : {vit_presets(), pretrained_presets(), other_presets(),
+                                     foundation_presets(), swin_v2_presets(), convnext_presets()})
+      std::ranges::move(some, std::back_inserter(every));
+    return every;
   }();
   return all;
 }

@@ -143,7 +143,7 @@ std::vector<int32_t> SiglipTokenizer::tokens(std::string_view text) const {
   constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581: pieces have it for a blank
   std::string plain = lower_ ? lower_case(text) : std::string(text);
   for (size_t at = 0; (at = plain.find(kSpace, at)) != plain.npos;)
-    plain.replace(at, kSpace.size(), " ");
+    plain.replace(at, kSpace.size(), 1, ' ');
   std::erase_if(plain, [](char c) {
     return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
            (c >= '{' && c <= '~');

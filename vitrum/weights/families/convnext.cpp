@@ -95,8 +95,8 @@ constexpr IntRange kBlocks{1, 1024}, kKernels{1, 63};
 // timm takes every size from model_args, but names what it builds. It has one eps for all norms;
 // transformers' for the last, 1e-12, is taken for the same here and kept in our own object.
 std::string timm_name(const ConvNeXtConfig& c) {
-  if ((c.eps != c.head_eps && c.head_eps > 1e-6f) || !c.head_bias || c.mlp_ratio != 4 || c.patch_h != c.patch_w ||
-      c.stages() != 4 || c.act == Act::kNone)
+  if ((c.eps != c.head_eps && c.head_eps > 1e-6f) || !c.head_bias || c.mlp_ratio != 4 ||
+      c.patch_h != c.patch_w || c.stages() != 4 || c.act == Act::kNone)
     return "vitrum_convnext";
   const std::string name = preset_name(c);
   return !name.empty() ? name : c.response_norm ? "convnextv2_tiny" : "convnext_tiny";
