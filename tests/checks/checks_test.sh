@@ -58,7 +58,7 @@ one_file pass vitrum/core/a.cpp "$(printf 'const std::vector<int> k = {\n%s\n};'
 # The version that the binary and the CUDA library compare follows the headers between them.
 abi_version() { cmake -DPROJECT_SOURCE_DIR="$work/abi" -P "$work/abi/print.cmake" 2>&1; }
 mkdir -p "$work/abi/vitrum"
-cp -r "$here/../../vitrum/"{core,graph,runtime} "$work/abi/vitrum/"
+cp -r "$here/../../vitrum/"{core,dist,graph,runtime} "$work/abi/vitrum/"
 printf 'include("%s/../../cmake/Abi.cmake")\nmessage("${VITRUM_ABI_VERSION}")\n' "$here" >"$work/abi/print.cmake"
 before=$(abi_version)
 expect pass "version of the interface: $before" grep -qxE '0x[0-9a-f]{7}' <<<"$before"
