@@ -43,7 +43,7 @@ quickstart: all
 
 test: $(BUILD)/build.ninja
 	cmake --build $(BUILD) -j $(JOBS)
-	ctest --test-dir $(BUILD) -L '^fast$$' --no-tests=error --output-on-failure -j 2
+	ctest --test-dir $(BUILD) -L '^fast$$' --no-tests=error --output-on-failure --timeout 300 -j 2
 	@echo "make test: all fast tests passed"
 
 slow-test: $(BUILD)/build.ninja
