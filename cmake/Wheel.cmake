@@ -14,3 +14,8 @@ target_link_libraries(vitrum-cli PRIVATE vitrum_c)
 set_target_properties(vitrum_c PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
 set_target_properties(vitrum-cli PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN;$ORIGIN/..")
 file(WRITE ${PROJECT_BINARY_DIR}/linked.txt "OpenSSL ${OPENSSL_VERSION}\n")  # for vitrum.build_info()
+# What runs once, or waits for files: small rather than fast.
+get_target_property(all_sources vitrum SOURCES)
+list(FILTER all_sources INCLUDE REGEX "vitrum/(dist|export|fetch|models|report|text|weights)/")
+set_source_files_properties(${all_sources} PROPERTIES COMPILE_OPTIONS -Os SKIP_PRECOMPILE_HEADERS ON)
+target_compile_options(vitrum_command PRIVATE -Os)
