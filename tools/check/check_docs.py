@@ -70,7 +70,7 @@ def exists(vitrum, line):
     """What is not there of a command that is not run here: its verb, script, make target or an option."""
     line = re.split(r" (?:&&|\||>) ", line)[0]
     words = [w for w in shlex.split(re.sub(r"\$\(|[()]", " ", line)) if w != "..."]
-    if words[0] == "tools/python.sh":
+    if words[0] == "tools/python.sh" and len(words) > 1:
         words = words[1:]
     if words[0] == "make":
         targets = set(re.findall(r"[a-z-]+", " ".join(re.findall(r"^[.\w %-]+:", (ROOT / "Makefile").read_text(), re.M))))
@@ -253,7 +253,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         sandbox = Sandbox(args.vitrum.resolve(), pathlib.Path(scratch))
         for page, line in found:
-            if line.startswith("curl ") and "--unix-socket" not in line:
+            if line.startswith(("curl ", "vitrum bench --mode serve")) and "--unix-socket" not in line and "$(" not in line:
                 asked.append((page, line))
                 continue
             if line.startswith("curl "):

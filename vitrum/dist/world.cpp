@@ -58,8 +58,8 @@ bool is_loopback(const std::string& address) {
          address.starts_with("127.");
 }
 
-// One of 20000 to 31999 that all processes of a job come to, and others seldom do: from 32768 on the
-// system gives ports to whoever connects to somebody.
+// One of 20000 to 31999 that all processes of a job come to, and others seldom do: from 32768 on
+// the system gives ports to whoever connects to somebody.
 int port_of(const std::string& job) {
   uint32_t hash = 2166136261u;
   for (const char c : job) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
