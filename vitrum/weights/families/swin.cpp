@@ -8,10 +8,55 @@
 #include <tuple>
 
 #include "vitrum/core/error.h"
+#include "vitrum/weights/families/swin_keys.h"
 #include "vitrum/weights/family.h"
 #include "vitrum/weights/hf_config.h"
 
 namespace vitrum {
+
+void read_swin_timm(const JsonKeys& top, const JsonKeys& args, SwinConfig& c) {
+  std::tie(c.image_h, c.image_w) = args.pair("img_size", {c.image_h, c.image_w}, kSides);
+  std::tie(c.patch_h, c.patch_w) = args.pair("patch_size", {c.patch_h, c.patch_w}, kSides);
+  std::tie(c.window_h, c.window_w) = args.pair("window_size", {c.window_h, c.window_w}, kSides);
+  c.channels = args.integer("in_chans", c.channels, kSides);
+  c.classes = args.integer("num_classes", c.classes, kClasses);
+  c.width = args.integer("embed_dim", c.width, kWidths);
+  if (args.has("depths")) c.depths = args.integers("depths", kDepths);
+  if (args.has("num_heads")) c.heads = args.integers("num_heads", kWidths);
+  c.mlp_ratio = args.number("mlp_ratio", c.mlp_ratio, 0, 64);
+  c.qkv_bias = args.boolean("qkv_bias", c.qkv_bias);
+  const auto rate = [&](const char* key, double usual) {
+    return static_cast<float>(args.number(key, usual, 0, 1));
+  };
+  c.drop_attn = rate("attn_drop_rate", 0), c.drop_path = rate("drop_path_rate", 0.1);
+  c.drop_proj = c.drop_act = c.drop_mlp = rate("proj_drop_rate", 0);
+  constexpr std::array<std::string_view, 1> kPools = {"avg"};
+  args.choice("global_pool", top.choice("global_pool", 0, kPools), kPools);
+}
+
+void read_swin_hf(const JsonKeys& keys, SwinConfig& c) {
+  const std::array<JsonKeys::Fixed, 1> only = {{{"use_absolute_embeddings", "false"}}};
+  keys.require(only);
+  c.width = keys.integer("embed_dim", 96, kWidths);
+  if (keys.has("depths")) c.depths = keys.integers("depths", kDepths);
+  if (keys.has("num_heads")) c.heads = keys.integers("num_heads", kWidths);
+  c.window_h = c.window_w = keys.integer("window_size", 7, kSides);
+  c.mlp_ratio = keys.number("mlp_ratio", 4, 0, 64);
+  c.act = read_hf_act(keys);
+  c.eps = static_cast<float>(keys.number("layer_norm_eps", 1e-5, 0, 1));
+  std::tie(c.image_h, c.image_w) = keys.pair("image_size", {224, 224}, kSides);
+  std::tie(c.patch_h, c.patch_w) = keys.pair("patch_size", {4, 4}, kSides);
+  c.channels = keys.integer("num_channels", 3, kSides);
+  c.qkv_bias = keys.boolean("qkv_bias", true);
+  c.pad_first = true;
+  const auto rate = [&](const char* key, double usual) {
+    return static_cast<float>(keys.number(key, usual, 0, 1));
+  };
+  c.drop_attn = rate("attention_probs_dropout_prob", 0);
+  c.drop_proj = c.drop_mlp = rate("hidden_dropout_prob", 0);
+  c.drop_path = rate("drop_path_rate", 0.1);
+}
+
 namespace {
 
 using enum Layout;
@@ -245,23 +290,7 @@ struct Swin {
                "depths", "num_heads", "window_size", "mlp_ratio", "qkv_bias", "proj_drop_rate",
                "attn_drop_rate", "drop_path_rate", "drop_rate", "weight_init", "strict_img_size"},
               only);
-    std::tie(c.image_h, c.image_w) = args.pair("img_size", {c.image_h, c.image_w}, kSides);
-    std::tie(c.patch_h, c.patch_w) = args.pair("patch_size", {c.patch_h, c.patch_w}, kSides);
-    std::tie(c.window_h, c.window_w) = args.pair("window_size", {c.window_h, c.window_w}, kSides);
-    c.channels = args.integer("in_chans", c.channels, kSides);
-    c.classes = args.integer("num_classes", c.classes, kClasses);
-    c.width = args.integer("embed_dim", c.width, kWidths);
-    if (args.has("depths")) c.depths = args.integers("depths", kDepths);
-    if (args.has("num_heads")) c.heads = args.integers("num_heads", kWidths);
-    c.mlp_ratio = args.number("mlp_ratio", c.mlp_ratio, 0, 64);
-    c.qkv_bias = args.boolean("qkv_bias", c.qkv_bias);
-    const auto rate = [&](const char* key, double usual) {
-      return static_cast<float>(args.number(key, usual, 0, 1));
-    };
-    c.drop_attn = rate("attn_drop_rate", 0), c.drop_path = rate("drop_path_rate", 0.1);
-    c.drop_proj = c.drop_act = c.drop_mlp = rate("proj_drop_rate", 0);
-    constexpr std::array<std::string_view, 1> kPools = {"avg"};
-    args.choice("global_pool", top.choice("global_pool", 0, kPools), kPools);
+    read_swin_timm(top, args, c);
   }
 
   static TimmConfig write_timm(const ModelSpec& spec, const SwinConfig& c) {
@@ -272,28 +301,7 @@ struct Swin {
             .classifiers = {"head.fc"}};
   }
 
-  static void read_hf(const JsonKeys& keys, SwinConfig& c) {
-    const std::array<JsonKeys::Fixed, 1> only = {{{"use_absolute_embeddings", "false"}}};
-    keys.require(only);
-    c.width = keys.integer("embed_dim", 96, kWidths);
-    if (keys.has("depths")) c.depths = keys.integers("depths", kDepths);
-    if (keys.has("num_heads")) c.heads = keys.integers("num_heads", kWidths);
-    c.window_h = c.window_w = keys.integer("window_size", 7, kSides);
-    c.mlp_ratio = keys.number("mlp_ratio", 4, 0, 64);
-    c.act = read_hf_act(keys);
-    c.eps = static_cast<float>(keys.number("layer_norm_eps", 1e-5, 0, 1));
-    std::tie(c.image_h, c.image_w) = keys.pair("image_size", {224, 224}, kSides);
-    std::tie(c.patch_h, c.patch_w) = keys.pair("patch_size", {4, 4}, kSides);
-    c.channels = keys.integer("num_channels", 3, kSides);
-    c.qkv_bias = keys.boolean("qkv_bias", true);
-    c.pad_first = true;
-    const auto rate = [&](const char* key, double usual) {
-      return static_cast<float>(keys.number(key, usual, 0, 1));
-    };
-    c.drop_attn = rate("attention_probs_dropout_prob", 0);
-    c.drop_proj = c.drop_mlp = rate("hidden_dropout_prob", 0);
-    c.drop_path = rate("drop_path_rate", 0.1);
-  }
+  static void read_hf(const JsonKeys& keys, SwinConfig& c) { read_swin_hf(keys, c); }
 
   static std::string write_hf(const SwinConfig& c, const std::string& dtype) {
     const Json json = {

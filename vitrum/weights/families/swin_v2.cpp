@@ -2,11 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
-#include <tuple>
 
 #include "vitrum/core/error.h"
+#include "vitrum/weights/families/swin_keys.h"
 #include "vitrum/weights/family.h"
 #include "vitrum/weights/hf_config.h"
 
@@ -226,26 +225,10 @@ struct SwinV2 {
                "attn_drop_rate", "drop_path_rate", "drop_rate", "weight_init", "strict_img_size",
                "pretrained_window_sizes"},
               only);
-    std::tie(c.image_h, c.image_w) = args.pair("img_size", {c.image_h, c.image_w}, kSides);
-    std::tie(c.patch_h, c.patch_w) = args.pair("patch_size", {c.patch_h, c.patch_w}, kSides);
-    std::tie(c.window_h, c.window_w) = args.pair("window_size", {c.window_h, c.window_w}, kSides);
-    c.channels = args.integer("in_chans", c.channels, kSides);
-    c.classes = args.integer("num_classes", c.classes, kClasses);
-    c.width = args.integer("embed_dim", c.width, kWidths);
-    if (args.has("depths")) c.depths = args.integers("depths", kDepths);
-    if (args.has("num_heads")) c.heads = args.integers("num_heads", kWidths);
+    read_swin_timm(top, args, c);
     if (args.has("pretrained_window_sizes"))
       c.pretrained_windows =
           stated_windows(args.integers("pretrained_window_sizes", {0, kSides.high}));
-    c.mlp_ratio = args.number("mlp_ratio", c.mlp_ratio, 0, 64);
-    c.qkv_bias = args.boolean("qkv_bias", c.qkv_bias);
-    const auto rate = [&](const char* key, double usual) {
-      return static_cast<float>(args.number(key, usual, 0, 1));
-    };
-    c.drop_attn = rate("attn_drop_rate", 0), c.drop_path = rate("drop_path_rate", 0.1);
-    c.drop_proj = c.drop_act = c.drop_mlp = rate("proj_drop_rate", 0);
-    constexpr std::array<std::string_view, 1> kPools = {"avg"};
-    args.choice("global_pool", top.choice("global_pool", 0, kPools), kPools);
   }
 
   static TimmConfig write_timm(const ModelSpec& spec, const SwinV2Config& c) {
@@ -257,29 +240,10 @@ struct SwinV2 {
   }
 
   static void read_hf(const JsonKeys& keys, SwinV2Config& c) {
-    const std::array<JsonKeys::Fixed, 1> only = {{{"use_absolute_embeddings", "false"}}};
-    keys.require(only);
-    c.width = keys.integer("embed_dim", 96, kWidths);
-    if (keys.has("depths")) c.depths = keys.integers("depths", kDepths);
-    if (keys.has("num_heads")) c.heads = keys.integers("num_heads", kWidths);
-    c.window_h = c.window_w = keys.integer("window_size", 7, kSides);
+    read_swin_hf(keys, c);
     if (keys.has("pretrained_window_sizes"))
       c.pretrained_windows =
           stated_windows(keys.integers("pretrained_window_sizes", {0, kSides.high}));
-    c.mlp_ratio = keys.number("mlp_ratio", 4, 0, 64);
-    c.act = read_hf_act(keys);
-    c.eps = static_cast<float>(keys.number("layer_norm_eps", 1e-5, 0, 1));
-    std::tie(c.image_h, c.image_w) = keys.pair("image_size", {224, 224}, kSides);
-    std::tie(c.patch_h, c.patch_w) = keys.pair("patch_size", {4, 4}, kSides);
-    c.channels = keys.integer("num_channels", 3, kSides);
-    c.qkv_bias = keys.boolean("qkv_bias", true);
-    c.pad_first = true;
-    const auto rate = [&](const char* key, double usual) {
-      return static_cast<float>(keys.number(key, usual, 0, 1));
-    };
-    c.drop_attn = rate("attention_probs_dropout_prob", 0);
-    c.drop_proj = c.drop_mlp = rate("hidden_dropout_prob", 0);
-    c.drop_path = rate("drop_path_rate", 0.1);
   }
 
   static std::string write_hf(const SwinV2Config& c, const std::string& dtype) {
