@@ -37,7 +37,7 @@ set(rounding_sources ${simd_sources})
 list(FILTER rounding_sources INCLUDE REGEX "/(attention|linear|norm)\\.cpp$")
 vitrum_simd(avx512_bf16 "${rounding_sources}" ${avx512} -mavx512bf16)
 
-# The units that multiply tiles of bf16: one file each, with the instructions it is about.
+# The units that multiply tiles of bf16, or of bytes: one file each, with the instructions it is about.
 function(vitrum_tiles unit)
   set(source ${PROJECT_SOURCE_DIR}/vitrum/cpu/tiles/${unit}.cpp)
   if(NOT EXISTS ${source})
@@ -56,3 +56,8 @@ endfunction()
 vitrum_tiles(portable)
 vitrum_tiles(avx512_bf16 -mavx512f -mavx512bf16 ${avx2} -mprefer-vector-width=512)
 vitrum_tiles(amx -mamx-tile -mamx-bf16)
+vitrum_tiles(bytes_portable)
+vitrum_tiles(bytes_avx2 ${avx2})
+vitrum_tiles(bytes_avx_vnni ${avx2} -mavxvnni)
+vitrum_tiles(bytes_avx512_vnni -mavx512f -mavx512vnni ${avx2} -mprefer-vector-width=512)
+vitrum_tiles(bytes_amx -mamx-tile -mamx-int8)

@@ -224,6 +224,17 @@ void make(Maker& m, const Linear&) {
         {m.blank({17, 100}, kF32)});
 }
 
+void make(Maker& m, const QLinear&) {
+  for (const LinearCase& c : kLinearCases) {
+    if (c.drop > 0) continue;
+    m.add(QLinear{.act = c.act}, label_of(c.act, 0),
+          {m.normal(c.x, m.compute),
+           m.normal({c.out, c.x[-1]}, kF32, 1 / std::sqrt(static_cast<double>(c.x[-1]))),
+           c.bias ? m.normal({c.out}, kF32) : m.none()},
+          {m.blank(c.x.with_last(c.out), m.compute)});
+  }
+}
+
 void make(Maker& m, const LinearBwd&) {
   // Two heads have f32 logits, and so have their gradients.
   m.add(LinearBwd{}, "of f32 logits",

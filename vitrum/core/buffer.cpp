@@ -19,4 +19,8 @@ Buffer allocate_host(size_t bytes) {
   return Buffer(p, bytes, [](void* data, size_t n) { munmap(data, n); });
 }
 
+void give_back_pages(const Buffer& host) {
+  if (host.data()) madvise(host.data(), host.size(), MADV_DONTNEED);
+}
+
 }  // namespace vitrum

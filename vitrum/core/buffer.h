@@ -38,5 +38,8 @@ class Buffer {
 
 // Zeroed host memory, aligned to a cache line; large buffers ask for huge pages.
 Buffer allocate_host(size_t bytes);
+// What it holds is not wanted any more: gives its pages back, but keeps the address, where zeros
+// are now.
+void give_back_pages(const Buffer& host);
 
 }  // namespace vitrum

@@ -6,11 +6,12 @@
 
 namespace vitrum {
 
-enum class DType : uint8_t { kF32, kF64, kBF16, kF16, kU8, kI32, kI64 };
+enum class DType : uint8_t { kF32, kF64, kBF16, kF16, kU8, kI8, kI32, kI64 };
 
 constexpr size_t size_of(DType t) {
   switch (t) {
-    case DType::kU8: return 1;
+    case DType::kU8:
+    case DType::kI8: return 1;
     case DType::kBF16:
     case DType::kF16: return 2;
     case DType::kF32:
@@ -24,6 +25,7 @@ constexpr size_t size_of(DType t) {
 constexpr std::string_view name_of(DType t) {
   switch (t) {
     case DType::kU8: return "u8";
+    case DType::kI8: return "int8";
     case DType::kBF16: return "bf16";
     case DType::kF16: return "f16";
     case DType::kF32: return "f32";

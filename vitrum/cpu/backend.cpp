@@ -60,6 +60,7 @@ Isa isa_from_environment() {
 struct Choice {
   const cpu::SimdKernels* simd;
   const cpu::TileUnit* tiles;
+  const cpu::ByteUnit* bytes;
 };
 
 const cpu::SimdKernels* choose_simd(const CpuFeatures& cpu, Isa most) {
@@ -79,6 +80,15 @@ const cpu::TileUnit* choose_tiles(const CpuFeatures& cpu, Isa most) {
   return nullptr;
 }
 
+// All give the same sums, so this is about speed alone.
+const cpu::ByteUnit* choose_bytes(const CpuFeatures& cpu, Isa most) {
+  if (most == Isa::kTiles) return &cpu::kBytesPortable;
+  if (most == Isa::kAvx2) return &cpu::kBytesAvx2;
+  if (cpu.amx_int8 && (most == Isa::kAuto || most >= Isa::kAmx)) return &cpu::kBytesAmx;
+  if (cpu.avx512_vnni) return &cpu::kBytesAvx512Vnni;
+  return cpu.avx_vnni ? &cpu::kBytesAvxVnni : &cpu::kBytesAvx2;
+}
+
 Choice choose(Isa wanted) {
   const CpuFeatures cpu = cpu_features();
   if (!cpu.avx2)
@@ -89,7 +99,7 @@ Choice choose(Isa wanted) {
   const Isa limit = isa_from_environment();
   const Isa most = wanted == Isa::kAuto || limit == Isa::kAuto ? std::max(wanted, limit)
                                                                : std::min(wanted, limit);
-  return {choose_simd(cpu, most), choose_tiles(cpu, most)};
+  return {choose_simd(cpu, most), choose_tiles(cpu, most), choose_bytes(cpu, most)};
 }
 
 }  // namespace
@@ -103,12 +113,14 @@ CpuFeatures cpu_features() {
   f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (f.avx512 && __get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+  if (f.avx2 && __get_cpuid_count(7, 0, &a, &b, &c, &d)) {
     constexpr uint64_t kTileState = 3u << 17;
-    f.avx512_vnni = c >> 11 & 1;
-    constexpr unsigned kTilesOfBf16 = 1u << 24 | 1u << 22;
-    f.amx_bf16 = (d & kTilesOfBf16) == kTilesOfBf16 && os_keeps(kTileState) && may_use_tiles();
-    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.avx512_bf16 = a >> 5 & 1;
+    constexpr unsigned kTiles = 1u << 24, kOfBf16 = 1u << 22, kOfInt8 = 1u << 25;
+    const bool tiles = f.avx512 && d & kTiles && os_keeps(kTileState) && may_use_tiles();
+    f.amx_bf16 = tiles && d & kOfBf16, f.amx_int8 = tiles && d & kOfInt8;
+    f.avx512_vnni = f.avx512 && c >> 11 & 1;
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
+      f.avx512_bf16 = f.avx512 && a >> 5 & 1, f.avx_vnni = a >> 4 & 1;
   }
   return f;
 }
@@ -117,6 +129,8 @@ std::string bf16_products() {
   const cpu::TileUnit* tiles = choose(Isa::kAuto).tiles;
   return tiles ? tiles->name : "emulated";
 }
+
+std::string int8_products() { return choose(Isa::kAuto).bytes->name; }
 
 std::string vector_isa() { return choose(Isa::kAuto).simd == &cpu::kSimdAvx2 ? "avx2" : "avx512"; }
 
@@ -128,8 +142,8 @@ std::string describe(const CpuFeatures& f) {
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
-  const auto [simd, tiles] = choose(options.max_isa);
-  return std::make_unique<cpu::CpuBackend>(*simd, tiles, threads);
+  const auto [simd, tiles, bytes] = choose(options.max_isa);
+  return std::make_unique<cpu::CpuBackend>(*simd, tiles, *bytes, threads);
 }
 
 }  // namespace vitrum
@@ -152,8 +166,9 @@ void Scratch::reserve_shared(size_t bytes) {
   if (bytes > shared_.size()) shared_ = allocate_host(bytes);
 }
 
-CpuBackend::CpuBackend(const SimdKernels& simd, const TileUnit* tiles, int threads)
-    : simd_(&simd), tiles_(tiles), pool_(threads), scratch_(pool_.threads()) {}
+CpuBackend::CpuBackend(const SimdKernels& simd, const TileUnit* tiles, const ByteUnit& bytes,
+                       int threads)
+    : simd_(&simd), tiles_(tiles), bytes_(&bytes), pool_(threads), scratch_(pool_.threads()) {}
 
 std::string CpuBackend::name() const {
   return fmt::format("cpu ({}{}, {} threads)", simd_ == &kSimdAvx2 ? "avx2" : "avx512",
@@ -163,7 +178,8 @@ std::string CpuBackend::name() const {
 // Some 0.2 s: what packing weights and waiting for other threads take is nothing beside it.
 int64_t CpuBackend::enough_work(DType compute) const {
   constexpr int64_t kOfThread = int64_t{16} << 30;
-  return kOfThread * pool_.threads() * (tiles_ && compute == DType::kBF16 ? 4 : 1);
+  const int faster = compute == DType::kI8 ? 8 : tiles_ && compute == DType::kBF16 ? 4 : 1;
+  return kOfThread * pool_.threads() * faster;
 }
 
 void CpuBackend::upload(TensorView to, const void* from) { std::memcpy(to.data, from, to.bytes()); }

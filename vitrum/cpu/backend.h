@@ -37,7 +37,7 @@ class Scratch {
 class CpuBackend final : public Backend {
  public:
   // tiles: may be null.
-  CpuBackend(const SimdKernels& simd, const TileUnit* tiles, int threads);
+  CpuBackend(const SimdKernels& simd, const TileUnit* tiles, const ByteUnit& bytes, int threads);
 
   std::string name() const override;
   Buffer allocate(size_t bytes) override { return allocate_host(bytes); }
@@ -55,6 +55,8 @@ class CpuBackend final : public Backend {
   const SimdKernels& simd() const { return *simd_; }
   // What multiplies bf16 operands; null where they are widened to f32.
   const TileUnit* tiles() const { return tiles_; }
+  // What multiplies bytes; all units give the same sums.
+  const ByteUnit& bytes() const { return *bytes_; }
 
   void reserve_per_thread(size_t bytes) { scratch_.reserve_per_thread(bytes); }
   void reserve_shared(size_t bytes) { scratch_.reserve_shared(bytes); }
@@ -64,6 +66,7 @@ class CpuBackend final : public Backend {
  private:
   const SimdKernels* simd_;
   const TileUnit* tiles_;
+  const ByteUnit* bytes_;
   ThreadPool pool_;
   Scratch scratch_;
 };
@@ -139,6 +142,7 @@ KernelPtr lower(CpuBackend& cpu, const Mix& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const TakeImages& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Patchify& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Linear& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const QLinear& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Activation& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const LayerNorm& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const AddLayerNorm& op, const Operands& io);

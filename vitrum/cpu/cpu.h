@@ -21,12 +21,15 @@ struct CpuFeatures {
   bool avx2 = false;    // with FMA, F16C and BMI2
   bool avx512 = false;  // F, BW, DQ and VL
   bool avx512_bf16 = false, avx512_vnni = false;
-  bool amx_bf16 = false;  // and this process may use it
+  bool avx_vnni = false;                    // of 256 bits
+  bool amx_bf16 = false, amx_int8 = false;  // and this process may use them
   std::string brand;
 };
 CpuFeatures cpu_features();
 // How products of bf16 are computed here: amx, avx512_bf16, or emulated, which is in f32.
 std::string bf16_products();
+// And those of eight bits: amx, avx512_vnni, avx_vnni or avx2.
+std::string int8_products();
 std::string vector_isa();  // avx2 or avx512
 // One line for people: brand, instruction set in use, and how bf16 is multiplied.
 std::string describe(const CpuFeatures& features);

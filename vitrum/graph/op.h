@@ -97,6 +97,13 @@ struct Linear {  // (x (.., K), w (C, K), bias? (C), rng?) -> dropout(act(x w^T 
   float drop = 0;
   uint32_t site = 0;
 };
+// (x (.., K), w (C, K), bias? (C)) -> act(x' w'^T + bias), where x' and w' are x and w rounded to
+// eight bits row by row, as core/eight_bits.h says. Takes the place of a Linear in inference.
+struct QLinear : Final {
+  enum In { kX, kWeight, kBias };
+  enum Out { kY };
+  Act act = Act::kNone;
+};
 struct Activation {  // (x) -> act(x)
   enum In { kX };
   enum Out { kY };
@@ -493,7 +500,7 @@ using Op =
                  Orthogonalize, Perturb, Copy, AttentionProbs, AttentionProbsGrad, KeepTokens,
                  KeepTokensBwd, BlockSquares, Fold, Rotate, Gate, GateBwd, ClearRange, AttendPool,
                  AttendPoolBwd, Lookup, DepthwiseConv, DepthwiseConvBwd, ResponseNorm,
-                 ResponseNormBwd, UnitHeads, UnitHeadsBwd>;
+                 ResponseNormBwd, UnitHeads, UnitHeadsBwd, QLinear>;
 
 std::string_view name_of(const Op& op);
 

@@ -1,8 +1,10 @@
 // Passes over a traced graph, in the order they are meant to run:
-// fuse -> differentiate -> assign_dtypes -> drop_dead -> plan.
+// fuse -> differentiate -> quantize -> assign_dtypes -> drop_dead -> plan.
 #pragma once
+#include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "vitrum/graph/graph.h"
@@ -27,8 +29,13 @@ void differentiate(Graph& g, Value loss, Recompute policy);
 // in that order; parameters get none. `seed` has the shape of `of`.
 std::vector<Value> differentiate(Graph& g, Value of, Value seed, std::span<const Value> wrt);
 
+// Linear layers of blocks become QLinear, but those whose names `keeps` knows, adapters, and what
+// does not hang on an input. For inference; returns their names.
+using KeepsFloat = std::function<bool(const std::string& layer)>;
+std::vector<std::string> quantize(Graph& g, const KeepsFloat& keeps = {});
+
 // Activations and the weights of linear layers become bf16 (compute = kBF16), or every float
-// becomes f64. `keep_f32` values (logits) keep their precision, and so does a bias added to them.
+// becomes f64; with kI8 all stays as it is. `keep_f32` values (logits) keep their precision, and so does a bias added to them.
 void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32);
 
 // Whether linear layers of bf16 rows read this value as their weights, and nothing else reads it.

@@ -21,6 +21,7 @@ Values read(const TensorView& from) {
     case DType::kI32: std::copy_n(from.i32(), n, out.begin()); break;
     case DType::kBF16: std::transform(from.bf16(), from.bf16() + n, out.begin(), from_bf16); break;
     case DType::kF16:
+    case DType::kI8:
     case DType::kI64: assert(!"no op has operands of this dtype"); break;
   }
   return out;

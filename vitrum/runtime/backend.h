@@ -22,10 +22,18 @@ namespace vitrum {
 // made once and shared by all programs of a store.
 class PackedParams {
  public:
-  enum class Layout { kPanels, kTiles };  // of f32, of bf16
+  enum class Layout { kPanels, kTiles, kBytes };  // of f32, of bf16, of eight bits
 
   void allow(const void* param) { allowed_.insert(param); }
   bool allows(const void* param) const { return allowed_.contains(param); }
+  // Of parameters that are there in eight bits already: a scale a row.
+  void set_scales(const void* param, std::vector<float> scales) {
+    scales_[param] = std::move(scales);
+  }
+  std::span<const float> scales(const void* param) const {
+    const auto found = scales_.find(param);
+    return found == scales_.end() ? std::span<const float>() : std::span(found->second);
+  }
   // Called with each parameter after it was copied; programs that take the copy do not read it.
   std::function<void(const void*)> on_copy;
   // make(memory) fills the copy where there is none yet. Null: this is no parameter, or it may
@@ -44,6 +52,7 @@ class PackedParams {
 
  private:
   std::set<const void*> allowed_;
+  std::map<const void*, std::vector<float>> scales_;
   std::map<std::pair<const void*, Layout>, Buffer> copies_;
 };
 

@@ -108,7 +108,8 @@ void copy_on_device(Backend& backend, void* to, const void* from, size_t bytes, 
 std::vector<BackendStatus> backend_statuses() {
   std::vector<BackendStatus> all;
 #if VITRUM_HAS_CPU_BACKEND
-  all.push_back({"cpu", true, describe(cpu_features()), bf16_products(), vector_isa()});
+  all.push_back(
+      {"cpu", true, describe(cpu_features()), bf16_products(), int8_products(), vector_isa()});
 #else
   all.push_back({"cpu", false, "not built for this processor; the reference backend stands in",
                  "emulated", "baseline"});

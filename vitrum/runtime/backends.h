@@ -21,6 +21,7 @@ struct BackendStatus {
   bool available = false;
   std::string detail;     // instruction set and threads, or why it is not available
   std::string bf16 = {};  // how it multiplies bf16, where that is worth telling
+  std::string int8 = {};  // and bytes
   std::string isa = {};   // whose vector instructions it uses, where there is a choice
 };
 std::vector<BackendStatus> backend_statuses();

@@ -105,6 +105,10 @@ TensorView ParamStore::view_to_pack(size_t param) {
   return source_ ? find(param, Form::kToPack) : view(param, Arena::kCompute);
 }
 
+TensorView ParamStore::view_to_quantize(size_t param, Arena which) {
+  return source_ ? find(param, Form::kToQuantize) : view(param, which);
+}
+
 TensorView ParamStore::view(size_t param, Arena which) {
   if (source_) {
     assert(which == Arena::kMaster || which == Arena::kCompute);

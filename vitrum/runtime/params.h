@@ -24,7 +24,8 @@ class ParamStore {
   // Parameters that are only read and live elsewhere: `source` is asked for a form of one, once,
   // when a program first wants it; what it returns stays valid as long as the store. There are no
   // arenas then.
-  enum class Form { kMaster, kCompute, kToPack };  // f32, bf16, or either of them
+  // f32; bf16; either of them, to be rounded to bf16; either of them or eight bits, for these.
+  enum class Form { kMaster, kCompute, kToPack, kToQuantize };
   using Source = std::function<TensorView(size_t param, Form form)>;
   ParamStore(const Graph& g, Backend& backend, Source source);
 
@@ -62,6 +63,9 @@ class ParamStore {
   TensorView view(size_t param, Arena which);  // a buffer has no average: kEma is its kMaster
   // For a backend that packs it: kCompute, or f32 where that is what the source has.
   TensorView view_to_pack(size_t param);
+  // For a layer of eight bits: `which`, or where the source has them bf16, or eight bits whose
+  // scales packed() knows.
+  TensorView view_to_quantize(size_t param, Arena which);
   TensorView state(const std::string& name, Shape shape, DType dtype);
   std::map<std::string, TensorView> states() const;
 
@@ -89,7 +93,7 @@ class ParamStore {
   Backend& backend_;
   DType master_ = DType::kF32;
   Source source_;
-  std::array<std::vector<TensorView>, 3> found_;  // what it returned: [form][param]
+  std::array<std::vector<TensorView>, 4> found_;  // what it returned: [form][param]
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;
   int64_t elements_ = 0, learning_ = 0;  // all; those of trainable parameters, which come first

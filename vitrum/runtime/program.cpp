@@ -110,11 +110,19 @@ bool is_packed(const Graph& g, ValueId id, ParamStore& store) {
   return store.packed() && store.backend().packs_weights() && only_bf16_weights(g, id);
 }
 
+// Whether layers of eight bits read this value as their weights: in whatever precision they come.
+bool is_quantized(const Graph& g, ValueId id) {
+  return std::ranges::any_of(g.nodes, [&](const Node& node) {
+    return std::holds_alternative<QLinear>(node.op) && node.in[QLinear::kWeight] == id;
+  });
+}
+
 }  // namespace
 
 Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
                  const CompileOptions& options)
     : store_(store) {
+  if (options.compute == DType::kI8) quantize(g, options.keeps_float);
   assign_dtypes(g, options.compute, outputs);
   std::vector<Value> read(outputs.begin(), outputs.end());
   read.insert(read.end(), options.taps.begin(), options.taps.end());
@@ -197,8 +205,9 @@ TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& optio
     }
     case Role::kParam: {
       const bool narrow = info.dtype == DType::kBF16;
-      const TensorView view = narrow && is_packed(g, id, store_)
-                                  ? store_.view_to_pack(param)
+      const TensorView view = narrow && is_packed(g, id, store_) ? store_.view_to_pack(param)
+                              : is_quantized(g, id)
+                                  ? store_.view_to_quantize(param, options.weights)
                                   : store_.view(param, narrow ? Arena::kCompute : options.weights);
       if (store_.packed()) store_.packed()->allow(view.data);
       return view;

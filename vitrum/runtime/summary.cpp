@@ -137,6 +137,8 @@ int64_t multiply_adds(const Graph& g, const Node& node) {
   const auto out = [&](size_t i) -> const Shape& { return value(g, node.out[i]).shape; };
   const auto wanted = [&](size_t i) { return node.out[i] != kAbsent ? 1 : 0; };
   if (std::holds_alternative<Linear>(node.op)) return in(Linear::kX).numel() * out(Linear::kY)[-1];
+  if (std::holds_alternative<QLinear>(node.op))
+    return in(QLinear::kX).numel() * out(QLinear::kY)[-1];
   if (std::holds_alternative<LinearBwd>(node.op))
     return (wanted(LinearBwd::kDx) + wanted(LinearBwd::kDweight)) * in(LinearBwd::kDy).numel() *
            in(LinearBwd::kX)[-1];

@@ -60,6 +60,9 @@ VITRUM_LANES Vi operator+(Vi a, Vi b) {
 VITRUM_LANES Vi operator-(Vi a, Vi b) {
   return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
 }
+VITRUM_LANES Vi multiply_low(Vi a, Vi b) {
+  return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)};
+}
 VITRUM_LANES Vi operator^(Vi a, Vi b) {
   return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)};
 }
@@ -180,6 +183,23 @@ VITRUM_LANES void store(float* p, Vf a) {
 }
 VITRUM_LANES void store(uint16_t* p, Vf a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pack_bf16(a));
+}
+// Rounded to the nearest byte, even on ties; what is beyond takes the last one there is.
+VITRUM_LANES __m256i to_words16(Vf a) {
+  const __m256i pairs = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+  return _mm256_permute4x64_epi64(pairs, 0xD8);
+}
+VITRUM_LANES void store_bytes(uint8_t* p, Vf a) {
+  const __m256i words = to_words16(a);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(p),
+      _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+VITRUM_LANES void store_bytes(int8_t* p, Vf a) {
+  const __m256i words = to_words16(a);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(p),
+      _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
 // The first n lanes, 0 <= n <= 16; the others load as 0 and are not stored. AVX2 masks no narrow

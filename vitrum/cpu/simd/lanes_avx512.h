@@ -39,6 +39,8 @@ VITRUM_LANES Vf scale2(Vf a, Vf n) {
 }  // a * 2^n, n whole, |n| < 200
 
 VITRUM_LANES Vi operator+(Vi a, Vi b) { return {_mm512_add_epi32(a.v, b.v)}; }
+VITRUM_LANES Vi operator-(Vi a, Vi b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+VITRUM_LANES Vi multiply_low(Vi a, Vi b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 VITRUM_LANES Vi operator^(Vi a, Vi b) { return {_mm512_xor_si512(a.v, b.v)}; }
 VITRUM_LANES Vi operator&(Vi a, Vi b) { return {_mm512_and_si512(a.v, b.v)}; }
 VITRUM_LANES Vi operator|(Vi a, Vi b) { return {_mm512_or_si512(a.v, b.v)}; }
@@ -117,6 +119,14 @@ VITRUM_LANES void store(float* p, Vf a) { _mm512_storeu_ps(p, a.v); }
 VITRUM_LANES void store_past(float* p, Vf a) { _mm512_stream_ps(p, a.v); }  // p: a whole line
 VITRUM_LANES void store(uint16_t* p, Vf a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pack_bf16(a));
+}
+// Rounded to the nearest byte, even on ties; what is beyond takes the last one there is.
+VITRUM_LANES void store_bytes(uint8_t* p, Vf a) {
+  const __m512i whole = _mm512_max_epi32(_mm512_cvtps_epi32(a.v), _mm512_setzero_si512());
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtusepi32_epi8(whole));
+}
+VITRUM_LANES void store_bytes(int8_t* p, Vf a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
 }
 // The first n lanes, 0 <= n <= 16; the others load as 0 and are not stored.
 VITRUM_LANES Vf load_n(const float* p, int n) { return {_mm512_maskz_loadu_ps(first_n(n).m, p)}; }

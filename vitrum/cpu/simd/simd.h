@@ -161,6 +161,7 @@ struct DepthwiseKernels;  // simd/depthwise.h
 struct UnitHeadsKernels;  // simd/unit_heads.h
 struct BatchNormKernels;  // simd/conv.h
 struct TilePacking;       // simd/tiles.h
+struct ByteKernels;       // simd/bytes.h
 
 struct SimdKernels {
   const NormKernels* norm;
@@ -178,6 +179,7 @@ struct SimdKernels {
   const UnitHeadsKernels* unit_heads;
   const BatchNormKernels* batch_norm;
   const TilePacking* tiles;
+  const ByteKernels* bytes;
 };
 extern const SimdKernels kSimdAvx2, kSimdAvx512, kSimdAvx512Bf16;
 
@@ -198,6 +200,7 @@ extern const DepthwiseKernels kDepthwise;
 extern const UnitHeadsKernels kUnitHeads;
 extern const BatchNormKernels kBatchNorm;
 extern const TilePacking kTilePacking;
+extern const ByteKernels kBytes;
 }  // namespace VITRUM_ISA
 #endif
 

@@ -22,6 +22,7 @@ constinit const SimdKernels kSimdAvx2
        .depthwise = &VITRUM_ISA::kDepthwise,
        .unit_heads = &VITRUM_ISA::kUnitHeads,
        .batch_norm = &VITRUM_ISA::kBatchNorm,
-       .tiles = &VITRUM_ISA::kTilePacking};
+       .tiles = &VITRUM_ISA::kTilePacking,
+       .bytes = &VITRUM_ISA::kBytes};
 
 }  // namespace vitrum::cpu

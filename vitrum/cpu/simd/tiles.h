@@ -12,6 +12,8 @@ namespace vitrum::cpu {
 
 inline constexpr int64_t kTile = 16, kTileWords = kTile * kTile;
 inline constexpr int64_t kBand = 2 * kTile, kStepDepth = 32, kStepWords = 2 * kTileWords;
+// Of operands of bytes a word is four neighbours in depth, and all else is the same.
+inline constexpr int64_t kByteStepDepth = 64;
 
 constexpr int64_t tile_steps(int64_t depth) { return (depth + kStepDepth - 1) / kStepDepth; }
 constexpr int64_t band_words(int64_t depth) { return tile_steps(depth) * kStepWords; }
@@ -37,13 +39,17 @@ struct TilePacking {
 };
 
 // C (rows, columns) = A B + (accumulate ? C : 0), A and B packed from the first row and column.
-struct TileProduct {
+template <class Sum>
+struct ProductOf {
   const uint32_t *a, *b;
-  float* c;
+  Sum* c;
   int64_t ldc, rows, columns, depth;
   bool accumulate;
   int64_t b_band = 0;  // words from band to band of B, where it was packed deeper than this product
 };
+using TileProduct = ProductOf<float>;
+using ByteProduct = ProductOf<int32_t>;  // of unsigned bytes on the left and signed on the right
+
 // Every element is one chain of sums in the order of depth, whatever block it falls into: results
 // depend on the unit, but not on rows, position or threads.
 struct TileUnit {
@@ -51,5 +57,11 @@ struct TileUnit {
   void (*multiply)(const TileProduct&);
 };
 extern const TileUnit kTilesPortable, kTilesAvx512Bf16, kTilesAmx;
+// Sums of bytes are exact: all units give the same.
+struct ByteUnit {
+  const char* name;
+  void (*multiply)(const ByteProduct&);
+};
+extern const ByteUnit kBytesPortable, kBytesAvx2, kBytesAvxVnni, kBytesAvx512Vnni, kBytesAmx;
 
 }  // namespace vitrum::cpu

@@ -16,18 +16,18 @@ struct Avx512Bf16 {
   Avx512Bf16() {}
 
   template <bool kTall, bool kWide>
-  static void block(const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, int64_t steps,
-                    bool accumulate) {
-    for (int64_t r = 0; r < (kTall ? kBand : kTile); r += kRows)
-      rows<kWide ? 2 : 1>(a + r * kTile, b, c + r * ldc, ldc, steps, accumulate);
+  static void block(const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, int64_t rows,
+                    int64_t steps, bool accumulate) {
+    for (int64_t r = 0; r < rows; r += kRows)
+      eight_rows<kWide ? 2 : 1>(a + r * kTile, b, c + r * ldc, ldc, steps, accumulate);
   }
 
  private:
   static constexpr int kRows = 8;  // with two vectors 16 sums at once, more than their latency
 
   template <int kVectors>
-  static void rows(const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, int64_t steps,
-                   bool accumulate) {
+  static void eight_rows(const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, int64_t steps,
+                         bool accumulate) {
     __m512 sum[kRows][kVectors];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r)
@@ -58,6 +58,6 @@ struct Avx512Bf16 {
 }  // namespace
 
 constinit const TileUnit kTilesAvx512Bf16 = {.name = "avx512_bf16",
-                                             .multiply = multiply<Avx512Bf16>};
+                                             .multiply = multiply<Avx512Bf16, float>};
 
 }  // namespace vitrum::cpu

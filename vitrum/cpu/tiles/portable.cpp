@@ -16,9 +16,9 @@ struct Portable {
   static float high(uint32_t word) { return std::bit_cast<float>(word & 0xffff0000u); }
 
   template <bool kTall, bool kWide>
-  static void block(const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, int64_t steps,
-                    bool accumulate) {
-    for (int64_t r = 0; r < (kTall ? kBand : kTile); ++r)
+  static void block(const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, int64_t rows,
+                    int64_t steps, bool accumulate) {
+    for (int64_t r = 0; r < rows; ++r)
       for (int64_t j = 0; j < (kWide ? kBand : kTile); j += kTile) {
         float* to = c + r * ldc + j;
         for (int64_t i = 0; !accumulate && i < kTile; ++i) to[i] = 0;
@@ -42,6 +42,6 @@ struct Portable {
 
 }  // namespace
 
-constinit const TileUnit kTilesPortable = {.name = "tiles", .multiply = multiply<Portable>};
+constinit const TileUnit kTilesPortable = {.name = "tiles", .multiply = multiply<Portable, float>};
 
 }  // namespace vitrum::cpu

@@ -1,39 +1,42 @@
 // How a product is cut into blocks, for every unit that multiplies tiles. Only for the units
 // themselves, each compiled for its own instructions: everything here has internal linkage.
 #pragma once
+#include <type_traits>
+
 #include "vitrum/cpu/simd/tiles.h"
 
 namespace vitrum::cpu {
 namespace {
 
-// A block of at most 32 x 32. Unit::block<tall, wide> writes whole tiles, so one that reaches past
-// the edge is computed in a buffer.
-template <class Unit>
-void block(const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, int64_t rows,
-           int64_t columns, int64_t steps, bool accumulate) {
+// A block of at most 32 x 32. Unit::block<tall, wide> may write whole tiles, so one that reaches
+// past the edge is computed in a buffer.
+template <class Unit, class Sum>
+void block(const uint32_t* a, const uint32_t* b, Sum* c, int64_t ldc, int64_t rows, int64_t columns,
+           int64_t steps, bool accumulate) {
   const bool tall = rows > kTile, wide = columns > kTile, whole = rows == kBand && columns == kBand;
-  if (whole) return Unit::template block<true, true>(a, b, c, ldc, steps, accumulate);
-  alignas(64) float buffer[kBand * kBand] = {};
+  if (whole) return Unit::template block<true, true>(a, b, c, ldc, rows, steps, accumulate);
+  alignas(64) Sum buffer[kBand * kBand] = {};
   for (int64_t r = 0; accumulate && r < rows; ++r)
     for (int64_t j = 0; j < columns; ++j) buffer[r * kBand + j] = c[r * ldc + j];
   if (tall && wide)
-    Unit::template block<true, true>(a, b, buffer, kBand, steps, accumulate);
+    Unit::template block<true, true>(a, b, buffer, kBand, rows, steps, accumulate);
   else if (tall)
-    Unit::template block<true, false>(a, b, buffer, kBand, steps, accumulate);
+    Unit::template block<true, false>(a, b, buffer, kBand, rows, steps, accumulate);
   else if (wide)
-    Unit::template block<false, true>(a, b, buffer, kBand, steps, accumulate);
+    Unit::template block<false, true>(a, b, buffer, kBand, rows, steps, accumulate);
   else
-    Unit::template block<false, false>(a, b, buffer, kBand, steps, accumulate);
+    Unit::template block<false, false>(a, b, buffer, kBand, rows, steps, accumulate);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t j = 0; j < columns; ++j) c[r * ldc + j] = buffer[r * kBand + j];
 }
 
 // Unit::kSliceSteps: steps of a band in one pass over all columns.
-template <class Unit>
-void multiply(const TileProduct& p) {
-  constexpr int64_t kSliceSteps = Unit::kSliceSteps;
+template <class Unit, class Sum>
+void multiply(const ProductOf<Sum>& p) {
+  constexpr int64_t kSliceSteps = Unit::kSliceSteps,
+                    kDepth = std::is_integral_v<Sum> ? kByteStepDepth : kStepDepth;
   [[maybe_unused]] const Unit unit;  // for as long as it is used
-  const int64_t steps = tile_steps(p.depth), band = band_words(p.depth);
+  const int64_t steps = (p.depth + kDepth - 1) / kDepth, band = steps * kStepWords;
   const int64_t b_band = p.b_band > 0 ? p.b_band : band;
   for (int64_t s = 0; s < steps; s += kSliceSteps)
     for (int64_t r = 0; r < p.rows; r += kBand)

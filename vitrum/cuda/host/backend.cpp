@@ -322,6 +322,13 @@ std::string missing(int device) {
 }
 
 }  // namespace
+// A row's range is known only when all of it is: eight bits on cards are fp8, with a scale a
+// tensor.
+KernelPtr lower(CudaBackend&, const QLinear& op, const Operands&) {
+  [[maybe_unused]] const auto& [act] = op;
+  fail_usage("--precision int8 computes on CPUs; with --device cuda take bf16");
+}
+
 }  // namespace vitrum::cuda
 
 extern "C" {

@@ -1,0 +1,60 @@
+// How numbers are rounded to eight bits. Every backend computes just this, so that all give the
+// same bytes, and sums of bytes are exact: an int8 layer has the same bits on every processor.
+//
+// A row of weights is scale * q, q in [-127, 127]. A row of activations is scale * (q - zero), q in
+// [0, 255]: its own range, zero included, so that no image depends on another, and nothing has to
+// be calibrated.
+#pragma once
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace vitrum {
+
+// Sums of so many products of bytes fit into 32 bits: 255 * 127 * 65,536 < 2^31.
+inline constexpr int64_t kMostByteDepth = 65536;
+
+// The scale of a row of weights whose largest magnitude this is. Rounded up to 17 significant bits:
+// scale * q is then exact in f32, so that weights that were rounded once come out the same when
+// they are rounded again. NaN where a weight is not finite.
+inline float weight_scale(float largest) {
+  if (!(largest < std::numeric_limits<float>::infinity()))
+    return std::numeric_limits<float>::quiet_NaN();
+  constexpr uint32_t kLow = 0x7f;
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(largest / 127) + kLow) & ~kLow);
+}
+
+inline int8_t weight_byte(float w, float scale) {
+  if (!(scale > 0)) return 0;
+  const float q = std::nearbyint(w / scale);
+  return static_cast<int8_t>(q > 127 ? 127 : q < -127 ? -127 : q);
+}
+
+struct ByteRange {
+  float scale = 0, inverse = 0, zero = 0;  // zero: a whole number
+};
+// Of a row whose numbers are in [low, high], low <= 0 <= high. A row that is not finite has a scale
+// that is not; one of zeros, or of less than a normal number, has the inverse 0.
+inline ByteRange byte_range(float low, float high) {
+  const float scale = (high - low) / 255;
+  if (!(scale < std::numeric_limits<float>::infinity()))
+    return {std::numeric_limits<float>::quiet_NaN(), 0, 0};
+  if (scale < std::numeric_limits<float>::min()) return {scale, 0, 0};
+  const float inverse = 1 / scale;
+  return {scale, inverse, std::nearbyint(-low * inverse)};
+}
+
+inline uint8_t activation_byte(float x, const ByteRange& range) {
+  if (range.inverse == 0) return 0;
+  const float q = std::nearbyint(std::fma(x, range.inverse, range.zero));
+  return static_cast<uint8_t>(q > 255 ? 255 : q < 0 ? 0 : q);
+}
+
+// What a sum of products of bytes stands for.
+inline float byte_product(int32_t sum, int32_t weight_sum, const ByteRange& range, float scale) {
+  return static_cast<float>(sum - static_cast<int32_t>(range.zero) * weight_sum) *
+         (range.scale * scale);
+}
+
+}  // namespace vitrum

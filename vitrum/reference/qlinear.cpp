@@ -1,0 +1,94 @@
+#include <algorithm>
+#include <cmath>
+
+#include "vitrum/core/eight_bits.h"
+#include "vitrum/reference/kernels.h"
+#include "vitrum/reference/values.h"
+
+namespace vitrum::reference {
+namespace {
+
+struct WeightRow {
+  std::vector<int8_t> bytes;
+  float scale = 0;
+  int32_t sum = 0;
+};
+
+// The largest magnitude of a row; NaN where one of its numbers is.
+WeightRow weight_row(const double* w, int64_t count) {
+  float largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const float magnitude = std::abs(static_cast<float>(w[i]));
+    if (!(magnitude <= largest)) largest = magnitude;
+  }
+  WeightRow row{.bytes = {}, .scale = weight_scale(largest)};
+  for (int64_t i = 0; i < count; ++i) {
+    row.bytes.push_back(weight_byte(static_cast<float>(w[i]), row.scale));
+    row.sum += row.bytes.back();
+  }
+  return row;
+}
+
+struct ActivationRow {
+  std::vector<uint8_t> bytes;
+  ByteRange range;
+};
+
+ActivationRow activation_row(const double* x, int64_t count) {
+  float low = 0, high = 0, whole = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<float>(x[i]);
+    low = std::min(low, value), high = std::max(high, value);
+    whole += value * 0;  // NaN where one is not finite
+  }
+  ActivationRow row{.bytes = {}, .range = byte_range(low + whole, high + whole)};
+  for (int64_t i = 0; i < count; ++i)
+    row.bytes.push_back(activation_byte(static_cast<float>(x[i]), row.range));
+  return row;
+}
+
+// Weights that are bytes already, with scales that are known.
+std::vector<WeightRow> byte_rows(const TensorView& w, std::span<const float> scales) {
+  std::vector<WeightRow> rows;
+  const auto* from = static_cast<const int8_t*>(w.data);
+  for (const float scale : scales) {
+    WeightRow& row = rows.emplace_back(WeightRow{{from, from + w.shape[1]}, scale});
+    for (const int8_t byte : row.bytes) row.sum += byte;
+    from += w.shape[1];
+  }
+  return rows;
+}
+
+std::vector<WeightRow> weight_rows(const TensorView& w, const PackedParams* packed) {
+  if (w.dtype == DType::kI8) return byte_rows(w, packed->scales(w.data));
+  const Values values = read(w);
+  std::vector<WeightRow> rows;
+  for (int64_t j = 0; j < w.shape[0]; ++j)
+    rows.push_back(weight_row(values.data() + j * w.shape[1], w.shape[1]));
+  return rows;
+}
+
+}  // namespace
+
+void run(const QLinear& op, const Operands& io) {
+  const auto& [act] = op;
+  const TensorView x = io.in[QLinear::kX], w = io.in[QLinear::kWeight], y = io.out[QLinear::kY];
+  const int64_t rows = x.shape.rows(), k = w.shape[1];
+  const Values from = read(x), bias = read(at(io.in, QLinear::kBias));
+  const std::vector<WeightRow> columns = weight_rows(w, io.packed);
+  Values v;
+  for (int64_t i = 0; i < rows; ++i) {
+    const ActivationRow row = activation_row(from.data() + i * k, k);
+    for (size_t j = 0; j < columns.size(); ++j) {
+      int32_t sum = 0;
+      for (size_t d = 0; d < row.bytes.size(); ++d) sum += row.bytes[d] * columns[j].bytes[d];
+      // In single precision, as everywhere: the bytes of the next layer hang on every bit.
+      float value = byte_product(sum, columns[j].sum, row.range, columns[j].scale);
+      if (!bias.empty()) value += static_cast<float>(bias[j]);
+      v.push_back(rounded(activate(act, rounded(static_cast<double>(value), y.dtype)), y.dtype));
+    }
+  }
+  write(y, v);
+}
+
+}  // namespace vitrum::reference
