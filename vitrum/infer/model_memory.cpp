@@ -27,11 +27,17 @@ ModelMemory inference_memory(const ModelSpec& model, const MemoryOptions& option
   Graph g(Mode::kInference);
   const TracedModel traced = trace(g, model, options.batch);
   fuse(g);
+  if (options.compute == DType::kI8) quantize(g);
   const std::array outputs = {traced.features, traced.logits};
   ModelMemory memory = plan(g, outputs, options.compute);
-  // Weights are kept in the precision they are read in.
+  // Weights are kept in the precision they are read in; those of eight bits are copies.
   for (const ValueInfo& v : g.values)
     if (v.role == Role::kParam) memory.weights += bytes_of(v);
+  for (const Node& node : g.nodes)
+    if (std::holds_alternative<QLinear>(node.op)) {
+      const ValueInfo& w = g.values[static_cast<size_t>(node.in[QLinear::kWeight])];
+      memory.weights -= bytes_of(w) - w.shape.numel();
+    }
   return memory;
 }
 

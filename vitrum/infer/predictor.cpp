@@ -49,6 +49,20 @@ void refuse_broken(const FrozenWeights& weights, const std::string& path) {
     fail_input("weights '{}': {} holds NaN or infinite numbers", path, name);
 }
 
+// What is stored in eight bits is meant for a processor's integers; cards have numbers of their
+// own.
+DType suitable_precision(const Backend& backend, const FrozenWeights& weights) {
+  return backend.host_visible() && weights.has_quantized() ? DType::kI8 : backend.usual_precision();
+}
+
+void require_block_layers(const ModelSpec& spec) {
+  Graph g(Mode::kInference);
+  trace(g, spec, 1);
+  if (quantize(g).empty())
+    fail_usage("{} has no blocks with linear layers: --precision int8 has nothing to round",
+               spec.architecture);
+}
+
 }  // namespace
 
 std::vector<Prediction> top_predictions(std::span<const float> logits,
@@ -85,9 +99,15 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
                                           .device = options.device, .threads = options.threads})),
       tap_shapes_(record(parameters_, spec_, options.taps, macs_)),
       weights_(model, spec_, parameters_, device_->backend(), stored_),
+      precision_(options.precision.value_or(suitable_precision(device_->backend(), weights_))),
       preprocess_(preprocess_of(spec_)),
       at_once_(vitrum::images_at_once(macs_, device_->backend(), precision(), options.max_batch)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
+  if (precision_ == DType::kI8) require_block_layers(spec_);
+  if (!options_.keeps_float && weights_.has_quantized())
+    options_.keeps_float = [this](const std::string& layer) {
+      return !weights_.is_quantized(layer);
+    };
   engine_ = std::make_unique<Engine>(*this);
 }
 
@@ -97,7 +117,9 @@ ModelProgram& Predictor::program(int64_t batch, InputStage from) {
   std::unique_ptr<ModelProgram>& program = programs_[{from, batch}];
   if (!program)
     program = std::make_unique<ModelProgram>(
-        spec_, weights_.store(), batch, CompileOptions{.compute = precision(), .arena = &arena_},
+        spec_, weights_.store(), batch,
+        CompileOptions{
+            .compute = precision(), .keeps_float = options_.keeps_float, .arena = &arena_},
         from, options_.taps);
   return *program;
 }

@@ -24,8 +24,10 @@ struct PredictorOptions {
   std::optional<InputSize> image_size = {};  // another than the model's: positions are resampled
   std::string device = "auto";               // as --device
   int threads = 0;                           // 0: every core this process may use
-  std::optional<DType> precision = {};       // kF32 or kBF16; empty: what suits the device
-  int64_t max_batch = 16;                    // images taken at once; a CPU computes fewer
+  // kF32, kBF16 or kI8; empty: what suits the device, and kI8 where weights are stored so.
+  std::optional<DType> precision = {};
+  KeepsFloat keeps_float = {};  // with kI8: layers that stay in f32; empty: those of the file
+  int64_t max_batch = 16;       // images taken at once; a CPU computes fewer
   DecodeOptions decode = {};
   std::vector<std::string> taps = {};  // values inside the model to give out: see graph/taps.h
   // A device of other models too, instead of one of its own: then `device` and `threads` are its.
@@ -65,7 +67,7 @@ class Predictor {
 
   const ModelSpec& model() const { return spec_; }
   const Backend& backend() const { return device_->backend(); }
-  DType precision() const { return options_.precision.value_or(backend().usual_precision()); }
+  DType precision() const { return precision_; }
   const FrozenWeights& weights() const { return weights_; }
   SharedDevice& device() { return *device_; }
   // For programs of one's own on the same weights; they run during a turn of the device, and what
@@ -124,6 +126,7 @@ class Predictor {
   int64_t macs_ = 0;  // of one image, without taps
   std::vector<Shape> tap_shapes_;
   FrozenWeights weights_;
+  DType precision_;
   Preprocess preprocess_;
   int64_t at_once_;
   // What follows is only touched by who has a turn of the device.

@@ -162,6 +162,28 @@ DType Checkpoint::dtype(const ParamSpec& param, const ModelConfig& config) const
   return file_->at(stored_as(naming_, param.name, param.shape, config)->tensors[0].name).dtype;
 }
 
+bool Checkpoint::is_quantized(const ParamSpec& param, const ModelConfig& config) const {
+  const auto stored = stored_as(naming_, param.name, param.shape, config);
+  const TensorInfo* tensor = stored ? file_->find(stored->tensors[0].name) : nullptr;
+  return tensor && !file_->quantized(*tensor).scales.empty();
+}
+
+Checkpoint::Quantized Checkpoint::read_quantized(const ParamSpec& param, const ModelConfig& config,
+                                                 std::vector<std::byte>& scratch) const {
+  const StoredParam stored = *stored_as(naming_, param.name, param.shape, config);
+  Quantized all;
+  for (const StoredTensor& t : stored.tensors) {
+    const TensorSource::ByteRows rows = file_->quantized(file_->at(t.name));
+    const std::span<const float> scales = t.part(rows.scales);
+    all.bytes = t.part(rows.bytes);
+    all.scales.insert(all.scales.end(), scales.begin(), scales.end());
+    if (stored.tensors.size() > 1)
+      scratch.insert(scratch.end(), all.bytes.begin(), all.bytes.end());
+  }
+  if (!scratch.empty()) all.bytes = scratch;
+  return all;
+}
+
 std::span<const std::byte> Checkpoint::read(const ParamSpec& param, const ModelConfig& config,
                                             std::vector<std::byte>& scratch) const {
   const StoredParam stored = *stored_as(naming_, param.name, param.shape, config);

@@ -35,6 +35,16 @@ class Checkpoint {
   DType dtype(const ParamSpec& param, const ModelConfig& config) const;
   std::span<const std::byte> read(const ParamSpec& param, const ModelConfig& config,
                                   std::vector<std::byte>& scratch) const;
+  // Whether the file holds it in eight bits; read() gives f32 all the same.
+  bool is_quantized(const ParamSpec& param, const ModelConfig& config) const;
+  // Its bytes and scales then: those of the file itself, or where several tensors are one parameter
+  // copied to `scratch`.
+  struct Quantized {
+    std::span<const std::byte> bytes;
+    std::vector<float> scales;
+  };
+  Quantized read_quantized(const ParamSpec& param, const ModelConfig& config,
+                           std::vector<std::byte>& scratch) const;
   // The first of these whose numbers are not all finite, by our name; "" where all are.
   std::string not_finite(std::span<const ParamSpec> params, const ModelConfig& config) const;
   // Behind every use of what read() gave: fails where the file was cut short meanwhile.

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <optional>
 
+#include "vitrum/core/eight_bits.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/weights/checkpoint.h"
+#include "vitrum/weights/convert_floats.h"
 #include "vitrum/weights/family.h"
 #include "vitrum/weights/stored_tensors.h"
 
@@ -51,16 +55,59 @@ const char* torch_dtype(DType dtype) {
 
 // Weights first, configs last, as save_model_dir does.
 void write_directory(const fs::path& dir, std::string_view dialect, const ModelSpec& spec,
-                     std::span<const NamedTensor> tensors, const std::function<void()>& verify) {
+                     std::span<const NamedTensor> tensors,
+                     const std::optional<std::vector<std::string>>& floats,
+                     const std::function<void()>& verify) {
   const std::string preprocessor = dialect == "hf" ? hf_preprocessor_text(spec) : "";
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());
   write_safetensors((dir / "model.safetensors").string(), tensors, {{"format", "pt"}}, verify);
   if (dialect == "hf") write_file_atomic((dir / "preprocessor_config.json").string(), preprocessor);
-  write_file_atomic((dir / "config.json").string(),
-                    dialect == "hf"
-                        ? hf_config_text(spec, torch_dtype(tensors.front().tensor.dtype))
-                        : model_config_text(spec));
+  std::string config = dialect == "hf"
+                           ? hf_config_text(spec, torch_dtype(tensors.front().tensor.dtype))
+                           : model_config_text(spec);
+  if (floats) config = with_quantization(config, *floats);
+  write_file_atomic((dir / "config.json").string(), config);
+}
+
+// A matrix of f32, rounded row by row.
+struct ByteMatrix {
+  std::vector<std::byte> bytes;
+  std::vector<float> scales;
+  double error = 0;
+};
+
+ByteMatrix to_bytes(std::span<const float> w, size_t rows) {
+  ByteMatrix out;
+  const size_t width = w.size() / rows;
+  double lost = 0, all = 0;
+  for (size_t i = 0; i < rows; ++i) {
+    const std::span<const float> row = w.subspan(i * width, width);
+    float largest = 0;
+    for (const float x : row) largest = std::max(largest, std::abs(x));
+    // A row of zeros has any scale.
+    const float scale = largest > 0 ? weight_scale(largest) : 1;
+    for (const float x : row) {
+      const int8_t q = weight_byte(x, scale);
+      out.bytes.push_back(static_cast<std::byte>(q));
+      const double off = static_cast<double>(x) - static_cast<double>(scale) * q;
+      lost += off * off, all += static_cast<double>(x) * static_cast<double>(x);
+    }
+    out.scales.push_back(scale);
+  }
+  out.error = all > 0 ? std::sqrt(lost / all) : 0;
+  return out;
+}
+
+std::string layer_of(const std::string& param) { return param.substr(0, param.rfind('.')); }
+
+// Names of layers as the file has them, whose weights are matrices of floats.
+std::vector<std::string> float_layers(std::span<const NamedTensor> tensors) {
+  std::vector<std::string> names;
+  for (const NamedTensor& t : tensors)
+    if (t.tensor.shape.rank() == 2 && t.tensor.dtype != DType::kI8 && t.name.ends_with(".weight"))
+      names.push_back(layer_of(t.name));
+  return names;
 }
 
 }  // namespace
@@ -72,7 +119,8 @@ void require_hf(const ModelSpec& spec) {
 }
 
 Converted convert_model(const std::string& source, const std::string& arch,
-                        const std::string& target, const std::string& dialect_name) {
+                        const std::string& target, const std::string& dialect_name,
+                        const InBytes& in_bytes) {
   ModelSpec stored = resolve_model(source, arch);
   const Dialect& dialect = find_dialect(stored.config, dialect_name);
   // The weights are written as they are; only transformers can say that images are of another size.
@@ -96,6 +144,7 @@ Converted convert_model(const std::string& source, const std::string& arch,
   family.give_biases(dialect, spec.config);
   const Naming naming = naming_for(dialect, spec.config);
   StoredTensors written(spec.config, naming);
+  std::vector<QuantizedLayer> layers;
   DType dtype = DType::kF32;  // zeros are of the type of the parameter before them
   for (const ParamSpec& param : model_params(spec.config)) {
     const bool is_stored = std::ranges::find(params, param.name, &ParamSpec::name) != params.end();
@@ -105,6 +154,13 @@ Converted convert_model(const std::string& source, const std::string& arch,
       dtype = file.dtype(param, stored.config), bytes = file.read(param, stored.config, scratch);
     else
       scratch.resize(static_cast<size_t>(param.shape.numel()) * size_of(dtype));
+    if (in_bytes && param.name.ends_with(".weight") && in_bytes(layer_of(param.name))) {
+      ByteMatrix matrix = to_bytes(to_floats(bytes, dtype), static_cast<size_t>(param.shape[0]));
+      written.add(param, DType::kI8, written.keep(std::move(matrix.bytes)));
+      written.add_scales(param, matrix.scales);
+      layers.push_back({layer_of(param.name), matrix.error});
+      continue;
+    }
     if (!scratch.empty()) bytes = written.keep(std::move(scratch));
     written.add(param, dtype, bytes);
   }
@@ -113,7 +169,10 @@ Converted convert_model(const std::string& source, const std::string& arch,
   const std::string not_finite = file.not_finite(params, stored.config);
   const auto verify = [&] { file.check_intact(); };
   switch (format) {
-    case Format::kDirectory: write_directory(target, dialect.name, spec, tensors, verify); break;
+    case Format::kDirectory:
+      write_directory(target, dialect.name, spec, tensors,
+                      in_bytes ? std::optional(float_layers(tensors)) : std::nullopt, verify);
+      break;
     case Format::kSafetensors:
       write_safetensors(target, tensors, {{"format", "pt"}}, verify);
       break;
@@ -122,7 +181,7 @@ Converted convert_model(const std::string& source, const std::string& arch,
   }
   const bool says_so =
       format == Format::kDirectory && (dialect.name == "hf" || family.write_timm(spec).says_eps);
-  Converted result{static_cast<int64_t>(tensors.size()), 0,
+  Converted result{static_cast<int64_t>(tensors.size()), 0, std::move(layers),
                    family.notes(dialect, spec.config, says_so)};
   if (resized)
     result.notes.push_back(fmt::format(

@@ -2,6 +2,7 @@
 // f16, and a round trip gives the same bits.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,16 +10,27 @@
 
 namespace vitrum {
 
+// What rounding its weights did to a layer.
+struct QuantizedLayer {
+  std::string name;
+  double error = 0;  // root mean square of the difference, as a share of that of the weights
+};
+
 struct Converted {
   int64_t tensors = 0, bytes = 0;  // of weights
+  std::vector<QuantizedLayer> layers = {};
   std::vector<std::string> notes;  // where the target computes a little differently, for people
 };
 
 // `source` is a model directory, or a weight file of the preset `arch`. `dialect` is "timm" or "hf"
 // (`target` is a directory with configs, or a bare .safetensors or .pth), "torchvision" (a bare
 // file) or "npz" (a .npz). Fails, naming it, where the target has no place for a part of the model.
+// Layers that `in_bytes` knows are rounded to eight bits (core/eight_bits.h); only directories and
+// .safetensors hold these.
+using InBytes = std::function<bool(const std::string& layer)>;
 Converted convert_model(const std::string& source, const std::string& arch,
-                        const std::string& target, const std::string& dialect);
+                        const std::string& target, const std::string& dialect,
+                        const InBytes& in_bytes = {});
 
 // Fails, saying why, where transformers' directories cannot hold the model.
 void require_hf(const ModelSpec& spec);

@@ -60,6 +60,21 @@ FrozenWeights::FrozenWeights(const std::string& file, const Naming& naming, cons
 void FrozenWeights::release(const void* data) {
   if (const auto found = packed_.find(data); found != packed_.end())
     file_.release(stored_[found->second], config_);
+  if (!to_quantize_.contains(data)) return;
+  const auto own = std::ranges::find(owned_, data, [](const Buffer& b) { return b.data(); });
+  give_back_pages(*own);
+  if (to_quantize_[data] == DType::kF32)
+    converted_ -= own->size() - own->size() / sizeof(float);  // what is left of it are bytes
+}
+
+bool FrozenWeights::has_quantized() const {
+  return std::ranges::any_of(
+      stored_, [&](const ParamSpec& param) { return file_.is_quantized(param, config_); });
+}
+
+bool FrozenWeights::is_quantized(const std::string& layer) const {
+  const auto weight = std::ranges::find(stored_, layer + ".weight", &ParamSpec::name);
+  return weight != stored_.end() && file_.is_quantized(*weight, config_);
 }
 
 TensorView FrozenWeights::own(const Shape& shape, DType dtype) {
@@ -70,22 +85,44 @@ TensorView FrozenWeights::own(const Shape& shape, DType dtype) {
   return view;
 }
 
+TensorView FrozenWeights::find_quantized(size_t param) {
+  const ParamSpec& spec = stored_[param];
+  std::vector<std::byte> scratch;
+  Checkpoint::Quantized stored = file_.read_quantized(spec, config_, scratch);
+  TensorView view{const_cast<std::byte*>(stored.bytes.data()), spec.shape, DType::kI8};
+  if (scratch.empty()) {
+    packed_[view.data] = param, converted_ += view.bytes();
+  } else {
+    view = own(spec.shape, DType::kI8);
+    std::ranges::copy(scratch, static_cast<std::byte*>(view.data));
+    to_quantize_[view.data] = view.dtype;
+    file_.release(spec, config_);
+  }
+  store_.packed()->set_scales(view.data, std::move(stored.scales));
+  return view;
+}
+
 TensorView FrozenWeights::find(size_t param, ParamStore::Form form) {
   using enum ParamStore::Form;
   const ParamSpec& spec = stored_[param];
+  if (form == kToQuantize && backend_.host_visible() && !adapt_->changes(spec.name) &&
+      file_.is_quantized(spec, config_))
+    return find_quantized(param);
   const DType stored = file_.dtype(spec, config_),
-              wanted = form == kMaster ? DType::kF32 : DType::kBF16;
+              wanted = form == kMaster || form == kToQuantize ? DType::kF32 : DType::kBF16;
   std::vector<std::byte> scratch;
   std::span<const std::byte> bytes = file_.read(spec, config_, scratch);
   // The kernels load vectors from any address, but a number must be where numbers may be.
   const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % size_of(stored) == 0;
   const bool changes = adapt_->changes(spec.name),
-             packed = form == kToPack && (stored == DType::kF32 || stored == DType::kBF16);
+             packed = (form == kToPack || form == kToQuantize) &&
+                      (stored == DType::kF32 || stored == DType::kBF16);
   if ((stored == wanted || packed) && aligned && scratch.empty() && backend_.host_visible() &&
       !changes) {
     const TensorView mapped{const_cast<std::byte*>(bytes.data()), spec.shape, stored};
     if (packed) packed_[mapped.data] = param;
-    (packed ? converted_ : mapped_) += static_cast<size_t>(spec.shape.numel()) * size_of(wanted);
+    (packed ? converted_ : mapped_) +=
+        static_cast<size_t>(spec.shape.numel()) * (form == kToQuantize ? 1 : size_of(wanted));
     return mapped;
   }
   std::vector<float> changed;
@@ -102,6 +139,7 @@ TensorView FrozenWeights::find(size_t param, ParamStore::Form form) {
     convert(bytes, from, staging.data(), wanted);
     backend_.upload(own, staging.data());
   }
+  if (form == kToQuantize) to_quantize_[own.data] = own.dtype;
   file_.release(spec, config_);
   return own;
 }

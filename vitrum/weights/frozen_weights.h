@@ -36,11 +36,16 @@ class FrozenWeights {
   // The first parameter whose numbers are not all finite; "" where all are. Reads the whole file.
   std::string not_finite() const { return file_.not_finite(stored_, config_); }
 
+  // Whether the file holds layers in eight bits, and which ones; the others are to stay in f32.
+  bool has_quantized() const;
+  bool is_quantized(const std::string& layer) const;
+
   size_t mapped() const { return mapped_; }        // bytes used in place, so far
   size_t converted() const { return converted_; }  // bytes of memory of our own, so far
 
  private:
   TensorView find(size_t param, ParamStore::Form form);
+  TensorView find_quantized(size_t param);
   TensorView own(const Shape& shape, DType dtype);
   void release(const void* data);
 
@@ -50,6 +55,7 @@ class FrozenWeights {
   std::unique_ptr<const Adapter> adapt_;
   std::vector<ParamSpec> stored_;         // as the file has them
   std::map<const void*, size_t> packed_;  // those the backend will copy, by where they are mapped
+  std::map<const void*, DType> to_quantize_;  // of owned_, those that are read once
   std::vector<Buffer> owned_;
   size_t mapped_ = 0, converted_ = 0;
   ParamStore store_;

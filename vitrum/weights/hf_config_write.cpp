@@ -56,6 +56,29 @@ std::string hf_config_text(const ModelSpec& spec, const std::string& dtype) {
   return dumped(json);
 }
 
+std::string with_quantization(const std::string& config, const std::vector<std::string>& floats) {
+  Json json = Json::parse(config);
+  const Json weights = {{"num_bits", 8},
+                        {"type", "int"},
+                        {"symmetric", true},
+                        {"strategy", "channel"},
+                        {"dynamic", false}},
+             activations = {{"num_bits", 8},
+                            {"type", "int"},
+                            {"symmetric", false},
+                            {"strategy", "token"},
+                            {"dynamic", true}};
+  json["quantization_config"] = {
+      {"quant_method", "compressed-tensors"},
+      {"format", "int-quantized"},
+      {"quantization_status", "compressed"},
+      {"ignore", floats},
+      {"config_groups",
+       {{"group_0",
+         {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", activations}}}}}};
+  return dumped(json);
+}
+
 // transformers' ViT processor squashes; what squashes and crops is DeiT's, and what keeps the
 // aspect ratio and crops, in every version, CLIP's.
 std::string hf_preprocessor_text(const ModelSpec& spec) {

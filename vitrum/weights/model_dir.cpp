@@ -148,6 +148,16 @@ ModelSpec resolve_model(const std::string& model, const std::string& arch) {
   return preset_spec(preset_for(model));
 }
 
+std::vector<std::string> quantized_layers(const std::string& model, const ModelSpec& spec) {
+  const Checkpoint file(weights_path(model));
+  const ModelConfig config = stored_config(spec);
+  std::vector<std::string> layers;
+  for (const ParamSpec& param : model_params(config))
+    if (param.name.ends_with(".weight") && file.is_quantized(param, config))
+      layers.push_back(param.name.substr(0, param.name.rfind('.')));
+  return layers;
+}
+
 void save_model_dir(const fs::path& dir, const ModelSpec& spec, ParamStore& store, Arena which) {
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());

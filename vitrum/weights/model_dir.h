@@ -85,6 +85,9 @@ void set_classes(ModelSpec& spec, int64_t classes);
 void save_model_dir(const std::filesystem::path& dir, const ModelSpec& spec, ParamStore& store,
                     Arena which = Arena::kMaster);
 
+// The layers whose weights a model's file holds in eight bits; none: all are floats.
+std::vector<std::string> quantized_layers(const std::string& model, const ModelSpec& spec);
+
 // ---- loading ----
 
 enum class PosResample : uint8_t { kAuto, kBilinear, kBicubic };  // kAuto: as its framework does

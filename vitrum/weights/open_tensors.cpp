@@ -6,6 +6,7 @@
 #include "vitrum/core/files.h"
 #include "vitrum/weights/npz.h"
 #include "vitrum/weights/pytorch.h"
+#include "vitrum/weights/quantized_tensors.h"
 #include "vitrum/weights/safetensors.h"
 #include "vitrum/weights/sharded.h"
 
@@ -77,7 +78,11 @@ std::unique_ptr<TensorSource> open(const std::string& path, bool index_allowed) 
 
 }  // namespace
 
-std::unique_ptr<TensorSource> open_tensors(const std::string& path) { return open(path, true); }
+std::unique_ptr<TensorSource> open_tensors(const std::string& path) {
+  std::unique_ptr<TensorSource> file = open(path, true);
+  if (!QuantizedTensors::recognizes(*file)) return file;
+  return std::make_unique<QuantizedTensors>(std::move(file));
+}
 std::unique_ptr<TensorSource> open_tensor_file(const std::string& path) {
   return open(path, false);
 }

@@ -23,6 +23,26 @@ void StoredTensors::add(const ParamSpec& param, DType dtype, std::span<const std
   }
 }
 
+void StoredTensors::add_scales(const ParamSpec& param, std::span<const float> scales) {
+  const auto stored = stored_as(naming_, param.name, param.shape, config_);
+  if (!same_memory(stored->layout) || param.held.count > 0)
+    fail_input("{} lays out {} in another way, which eight bits have no place in",
+               naming_.dialect->title, param.name);
+  const size_t rows = scales.size() / stored->tensors.size();
+  for (const StoredTensor& t : stored->tensors) {
+    StoredTensor scale = t;
+    scale.name += "_scale", scale.shape = {t.shape[0], 1};
+    const auto bytes = std::as_bytes(scales.first(rows));
+    if (t.of > 1)
+      add_part(scale, DType::kF32, bytes);
+    else
+      tensors_.push_back({scale.name,
+                          {const_cast<std::byte*>(keep({bytes.begin(), bytes.end()}).data()),
+                           scale.shape, DType::kF32}});
+    scales = scales.subspan(rows);
+  }
+}
+
 void StoredTensors::add(const StoredTensor& t, Layout layout, const Shape& ours, DType dtype,
                         std::span<const std::byte> bytes) {
   if (!same_memory(layout)) {

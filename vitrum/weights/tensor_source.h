@@ -37,6 +37,13 @@ class TensorSource {
   // The tensor will not be read again soon: gives back the memory its pages take. Reading it again
   // is possible.
   virtual void release(const TensorInfo&) const {}
+  // A matrix as the file holds it in eight bits, a scale a row; empty where it does not. bytes()
+  // are f32 all the same.
+  struct ByteRows {
+    std::span<const std::byte> bytes;
+    std::span<const float> scales;
+  };
+  virtual ByteRows quantized(const TensorInfo&) const { return {}; }
   // Fails where the file was cut short while it was in use: bytes() then had zeros in place of what
   // was lost. Behind every use of them, before anything comes of it.
   virtual void check_intact() const = 0;
