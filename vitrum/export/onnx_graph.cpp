@@ -98,6 +98,23 @@ std::string OnnxGraph::weight(const std::string& name, const Shape& shape,
   return t.name();
 }
 
+template <class T>
+static void set_raw(TensorProto& t, std::span<const T> values) {
+  t.set_raw_data(std::string(reinterpret_cast<const char*>(values.data()), values.size_bytes()));
+}
+
+std::string OnnxGraph::whole(const std::string& name, const Shape& shape,
+                             std::span<const int8_t> values) {
+  TensorProto& t = tensor(name, shape, TensorProto::INT8);
+  return set_raw(t, values), t.name();
+}
+
+std::string OnnxGraph::whole(const std::string& name, const Shape& shape,
+                             std::span<const int32_t> values) {
+  TensorProto& t = tensor(name, shape, TensorProto::INT32);
+  return set_raw(t, values), t.name();
+}
+
 void OnnxGraph::input(const std::string& name, const Shape& shape, DType dtype) {
   describe(*graph_.add_input(), unique(name), shape,
            dtype == DType::kU8 ? TensorProto::UINT8 : TensorProto::FLOAT);

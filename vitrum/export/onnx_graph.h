@@ -43,6 +43,10 @@ class OnnxGraph {
   std::string indices(const std::string& name, const std::vector<int64_t>& items);  // a long one
   std::string weight(const std::string& name, const Shape& shape, std::span<const float> values);
 
+  // Whole numbers, in the file itself.
+  std::string whole(const std::string& name, const Shape& shape, std::span<const int8_t> values);
+  std::string whole(const std::string& name, const Shape& shape, std::span<const int32_t> values);
+
   void input(const std::string& name, const Shape& shape, DType dtype);  // first dimension: batch
   void output(const std::string& name, const Shape& shape);
 

@@ -5,6 +5,7 @@
 #include <numbers>
 #include <set>
 
+#include "vitrum/core/eight_bits.h"
 #include "vitrum/core/error.h"
 #include "vitrum/graph/act.h"
 
@@ -25,6 +26,29 @@ std::vector<float> transposed(const std::vector<float>& w, int64_t rows, int64_t
 
 // One function an op: without one, or without a refusal, an op of the closed set does not compile.
 // A result is called after its node; what a node needs on the way is called node/Op.
+// Weights of eight bits, (in, out) as MatMulInteger wants them.
+struct ByteColumns {
+  ByteColumns(const std::vector<float>& w, const Shape& shape)
+      : columns(shape[0]), depth(shape[1]), bytes(w.size()) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const std::span row =
+          std::span(w).subspan(static_cast<size_t>(c * depth), static_cast<size_t>(depth));
+      float largest = 0;
+      for (const float x : row) largest = std::max(largest, std::abs(x));
+      scales.push_back(weight_scale(largest));
+      int32_t sum = 0;
+      for (int64_t d = 0; d < depth; ++d)
+        sum += bytes[static_cast<size_t>(d * columns + c)] =
+            weight_byte(row[static_cast<size_t>(d)], scales.back());
+      sums.push_back(sum);
+    }
+  }
+  int64_t columns, depth;
+  std::vector<int8_t> bytes;
+  std::vector<int32_t> sums;
+  std::vector<float> scales;
+};
+
 class Translator {
  public:
   Translator(const Graph& g, Value result, const std::string& result_name, ParamStore& store,
@@ -153,6 +177,42 @@ class Translator {
     if (!has(Linear::kBias)) return last("MatMul", {in(Linear::kX), weight});
     const std::string product = part("MatMul", {in(Linear::kX), weight});
     last("Add", {product, in(Linear::kBias)});
+  }
+
+  // Rows to bytes as core/eight_bits.h has it, and a product of whole numbers, which onnxruntime
+  // has fast kernels for: bytes on the left without a sign, on the right with one.
+  void emit(const QLinear& op) {
+    const auto& [act] = op;
+    if (act != Act::kNone) refuse_fused();
+    const ByteColumns w(data(QLinear::kWeight), shape(QLinear::kWeight));
+    const std::string& name = info(QLinear::kWeight).name;
+    const std::string weight = out_.whole(name, {w.depth, w.columns}, w.bytes),
+                      sums = out_.whole(name + "_sum", {w.columns}, w.sums),
+                      scales = out_.weight(name + "_scale", {w.columns}, w.scales);
+    const auto cast = [&](const std::string& x, int64_t type) {
+      return part("Cast", {x}, {{"to", type}});
+    };
+    const auto edge = [&](const char* reduce, const char* or_zero) {
+      const std::string most = part(reduce, {in(QLinear::kX)},
+                                    {{"axes", std::vector<int64_t>{-1}}, {"keepdims", int64_t{1}}});
+      return part(or_zero, {most, out_.number(0)});
+    };
+    const std::string low = edge("ReduceMin", "Min"), high = edge("ReduceMax", "Max");
+    const std::string range = part("Div", {part("Sub", {high, low}), out_.number(255)}),
+                      // A row of zeros has a step that divides all the same.
+        step = part("Max", {range, out_.number(1.17549435e-38f)});
+    const std::string inverse = part("Div", {out_.number(1), step});
+    const std::string zero = part("Round", {part("Mul", {part("Neg", {low}), inverse})});
+    const std::string q =
+        part("Round", {part("Add", {part("Mul", {in(QLinear::kX), inverse}), zero})});
+    const std::string byte =
+        cast(part("Clip", {q, out_.number(0), out_.number(255)}), onnx::TensorProto::UINT8);
+    const std::string product = part("MatMulInteger", {byte, weight}),
+                      offset = part("Mul", {cast(zero, onnx::TensorProto::INT32), sums});
+    const std::string whole = cast(part("Sub", {product, offset}), onnx::TensorProto::FLOAT);
+    const std::string scale = part("Mul", {step, scales});
+    if (!has(QLinear::kBias)) return last("Mul", {whole, scale});
+    last("Add", {part("Mul", {whole, scale}), in(QLinear::kBias)});
   }
 
   void emit(const Gate& op) {
