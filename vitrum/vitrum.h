@@ -38,8 +38,14 @@ typedef enum vitrum_status {
   VITRUM_EXHAUSTED = 4 /* out of memory */
 } vitrum_status;
 
-/* VITRUM_AUTO: what suits the device, f32 on a CPU and bf16 on a card. */
-typedef enum vitrum_precision { VITRUM_F32 = 0, VITRUM_BF16 = 1, VITRUM_AUTO = 2 } vitrum_precision;
+/* VITRUM_AUTO: what suits the device, f32 on a CPU and bf16 on a card; a model that `vitrum quantize`
+   wrote computes in VITRUM_INT8 on a CPU. */
+typedef enum vitrum_precision {
+  VITRUM_F32 = 0,
+  VITRUM_BF16 = 1,
+  VITRUM_AUTO = 2,
+  VITRUM_INT8 = 3
+} vitrum_precision;
 
 typedef struct vitrum_model vitrum_model;
 
@@ -49,7 +55,7 @@ typedef struct vitrum_options {
   const char* arch;         /* what a bare weight file is for, or NULL */
   const char* device;       /* "auto", "cpu", ..., or NULL for auto */
   int32_t threads;          /* 0: every core this process may use */
-  int32_t precision;        /* VITRUM_F32, VITRUM_BF16 or VITRUM_AUTO */
+  int32_t precision;        /* a vitrum_precision */
   int32_t exif_orientation; /* not 0: turn photos upright, which timm and others do not do */
   int32_t reserved;         /* nothing is read here: older callers have padding in its place */
   int32_t image_height;     /* other than the model's own: positions are resampled; 0: its own */

@@ -42,8 +42,9 @@ std::string info_of(const std::string& path, Predictor& predictor, int threads) 
 }
 
 PredictorOptions options_of(const vitrum_options& o) {
-  if (o.precision < VITRUM_F32 || o.precision > VITRUM_AUTO)
-    fail_usage("precision is {}; expected VITRUM_F32, VITRUM_BF16 or VITRUM_AUTO", o.precision);
+  if (o.precision < VITRUM_F32 || o.precision > VITRUM_INT8)
+    fail_usage("precision is {}; expected VITRUM_F32, VITRUM_BF16, VITRUM_AUTO or VITRUM_INT8",
+               o.precision);
   const auto in_range = [](const char* name, int64_t value, int64_t most) {
     if (value < 0 || value > most) fail_usage("{} is {}; expected 0 to {}", name, value, most);
   };
@@ -59,7 +60,9 @@ PredictorOptions options_of(const vitrum_options& o) {
   if (o.device) options.device = o.device;
   options.threads = o.threads;
   if (o.precision != VITRUM_AUTO)
-    options.precision = o.precision == VITRUM_BF16 ? DType::kBF16 : DType::kF32;
+    options.precision = o.precision == VITRUM_BF16   ? DType::kBF16
+                        : o.precision == VITRUM_INT8 ? DType::kI8
+                                                     : DType::kF32;
   options.decode.exif_orientation = o.exif_orientation != 0;
   if (o.max_pixels > 0) options.decode.max_pixels = o.max_pixels;
   if (o.image_height > 0) options.image_size = InputSize{o.image_height, o.image_width};

@@ -164,7 +164,8 @@ class GemmProbe {
                                               : 1024),
         backend_(backend),
         x_(graph_.input("x", {size_, size_}, compute == DType::kBF16 ? DType::kBF16 : DType::kF32)),
-        y_(linear(Scope(graph_, "probe"), x_, size_, {.bias = false})),
+        // Named as a layer that may be one of eight bits.
+        y_(linear(Scope(graph_, "blocks.0.probe"), x_, size_, {.bias = false})),
         store_(graph_, backend),
         program_(graph_, std::span(&y_, 1), store_, {.compute = compute}) {
     store_.initialize(0);
@@ -289,7 +290,10 @@ int run(const Options& o, const CommonOptions& common) {
   if (o.mode == "data")
     return bench_data({o.data, o.augment, o.batch, o.steps, o.warmup}, spec, common);
   const std::unique_ptr<Backend> backend = open_backend(common);
-  const DType compute = compute_precision(common, *backend);
+  DType compute = compute_precision(common, *backend);
+  if (o.mode == "infer" && common.precision == "auto" && backend->host_visible() &&
+      has_weights(o.model) && !quantized_layers(o.model, spec).empty())
+    compute = DType::kI8;
   std::unique_ptr<Workload> work;
   if (o.mode == "train")
     work = std::make_unique<Training>(spec, o, compute, *backend);

@@ -28,9 +28,9 @@ struct Machine {
 };
 
 // Names that decide which kernels run; the processor has many more.
-const std::vector<std::string> kFeatures = {"avx",      "avx2",        "fma",         "f16c",
-                                            "bmi2",     "avx512f",     "avx512bw",    "avx512dq",
-                                            "avx512vl", "avx512_vnni", "avx512_bf16", "amx_bf16"};
+const std::vector<std::string> kFeatures = {
+    "avx",      "avx2",     "fma",      "f16c",        "bmi2",        "avx512f",  "avx512bw",
+    "avx512dq", "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"};
 
 Machine inspect() {
   Machine machine;
@@ -75,6 +75,7 @@ std::string to_json(const Machine& m, const std::vector<BackendStatus>& backends
       .field("cpu", m.cpu)
       .field("isa", cpu.isa)
       .field("bf16", cpu.bf16)
+      .field("int8", cpu.int8)
       .field("threads", m.cores);
   json.key("features").begin_array();
   for (const std::string& name : kFeatures)
@@ -105,9 +106,12 @@ std::string to_text(const Machine& m, const std::vector<BackendStatus>& backends
     if (m.flags.contains(name)) features += (features.empty() ? "" : " ") + name;
   out += fmt::format("cpu        {}\nthreads    {}\nisa        {}\n", m.cpu, m.cores, cpu.isa);
   out += fmt::format("features   {}\n", features);
-  out += fmt::format("bf16       {}: half the memory, {}\n\nbackends\n", cpu.bf16,
+  out += fmt::format("bf16       {}: half the memory, {}\n", cpu.bf16,
                      cpu.bf16 == "emulated" ? "but not faster than f32"
                                             : "and products in instructions of their own");
+  out += fmt::format(
+      "int8       {}: a quarter of the memory, {}\n\nbackends\n", cpu.int8,
+      cpu.int8 == "avx2" ? "about as fast as f32" : "and products in instructions of their own");
   for (const BackendStatus& b : backends)
     out += fmt::format("  {:<11}{:<5}{}\n", b.name, b.available ? "yes" : "no", b.detail);
   out += "\nimages beside JPEG, PNG, WebP, GIF and BMP\n";

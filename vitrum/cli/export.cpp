@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "vitrum/cli/output_guard.h"
@@ -8,6 +9,7 @@
 #include "vitrum/core/json_text.h"
 #include "vitrum/export/onnx.h"
 #include "vitrum/graph/functional.h"
+#include "vitrum/graph/passes.h"
 #include "vitrum/models/vit.h"
 #include "vitrum/runtime/backends.h"
 
@@ -20,7 +22,19 @@ struct Options {
   bool normalize = false, external = false, force = false;
 };
 
-OnnxSummary export_model(const Options& o) {
+// Layers of eight bits where they are asked for, or where the model is stored so.
+void round_layers(Graph& g, const Options& o, const ModelSpec& spec, const std::string& precision) {
+  const std::vector<std::string> stored = quantized_layers(o.model, spec);
+  if (precision != "int8" && (precision != "auto" || stored.empty())) return;
+  const auto keeps = [&](const std::string& layer) {
+    return !stored.empty() && std::ranges::find(stored, layer) == stored.end();
+  };
+  if (quantize(g, keeps).empty())
+    fail_usage("{} has no blocks with linear layers: --precision int8 has nothing to round",
+               o.model);
+}
+
+OnnxSummary export_model(const Options& o, const std::string& precision) {
   const ModelSpec spec = resolve_sized(o.model, {o.image_size, {}}, o.arch);
   if (!has_weights(o.model)) fail_without_weights(o.model);
   const ModelConfig& c = spec.config;
@@ -32,6 +46,7 @@ OnnxSummary export_model(const Options& o) {
   const auto backend = make_backend({.device = "reference"});  // nothing is computed
   ParamStore store(g, *backend);
   load_weights(o.model, spec, store, {.pos_resample = parse_pos_resample(o.pos_resample)});
+  round_layers(g, o, spec, precision);
   return write_onnx(o.output, g, result, store, spec, {.external_data = o.external});
 }
 
@@ -50,7 +65,7 @@ void guard_output(const Options& o) {
 
 int run(const Options& o, const CommonOptions& common) {
   guard_output(o);
-  const OnnxSummary s = export_model(o);
+  const OnnxSummary s = export_model(o, common.precision);
   if (common.json) {
     JsonWriter json;
     json.begin_object().field("opset", s.opset).field("nodes", s.nodes).field("bytes", s.bytes);

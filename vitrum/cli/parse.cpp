@@ -301,7 +301,7 @@ std::vector<Option> common_options(CommonOptions& common) {
            .target = &common.precision,
            .help = "of the arithmetic; auto suits the device",
            .value = "NAME",
-           .choices = {"auto", "f32", "bf16"}}};
+           .choices = {"auto", "f32", "bf16", "int8"}}};
 }
 
 }  // namespace vitrum

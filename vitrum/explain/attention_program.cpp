@@ -109,7 +109,8 @@ std::vector<AttentionProgram::Site> AttentionProgram::record(const AttentionOpti
 
 Program AttentionProgram::compile(ParamStore& store, const AttentionOptions& options) {
   fuse(graph_);
-  CompileOptions compiled{.compute = options.compute};
+  // Layers of eight bits have no gradient: what a model looks at is computed in f32 then.
+  CompileOptions compiled{.compute = options.compute == DType::kI8 ? DType::kF32 : options.compute};
   for (const Site& site : sites_) compiled.taps.push_back(site.weights);
   if (options.gradient) {
     seed_ = graph_.input("seed", model_.logits.shape(), DType::kF32, /*exact=*/true);
