@@ -2,9 +2,11 @@
 
     tools/python.sh bench/compare_infer.py [--vitrum build/release/vitrum] [--rounds 3] [--threads 2]
                                            [--model NAME ...] [--batch N ...] [--peer NAME ...] [--clock processor]
-                                           [--precision f32|bf16]
+                                           [--precision f32|bf16|int8]
 
-bf16 is fair against peers that compute in it too: --precision bf16 --peer torch_bf16 torch_compile_bf16 openvino_bf16.
+bf16 is fair against peers that compute in it too: --precision bf16 --peer torch_bf16 torch_compile_bf16 openvino_bf16;
+so is int8: --precision int8 --peer onnxruntime_int8 onnxruntime_vitrum openvino_int8 (needs nncf, and takes bf16 for
+the rest of the model in OpenVINO, where the processor has it).
 
 On a machine that others use, `--threads 1 --clock processor` compares processor time. Run with a Python that has torch, timm, onnxruntime and openvino. Everything takes its turn within every round, each in a
 process of its own, so that a change in the machine's speed meets all alike.
@@ -51,7 +53,7 @@ def main():
     parser.add_argument("--model", nargs="+", default=["vit_tiny_patch16_224", "vit_base_patch16_224"])
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--peer", nargs="+", default=PEERS)
-    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="Vitrum's")
+    parser.add_argument("--precision", choices=["f32", "bf16", "int8"], default="f32", help="Vitrum's")
     parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -59,7 +61,9 @@ def main():
             directory = pathlib.Path(temporary) / model
             onnx = f"{directory}.onnx"
             model_directory(model, directory)
-            subprocess.run([str(args.vitrum), "export", "--model", str(directory), "--output", onnx, "-q"], check=True)
+            for precision, output in (("f32", onnx), ("int8", f"{directory}.int8.onnx")):
+                subprocess.run([str(args.vitrum), "export", "--model", str(directory), "--output", output, "-q",
+                                "--precision", precision], check=True)
             for batch in args.batch:
                 compare(args, model, directory, onnx, batch)
 

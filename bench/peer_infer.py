@@ -1,10 +1,12 @@
 """One peer's inference time on a CPU: peer_infer.py PEER MODEL BATCH THREADS ONNX [wall|processor]; prints one JSON line.
 
-PEER: torch_f32, torch_bf16, torch_compile_f32, torch_compile_bf16, onnxruntime, openvino_f32, openvino_bf16.
-The last three run the ONNX file that `vitrum export` wrote. The median of at least 5 runs and 4 seconds, after a warm-up.
+PEER: torch_f32, torch_bf16, torch_compile_f32, torch_compile_bf16, onnxruntime, openvino_f32, openvino_bf16,
+onnxruntime_int8 (its own dynamic quantisation, per channel), onnxruntime_vitrum (the int8 file of `vitrum export`),
+openvino_int8 (NNCF, the transformer preset). All but PyTorch run the ONNX file that `vitrum export` wrote. The median of at least 5 runs and 4 seconds, after a warm-up.
 """
 
 import json
+import os
 import sys
 import time
 
@@ -41,15 +43,38 @@ def onnxruntime_runner(batch, threads, path):
     return lambda: session.run(None, {name: x})
 
 
+def quantized_by_onnxruntime(path):
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    out = path.replace(".onnx", ".ort8.onnx")
+    if not os.path.exists(out):
+        quantize_dynamic(path, out, weight_type=QuantType.QInt8, per_channel=True, op_types_to_quantize=["MatMul"])
+    return out
+
+
+def quantized_by_nncf(model):
+    """Calibrated on noise, which is enough for times."""
+    import nncf
+
+    images = [np.random.randn(1, 3, 224, 224).astype(np.float32) for _ in range(16)]
+    return nncf.quantize(model, nncf.Dataset(images), model_type=nncf.ModelType.TRANSFORMER,
+                         preset=nncf.QuantizationPreset.MIXED)
+
+
 def openvino_runner(peer, batch, threads, path):
     import openvino as ov
 
     core = ov.Core()
+    if peer.endswith("int8"):
+        cached = path.replace(".onnx", ".nncf.xml")
+        if not os.path.exists(cached):
+            ov.save_model(quantized_by_nncf(core.read_model(path)), cached, compress_to_fp16=False)
+        path = cached
     model = core.read_model(path)
     model.reshape([batch, 3, 224, 224])
     compiled = core.compile_model(model, "CPU", {
         "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "bf16" if peer.endswith("bf16") else "f32"})
+        "INFERENCE_PRECISION_HINT": "bf16" if peer.endswith(("bf16", "int8")) else "f32"})
     request = compiled.create_infer_request()
     x = np.random.randn(batch, 3, 224, 224).astype(np.float32)
     return lambda: request.infer([x])
@@ -59,8 +84,13 @@ def main():
     peer, model, batch, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     if peer.startswith("torch"):
         run = torch_runner(peer, model, batch, threads)
-    elif peer == "onnxruntime":
-        run = onnxruntime_runner(batch, threads, sys.argv[5])
+    elif peer.startswith("onnxruntime"):
+        path = sys.argv[5]
+        if peer == "onnxruntime_int8":
+            path = quantized_by_onnxruntime(path)
+        if peer == "onnxruntime_vitrum":
+            path = path.replace(".onnx", ".int8.onnx")
+        run = onnxruntime_runner(batch, threads, path)
     else:
         run = openvino_runner(peer, batch, threads, sys.argv[5])
     for _ in range(2):
