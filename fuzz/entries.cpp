@@ -6,6 +6,7 @@
 #include "vitrum/weights/npz.h"
 #include "vitrum/weights/open_tensors.h"
 #include "vitrum/weights/pytorch.h"
+#include "vitrum/weights/quantized_tensors.h"
 #include "vitrum/weights/safetensors.h"
 #include "vitrum/weights/sharded.h"
 
@@ -29,7 +30,11 @@ void read_all(const TensorSource& source) {
 
 void safetensors(Input bytes) {
   const MemoryFile file(bytes);
-  judge([&] { read_all(SafetensorsFile(file.path())); });
+  judge([&] {
+    auto tensors = std::make_unique<SafetensorsFile>(file.path());
+    if (!QuantizedTensors::recognizes(*tensors)) return read_all(*tensors);
+    read_all(QuantizedTensors(std::move(tensors)));
+  });
 }
 
 // In a folder with one good shard.

@@ -38,8 +38,8 @@ typedef enum vitrum_status {
   VITRUM_EXHAUSTED = 4 /* out of memory */
 } vitrum_status;
 
-/* VITRUM_AUTO: what suits the device, f32 on a CPU and bf16 on a card; a model that `vitrum quantize`
-   wrote computes in VITRUM_INT8 on a CPU. */
+/* VITRUM_AUTO: what suits the device, f32 on a CPU and bf16 on a card; a model that `vitrum
+   quantize` wrote computes in VITRUM_INT8 on a CPU. */
 typedef enum vitrum_precision {
   VITRUM_F32 = 0,
   VITRUM_BF16 = 1,

@@ -167,6 +167,8 @@ def weight_seeds():
     from safetensors.torch import save
     w = torch.arange(2.0)
     yield "safetensors", [("one", save({"w": w}, {"format": "pt"})), ("types", save({"h": w.half(), "i": w.long()})),
+                          ("bytes", save({"a.weight": torch.arange(6, dtype=torch.int8).reshape(2, 3),
+                                          "a.weight_scale": torch.tensor([[0.5], [2.0]])})),
                           ("empty", save({}))]
     pytorch = list(torch_seeds())
     yield "pytorch", pytorch

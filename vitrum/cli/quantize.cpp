@@ -112,14 +112,20 @@ Agreement compare(const Options& o, Predictor& before, Predictor& after,
                   const CommonOptions& common) {
   const std::unique_ptr<Dataset> data = open_split(o.data, o.split);
   std::vector<int> outputs;
-  if (before.classes() > 0) outputs = match_labels(*data, before.model()).outputs;
+  try {
+    if (before.classes() > 0) outputs = match_labels(*data, before.model()).outputs;
+  } catch (const Error&) {
+    info(common,
+         "the classes of the data are not those of the model: labels are compared, and "
+         "accuracy is not measured");
+  }
   Progress progress("compare", data->size(), common.quiet);
   return compare_answers(before, after, *data, outputs,
                          [&](int64_t done) { progress.update(done); });
 }
 
 void require_agreement(const Options& o, const Agreement& a) {
-  if (a.images == 0 || o.force) return;
+  if (!a.has_head || o.force) return;
   const double changed =
       100 * static_cast<double>(a.images - a.same) / static_cast<double>(a.images);
   if (changed <= o.max_change) return;
@@ -150,12 +156,13 @@ std::string to_text(const Options& o, const Report& r, const CommonOptions& comm
   out += fmt::format("rounding   {:.2f} % of a layer's weights on average\n           worst: {}\n",
                      100 * error, worst_layers(r.written.layers));
   const Agreement& a = r.agreement;
-  if (a.images > 0 && std::isfinite(a.top1_before)) {
+  if (a.has_head) {
     out +=
         fmt::format("agreement  {} of {} images have the same label; logits differ by {:.2f} %\n",
                     a.same, a.images, 100 * a.error);
-    out +=
-        fmt::format("accuracy   {:.2f} % -> {:.2f} %\n", 100 * a.top1_before, 100 * a.top1_after);
+    if (std::isfinite(a.top1_before))
+      out +=
+          fmt::format("accuracy   {:.2f} % -> {:.2f} %\n", 100 * a.top1_before, 100 * a.top1_after);
   } else if (a.images > 0) {
     out += fmt::format("agreement  features of {} images differ by {:.2f} %\n", a.images,
                        100 * a.error);
@@ -182,9 +189,8 @@ std::string to_json(const Options& o, const Report& r) {
   const Agreement& a = r.agreement;
   const double nan = Agreement::kUnknown;
   json.field("images", a.images)
-      .field("agreement", a.images > 0 && std::isfinite(a.top1_before)
-                              ? static_cast<double>(a.same) / static_cast<double>(a.images)
-                              : nan)
+      .field("agreement",
+             a.has_head ? static_cast<double>(a.same) / static_cast<double>(a.images) : nan)
       .field("logits_error", a.images > 0 ? a.error : nan)
       .field("largest_change", a.images > 0 ? a.largest_change : nan)
       .field("top1", a.top1_after)
@@ -233,42 +239,42 @@ int run(const Options& o, const CommonOptions& common) {
 
 Verb quantize_verb() {
   auto o = std::make_shared<Options>();
-  return {.name = "quantize",
-          .summary = "write a model in eight bits, and say what that costs",
-          .examples = {"quantize vit_base_patch16_224.augreg2_in21k_ft_in1k vit-b-int8 --data "
-                       "folder:photos",
-                       "quantize runs/1/best small --keep 'blocks.11.*'",
-                       "classify photos/ --model small"},
-          .options =
-              {{.name = "MODEL",
-                .target = &o->model,
-                .help = "model directory, or a weight file with --arch",
-                .required = true},
-               {.name = "DIR",
-                .target = &o->target,
-                .help = "directory to write",
-                .required = true,
-                .also = {"--output", "--out"}},
-               {.name = "--format",
-                .target = &o->format,
-                .help = "int8: weights a row each, activations a token each, on CPUs",
-                .value = "NAME",
-                .choices = {"int8"}},
-               {.name = "--to",
-                .target = &o->dialect,
-                .help = "whose names and layout, hf for transformers; by default the model's own",
-                .value = "NAME",
-                .choices = {"timm", "hf"}},
-               {"--keep", &o->keep,
-                "layers that stay as they are: a name, or a pattern with * and ?", "PATTERN"},
-               {"--data", &o->data, "images to compare on: agreement and accuracy", "DATA"},
-               {"--split", &o->split, "of the data: train, test or val", "NAME"},
-               {.name = "--max-change",
-                .target = &o->max_change,
-                .help = "percent of the images whose label may change before nothing is written"},
-               {"--arch", &o->arch, "preset that a weight file without a config is of", "PRESET"},
-               force_option(o->force)},
-          .run = [o](const CommonOptions& common) { return run(*o, common); }};
+  return {
+      .name = "quantize",
+      .summary = "write a model in eight bits, and say what that costs",
+      .examples = {"quantize vit_tiny_patch16_224.augreg_in21k_ft_in1k small --data folder:photos",
+                   "quantize runs/1/best small --keep 'blocks.11.*'",
+                   "classify photos/ --model small"},
+      .options =
+          {{.name = "MODEL",
+            .target = &o->model,
+            .help = "model directory, or a weight file with --arch",
+            .required = true},
+           {.name = "DIR",
+            .target = &o->target,
+            .help = "directory to write",
+            .required = true,
+            .also = {"--output", "--out"}},
+           {.name = "--format",
+            .target = &o->format,
+            .help = "int8: weights a row each, activations a token each, on CPUs",
+            .value = "NAME",
+            .choices = {"int8"}},
+           {.name = "--to",
+            .target = &o->dialect,
+            .help = "whose names and layout, hf for transformers; by default the model's own",
+            .value = "NAME",
+            .choices = {"timm", "hf"}},
+           {"--keep", &o->keep, "layers that stay as they are: a name, or a pattern with * and ?",
+            "PATTERN"},
+           {"--data", &o->data, "images to compare on: agreement and accuracy", "DATA"},
+           {"--split", &o->split, "of the data: train, test or val", "NAME"},
+           {.name = "--max-change",
+            .target = &o->max_change,
+            .help = "percent of the images whose label may change before nothing is written"},
+           {"--arch", &o->arch, "preset that a weight file without a config is of", "PRESET"},
+           force_option(o->force)},
+      .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 
 }  // namespace vitrum

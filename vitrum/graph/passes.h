@@ -35,7 +35,8 @@ using KeepsFloat = std::function<bool(const std::string& layer)>;
 std::vector<std::string> quantize(Graph& g, const KeepsFloat& keeps = {});
 
 // Activations and the weights of linear layers become bf16 (compute = kBF16), or every float
-// becomes f64; with kI8 all stays as it is. `keep_f32` values (logits) keep their precision, and so does a bias added to them.
+// becomes f64; with kI8 all stays as it is. `keep_f32` values (logits) keep their precision, and so
+// does a bias added to them.
 void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32);
 
 // Whether linear layers of bf16 rows read this value as their weights, and nothing else reads it.

@@ -30,7 +30,7 @@ class Comparison {
       : data_(data), outputs_(outputs) {}
 
   void add(int64_t image, std::span<const float> before, std::span<const float> after, bool head) {
-    ++result_.images;
+    ++result_.images, result_.has_head = head;
     for (size_t i = 0; i < before.size(); ++i) {
       const double x = static_cast<double>(before[i]), y = static_cast<double>(after[i]);
       squares_ += x * x, difference_ += (x - y) * (x - y);

@@ -14,7 +14,8 @@ struct Agreement {
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
   int64_t images = 0;
-  int64_t same = 0;           // images with the same most probable class
+  bool has_head = false;
+  int64_t same = 0;           // images with the same most probable class, where it has
   double error = 0;           // of logits, or features: root mean square, relative to theirs
   double largest_change = 0;  // of a probability
   double top1_before = kUnknown, top1_after = kUnknown;  // where classes are known
