@@ -11,9 +11,8 @@ from ._library import binary_path
 
 def main() -> NoReturn:
     path = binary_path()
-    _cuda.prepare(for_a_new_process=True)
     try:
-        os.execv(path, [path, *sys.argv[1:]])
+        os.execve(path, [path, *sys.argv[1:]], _cuda.environment())
     except OSError as error:
         sys.exit(f"vitrum: {path}: {error.strerror}; install the wheel, or set VITRUM_BINARY")
 

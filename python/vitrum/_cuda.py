@@ -15,23 +15,35 @@ def _cublas(folder: str) -> list[str]:
     return found
 
 
-def prepare(*, for_a_new_process: bool = False) -> None:
-    """Names vitrum-cuda's library where that is installed, and lets it find cuBLAS beside it: opened here, where it is then
-    known by its name, or for a new process by the path that its libraries are looked for in."""
-    if "VITRUM_CUDA_LIBRARY" in os.environ:
-        return
+def _installed() -> tuple[str, list[str]] | None:
+    """vitrum-cuda's library and the cuBLAS beside it, unless the environment names another library."""
+    named = os.environ.get("VITRUM_CUDA_LIBRARY")
     for folder in sys.path:
         library = os.path.join(folder, "vitrum_cuda", "libvitrum_cuda.so")
-        if not os.path.isfile(library):
-            continue
-        os.environ["VITRUM_CUDA_LIBRARY"] = library
-        for path in _cublas(folder):
-            if for_a_new_process:
-                places = [os.path.dirname(path), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-                os.environ["LD_LIBRARY_PATH"] = ":".join(places)
-            else:
-                try:
-                    ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-                except OSError:
-                    pass  # the library says itself what is missing where a card is asked for
+        if named in (None, library) and os.path.isfile(library):
+            return library, _cublas(folder)
+    return None
+
+
+def prepare() -> None:
+    """Names the library, and opens cuBLAS, which is then known by its name, for the library in this process."""
+    found = _installed()
+    if not found:
         return
+    os.environ["VITRUM_CUDA_LIBRARY"] = found[0]
+    for path in found[1]:
+        try:
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            pass  # the library says itself what is missing where a card is asked for
+
+
+def environment() -> dict[str, str]:
+    """For the binary in a process of its own, which finds cuBLAS by the path that libraries are looked for in."""
+    env = dict(os.environ)
+    found = _installed()
+    if found:
+        env["VITRUM_CUDA_LIBRARY"] = found[0]
+        places = [os.path.dirname(path) for path in found[1]] + env.get("LD_LIBRARY_PATH", "").split(":")
+        env["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(filter(None, places)))
+    return env

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from typing import Any
 
+from ._cuda import environment
 from ._errors import error_of
 from ._inputs import Image, fill
 from ._library import FROM_PIXELS, Input, binary_path
@@ -47,7 +48,7 @@ def explain(model: tuple[str, dict[str, Any]], image: Image, method: str, option
         for key, value in options.items():
             command += ["--" + key.strip("_").replace("_", "-"), str(value)]
         command += ["--", _file_of(image, folder)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment())
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["vitrum: explain failed"]
             raise error_of(done.returncode, lines[-1].partition(": ")[2])

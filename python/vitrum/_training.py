@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Union
 
+from ._cuda import environment
 from ._errors import error_of, remark
 from ._library import binary_path
 
@@ -45,7 +46,8 @@ class Training:
         self._over = False  # everything was read, and its end looked at
         # A session of its own: Ctrl-C in a terminal is for this process, which passes it on once.
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                         stderr=subprocess.PIPE, text=True, start_new_session=True)
+                                         stderr=subprocess.PIPE, text=True, start_new_session=True,
+                                         env=environment())
         self._reader = threading.Thread(target=_read_log, args=(self._process.stderr, self._log), daemon=True)
         self._reader.start()
 
