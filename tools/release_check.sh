@@ -97,10 +97,31 @@ check_deb() {
     in_debian vitrum doctor | grep -q 'no NVIDIA driver is installed' || die "deb: vitrum-cuda does not say that there is no driver"
     say "deb: vitrum-cuda opens, and says that there is no driver"
   fi
-  in_debian sh -c "apt-get purge -y vitrum libvitrum-dev libvitrum-c0 $cuda" >>"$work/deb.log" 2>&1 ||
+  check_deb_mpi
+  in_debian sh -c "apt-get purge -y vitrum libvitrum-dev libvitrum-c0 vitrum-mpi $cuda" >>"$work/deb.log" 2>&1 ||
     die "deb: cannot be removed; see $work/deb.log"
   [[ -z $(in_debian find /usr /etc /lib -name '*vitrum*') ]] || die "deb: files are left behind"
   say "deb: removed without a trace"
+}
+
+# Two processes of mpirun, their bytes moved by vitrum-mpi alone, train what one process does.
+check_deb_mpi() {
+  in_debian sh -c 'apt-get install -y --no-install-recommends openmpi-bin /check/vitrum-mpi_*.deb' >>"$work/deb.log" 2>&1 ||
+    die "deb: vitrum-mpi cannot be installed; see $work/deb.log"
+  in_debian sh -ec 'mkdir -p check/data/even check/data/odd && n=0
+    for photo in $(ls check/photos/*.jp*g check/photos/*.JPEG 2>/dev/null | sed -n 1,16p); do
+      n=$((n + 1)); if [ $((n % 2)) = 0 ]; then cp "$photo" check/data/even; else cp "$photo" check/data/odd; fi
+    done
+    train="vitrum train --model vit_small_cifar --data folder:check/data --set holdout=0.5 --set slices=2 --epochs 1
+      --batch-size 2 --threads 1"
+    $train --out check/alone
+    mpirun="mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2"
+    VITRUM_MPI=1 $mpirun $train --out check/together
+    cmp check/alone/last/model.safetensors check/together/last/model.safetensors
+    ! VITRUM_MPI=1 VITRUM_MPI_LIBRARY=/nowhere $mpirun $train --out check/without' >"$work/deb-mpi.txt" 2>&1 ||
+    die "deb: vitrum-mpi; see $work/deb-mpi.txt"
+  grep -q 'VITRUM_MPI=1, but libvitrum_mpi.so of rank' "$work/deb-mpi.txt" || die "deb: vitrum-mpi was not asked; see $work/deb-mpi.txt"
+  say "deb: two processes of mpirun train to the bits of one, by vitrum-mpi"
 }
 
 # ---- the image, its root read-only, its user nobody ----
