@@ -17,5 +17,6 @@ file(WRITE ${PROJECT_BINARY_DIR}/linked.txt "OpenSSL ${OPENSSL_VERSION}\n")  # f
 # What runs once, or waits for files: small rather than fast.
 get_target_property(all_sources vitrum SOURCES)
 list(FILTER all_sources INCLUDE REGEX "vitrum/(dist|export|fetch|models|report|text|weights)/")
-set_source_files_properties(${all_sources} PROPERTIES COMPILE_OPTIONS -Os SKIP_PRECOMPILE_HEADERS ON)
+set_property(SOURCE ${all_sources} APPEND PROPERTY COMPILE_OPTIONS -Os)  # beside those of generated files
+set_source_files_properties(${all_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 target_compile_options(vitrum_command PRIVATE -Os)
