@@ -13,6 +13,7 @@
 #include "tests/support/process.h"
 #include "tests/support/tiny_model.h"
 #include "vitrum/core/files.h"
+#include "vitrum/data/optional_codecs.h"
 
 namespace vitrum {
 namespace {
@@ -97,6 +98,20 @@ TEST_F(HostileFilesCli, DevicesAreNotRead) {
   expect_failure(
       3, "expected a list of files",
       shell("exec timeout 20 \"$@\" < /dev/zero", {"classify", "-", "--model", dir_ / "model"}));
+}
+
+// Some of the libraries that decode would say on stderr themselves what is wrong.
+TEST_F(HostileFilesCli, DecodersHoldTheirTongue) {
+  for (const CodecStatus& codec : optional_codecs())
+    if (codec.name == "HEIC, AVIF" && !codec.available) GTEST_SKIP() << codec.detail;
+  for (const char* name : {"photo.avif", "photo.heic"}) {
+    std::string bytes = read_file(std::string(VITRUM_SOURCE_DIR "/tests/golden/images/") + name);
+    for (size_t at = bytes.find("mdat") + 8; at < bytes.size(); ++at)
+      bytes[at] = static_cast<char>(bytes[at] ^ 0x5a);
+    write_file_atomic(dir_ / name, bytes);
+    expect_failure(3, "broken HEIC or AVIF",
+                   run({"classify", dir_ / name, "--model", dir_ / "model"}));
+  }
 }
 
 // ---- names ----

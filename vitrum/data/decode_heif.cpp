@@ -23,6 +23,13 @@ struct Outcome {  // heif_error
   int code, detail;
   const char* text;
 };
+// heif_decoding_options as far as version 4 of it, which 1.15 has.
+struct DecodingOptions {
+  uint8_t version, ignore_transformations;
+  void *start_progress, *on_progress, *end_progress, *progress_data;
+  uint8_t convert_to_8_bits, strict;
+  const char* decoder;  // where there is none of that name, libheif takes the one it likes best
+};
 constexpr int kRgbSpace = 1, kInterleavedRgb = 10, kInterleavedChannel = 10;
 constexpr int kUnsupportedFeature = 4, kUnsupportedCodec = 3000;
 
@@ -37,7 +44,9 @@ struct LibHeif {
   void (*handle_release)(const Handle*);
   int (*handle_width)(const Handle*);
   int (*handle_height)(const Handle*);
-  Outcome (*decode)(const Handle*, Picture**, int space, int chroma, const void* options);
+  DecodingOptions* (*options_alloc)();
+  void (*options_free)(DecodingOptions*);
+  Outcome (*decode)(const Handle*, Picture**, int space, int chroma, const DecodingOptions*);
   void (*picture_release)(const Picture*);
   int (*picture_width)(const Picture*, int channel);
   int (*picture_height)(const Picture*, int channel);
@@ -59,6 +68,8 @@ const LibHeif* lib_heif() {
                           so.find("heif_image_handle_release", lib->handle_release) &&
                           so.find("heif_image_handle_get_width", lib->handle_width) &&
                           so.find("heif_image_handle_get_height", lib->handle_height) &&
+                          so.find("heif_decoding_options_alloc", lib->options_alloc) &&
+                          so.find("heif_decoding_options_free", lib->options_free) &&
                           so.find("heif_decode_image", lib->decode) &&
                           so.find("heif_image_release", lib->picture_release) &&
                           so.find("heif_image_get_width", lib->picture_width) &&
@@ -88,7 +99,8 @@ class HeifReader {
       fail_input("{}: {} x {} pixels are more than the limit of {} for HEIC and AVIF", name_, width,
                  height, kMaxHeifPixels);
     Picture* picture = nullptr;
-    check(lib_.decode(handle, &picture, kRgbSpace, kInterleavedRgb, nullptr));
+    const Options options = quiet_options();
+    check(lib_.decode(handle, &picture, kRgbSpace, kInterleavedRgb, options.get()));
     const Owned<Picture> owned_picture(picture, lib_.picture_release);
     store(*picture, image);
     return image;
@@ -97,6 +109,15 @@ class HeifReader {
  private:
   template <class T>
   using Owned = std::unique_ptr<T, void (*)(const T*)>;
+  using Options = std::unique_ptr<DecodingOptions, void (*)(DecodingOptions*)>;
+
+  // libheif's first choice for AVIF, libdav1d, writes to stderr what is wrong with a file; libaom
+  // gives the same pixels, and errors as errors.
+  Options quiet_options() const {
+    Options options(lib_.options_alloc(), lib_.options_free);
+    if (options && options->version >= 4) options->decoder = "aom";
+    return options;
+  }
 
   void check(const Outcome& outcome) const {
     if (outcome.code == 0) return;
