@@ -84,6 +84,11 @@ class OutputGuardCli : public testing::Test {
     return {"explain", dir_ / "cat.png", "--method", "rollout",
             "--model", dir_ / "model",   "--output", "OUT"};
   }
+  Words explain_folder() const {
+    Words words = explain();
+    words[1] = dir_ / "data/train/pizza";
+    return words;
+  }
   Words convert() const { return {"convert", dir_ / "model", "OUT", "--to", "timm"}; }
   Words report() const { return {"report", dir_ / "run", "--output", "OUT"}; }
   Words data(const std::string& spec) const { return {"data", spec, "--output", "OUT"}; }
@@ -120,6 +125,8 @@ TEST_F(OutputGuardCli, NoVerbWritesOverWhatItReads) {
       {export_onnx(), weights, "lies in '" + (dir_ / "model")},
       {explain(), dir_ / "model", "is '" + (dir_ / "model")},
       {explain(), dir_ / "model/pictures", "lies in '" + (dir_ / "model")},
+      {explain_folder(), dir_ / "data/train/pizza", "is '" + (dir_ / "data/train/pizza")},
+      {explain_folder(), dir_ / "data/train/pizza/x", "lies in '" + (dir_ / "data/train/pizza")},
       {convert(), weights, "lies in '" + (dir_ / "model")},
       {convert(), dir_ / "model", "is '" + (dir_ / "model")},
       {report(), dir_ / "run/metrics.jsonl", "is '" + (dir_ / "run/metrics.jsonl")},
@@ -196,6 +203,18 @@ TEST_F(OutputGuardCli, AListFromStandardInputIsNotReplaced) {
     EXPECT_EQ(read_file(dir_ / "photos.csv"), (dir_ / "cat.png") + "\n");
   }
   dup2(own, STDIN_FILENO), close(own), close(input);
+}
+
+// Nor is a file of texts.
+TEST_F(OutputGuardCli, TextsAreNotReplaced) {
+  const std::string words = VITRUM_SOURCE_DIR "/tests/golden/words/clip";
+  write_file_atomic(dir_ / "texts.csv", "a cat\na dog\n");
+  fs::create_hard_link(dir_ / "texts.csv", dir_ / "hard.csv");
+  fs::create_symlink("texts.csv", dir_ / "soft.csv");
+  const Words embed_texts = {"embed",    "--text", "@" + (dir_ / "texts.csv"), "--model", words,
+                             "--output", "OUT"};
+  for (const char* name : {"texts.csv", "hard.csv", "soft.csv"})
+    expect_refused(embed_texts, dir_ / name, "is '" + (dir_ / "texts.csv"));
 }
 
 // Files of somebody else's: refused, replaced with --force.

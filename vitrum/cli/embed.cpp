@@ -219,6 +219,8 @@ int run_texts(const Options& o, const CommonOptions& common) {
     fail_usage("--text embeds texts alone; images and --tap are for a run of their own");
   OutputGuard guard(o.force);
   guard.reads(o.model);
+  for (const std::string& text : o.texts)
+    if (text.starts_with('@')) guard.reads(text.substr(1));
   guard.file(o.output, ends_with(o.output, ".csv")           ? Content::kTable
                        : ends_with(o.output, ".safetensors") ? Content::kSafetensors
                                                              : Content::kNpy);

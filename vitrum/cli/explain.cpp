@@ -302,6 +302,9 @@ int run(const Options& o, const CommonOptions& common) {
   guard.reads(o.model), guard.reads_list(o.images);
   std::unique_ptr<Dataset> images;
   if (!o.weights) images = open_images(o.images, {}), guard.reads_images(*images);
+  // Of a folder every picture is read, the next time those that are written now, too.
+  for (const std::string& input : o.images)
+    if (std::filesystem::is_directory(input)) guard.reads(input);
   Folder folder(o.output, common.threads > 0 ? static_cast<int>(common.threads) : available_cores(),
                 std::move(guard));
   Results results;
