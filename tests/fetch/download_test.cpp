@@ -76,11 +76,11 @@ struct Case {
   explicit Case(std::function<Reply(const Request&)> special = {})
       : server([special](const Request& r) { return hub(r, special); }) {}
 
-  Downloaded run(HttpOptions http = {}, int64_t max_bytes = 1'000'000) {
+  Downloaded run(HttpOptions http = {}, int64_t max_bytes = 1'000'000, bool replace = false) {
     http.timeout = 1;
     HttpClient client(http);
     return download_model(client, {.id = "owner/name", .endpoint = server.url(), .cache = cache},
-                          to(), max_bytes, kQuick);
+                          to(), max_bytes, kQuick, replace);
   }
   std::string to() const { return dir / "model"; }
   std::string kept(const std::string& name) const { return read_file(to() + "/" + name); }
@@ -132,7 +132,7 @@ TEST(Download, TakesWhatAModelNeeds) {
   c.run();  // all there: only the list is asked for
   EXPECT_EQ(c.server.requests().size(), 4u);
   write_file_atomic(c.to() + "/config.json", std::string(kConfig.size(), 'x'));
-  c.run();
+  c.run({}, 1'000'000, /*replace=*/true);
   EXPECT_EQ(c.kept("config.json"), kConfig);
 }
 
@@ -459,6 +459,30 @@ TEST(Download, TakesFilesFromTheHuggingFaceCache) {
   EXPECT_EQ(c.server.count(kWeightsPath), 0u);
   EXPECT_EQ(c.kept("model.safetensors"), kWeights);
   EXPECT_EQ(c.kept("config.json"), kConfig);
+}
+
+// A directory of another model has files of the same names: those stay, unless all is to be
+// replaced.
+TEST(Download, LeavesAnotherModelAlone) {
+  for (const auto& [name, bytes] :
+       {std::pair<std::string, std::string>{"config.json", "{\"mine\": 1}"},
+        {"config.json", std::string(kConfig.size(), ' ')},
+        {"model.safetensors", "my weights"}}) {
+    Case c;
+    fs::create_directories(c.to());
+    write_file_atomic(c.to() + "/" + name, bytes);
+    EXPECT_ERROR(c.run(), ErrorKind::kUsage,
+                 name + "' is there already and is not that of owner/name");
+    EXPECT_EQ(c.names(), std::vector<std::string>{name});
+    EXPECT_EQ(c.kept(name), bytes);
+    setenv("HF_ENDPOINT", c.server.url().c_str(), 1);
+    setenv("HF_HOME", (c.dir / "hf").c_str(), 1);
+    EXPECT_EQ(run_vitrum({"download", "owner/name", "--to", c.to(), "--force"}, c.dir / "a").code,
+              0);
+    unsetenv("HF_ENDPOINT"), unsetenv("HF_HOME");
+    EXPECT_EQ(c.kept("config.json"), kConfig);
+    EXPECT_EQ(c.kept("model.safetensors"), kWeights);
+  }
 }
 
 TEST(Download, FromTheCommandLine) {

@@ -50,7 +50,7 @@ int run(const Options& o, const CommonOptions& common) {
                      .token_url = model.endpoint,
                      .stop = [&] { return guard.signal() != 0; }});
   const Downloaded result = download_model(
-      client, model, to, static_cast<int64_t>(o.max_size * 1e9), {.quiet = common.quiet});
+      client, model, to, static_cast<int64_t>(o.max_size * 1e9), {.quiet = common.quiet}, o.force);
   return report_download(result, to, to, guard.signal(), common);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "vitrum/core/checked.h"
@@ -149,6 +150,25 @@ void check_revision(const std::string& revision) {
     fail_usage("'{}' is not a revision: expected a branch, a tag or a commit", revision);
 }
 
+// A directory that holds another model, a run's perhaps: this one's files would be in the place of
+// its own. Large files tell by their size; config.json, which every model has, by its bytes.
+void refuse_other_files(const HubModel& model, const std::vector<RemoteFile>& files) {
+  constexpr int64_t kReadWhole = 16 << 20;
+  for (const RemoteFile& file : files) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(file.path, error);
+    if (error || size == 0) continue;
+    const bool same =
+        static_cast<int64_t>(size) == file.size &&
+        (file.size > kReadWhole || file_is(file.path, file.size, file.kind, file.digest));
+    if (!same)
+      fail_usage(
+          "'{}' is there already and is not that of {}; choose another place with --to, or "
+          "give --force to replace it",
+          file.path, model.id);
+  }
+}
+
 }  // namespace
 
 void check_hub_id(const std::string& id) {
@@ -165,7 +185,7 @@ void check_hub_id(const std::string& id) {
 }
 
 Downloaded download_model(HttpClient& client, const HubModel& given, const std::string& to,
-                          int64_t max_bytes, const DownloadOptions& options) {
+                          int64_t max_bytes, const DownloadOptions& options, bool replace) {
   HubModel model = given;
   check_hub_id(model.id), check_revision(model.revision);
   while (model.endpoint.ends_with('/')) model.endpoint.pop_back();
@@ -200,6 +220,7 @@ Downloaded download_model(HttpClient& client, const HubModel& given, const std::
   if (result.bytes > max_bytes)
     fail_input("{} has {:.2f} GB, more than the {:.2f} GB that --max-size allows", model.id,
                static_cast<double>(result.bytes) / 1e9, static_cast<double>(max_bytes) / 1e9);
+  if (!replace) refuse_other_files(model, files);
   ensure_directory(to);
   result.stopped = !download_all(client, files, options);
   return result;

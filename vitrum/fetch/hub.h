@@ -24,8 +24,9 @@ struct Downloaded {
 void check_hub_id(const std::string& id);
 
 // config.json, preprocessor_config.json and the weights: safetensors (whole or in shards), else
-// PyTorch's; nothing else of the repository. Checked against the hub's own checksums.
+// PyTorch's; nothing else of the repository. Checked against the hub's own checksums. Files of the
+// same names that are not the hub's are replaced where `replace` says so, else refused.
 Downloaded download_model(HttpClient& client, const HubModel& model, const std::string& to,
-                          int64_t max_bytes, const DownloadOptions& options);
+                          int64_t max_bytes, const DownloadOptions& options, bool replace = false);
 
 }  // namespace vitrum
