@@ -37,6 +37,16 @@ TEST(TextLimits, JsonHasNoNulAndNoEndlessToken) {
   EXPECT_THAT(json_problem("[\"12345678901", limits), HasSubstr("more than 10 bytes"));
   EXPECT_EQ(json_problem("[         1,         2]", limits), "");
   EXPECT_THAT(json_problem("[          1]", limits), HasSubstr("more than 10 bytes"));
+  // A number is kept several times over, blanks are not.
+  EXPECT_EQ(json_problem("[" + repeated("9", 4096) + "," + repeated(" ", 9000) + "1 ]"), "");
+  EXPECT_THAT(json_problem("[ " + repeated("9", 4097)), HasSubstr("a number or word of more than"));
+}
+
+TEST(TextLimits, JsonHasSoManyValues) {
+  const TextLimits limits{.values = 4};
+  EXPECT_EQ(json_problem(R"({"a": [1, 2], "b": ",,,,,,", "c": 3})", limits), "");
+  EXPECT_THAT(json_problem("[1,2,3,4,5]", limits), HasSubstr("more than 4 values"));
+  EXPECT_EQ(json_problem(repeated("[1],", 100'000)), "");
 }
 
 TEST(TextLimits, TomlNestsByBracketsAndByDots) {

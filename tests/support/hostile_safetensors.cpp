@@ -91,6 +91,8 @@ HostileFiles hostile_safetensors() {
       header("a long name", "has a name of 600 bytes", pair(std::string(600, 'b'), "[4,8]"), 8),
       {"one text of 20 MB", "a text, number or gap of more than",
        [] { return safetensors_of("{\"" + std::string(20'000'000, 'a') + "\":1}", 0); }},
+      {"a number of 10 MB", "a number or word of more than 4096",
+       [] { return safetensors_of("{\"a\":{\"shape\":[" + std::string(10 << 20, '9'), 0); }},
       {"20 MB of blanks", "a text, number or gap of more than",
        [] { return safetensors_of("{" + std::string(20'000'000, ' ') + "}", 0); }},
       {"99 MB of metadata", "\"__metadata__\" has more than", large_metadata},

@@ -107,6 +107,24 @@ TEST(Tokenizer, RefusesFilesThatAreNone) {
   EXPECT_ERROR(spiece("\x0a\xff\xff\xff\xff\x0f"), ErrorKind::kInput, "s.model: it ends");
   EXPECT_ERROR(spiece("<html>not found</html>"), ErrorKind::kInput, "s.model");
   const std::string good = read_file(kGolden + "siglip/spiece.model");
+  // A few bytes that would become many: pieces of nothing or without number, and a character that
+  // stands for a book.
+  const auto repeated = [](const std::string& text, size_t times) {
+    std::string all;
+    for (size_t i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  EXPECT_ERROR(spiece(std::string("\x0a\0", 2)), ErrorKind::kInput, "piece 0 has 0 bytes");
+  EXPECT_ERROR(spiece(repeated("\x0a\x03\x0a\x01x", (1 << 20) + 1)), ErrorKind::kInput,
+               "more than 1048576 pieces");
+  const std::string table = std::string("\4\0\0\0....", 8) + std::string(600, 'b') + '\0',
+                    normalizer = std::string("\x12\xe1\x04", 3) + table;
+  EXPECT_ERROR(spiece(good + std::string("\x1a\xe4\x04", 3) + normalizer), ErrorKind::kInput,
+               "a character is replaced by 600 bytes");
+  EXPECT_ERROR(parse_vocabulary({R"({"a":0})", "v.json"}, {repeated("a a\n", (1 << 20) + 1), "m"}),
+               ErrorKind::kInput, "more than 1048576 merges");
+  refuses(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[)" + repeated("1,", 2 << 20),
+          "more than 2097152 values");
   for (size_t n = 1; n < good.size(); n = n * 3 / 2 + 1) {
     try {
       spiece(good.substr(0, n));

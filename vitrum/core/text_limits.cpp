@@ -20,6 +20,9 @@ std::string too_long(const TextLimits& limits) {
   return fmt::format("has a text, number or gap of more than {} bytes", limits.token);
 }
 
+// A parser keeps a number several times over; none that is meant has more digits.
+constexpr size_t kMostWord = 4096;
+
 // Behind the quote that closes a string which begins before `at`; npos where none does.
 size_t string_end(std::string_view text, size_t at) {
   for (;; at += 2) {
@@ -87,7 +90,9 @@ class TomlScan {
 std::string json_problem(std::string_view text, const TextLimits& limits) {
   if (std::string nul = has_nul(text); !nul.empty()) return nul;
   int depth = 0;
+  size_t values = 1;
   size_t start = 0;  // of what is neither structure nor a string: a number, a word, blanks
+  size_t word = 0;   // of what has no blanks either
   for (size_t at = 0; at < text.size(); ++at) {
     switch (text[at]) {
       case '"':
@@ -102,12 +107,23 @@ std::string json_problem(std::string_view text, const TextLimits& limits) {
       case ']':
       case '}': --depth; break;
       case ',':
+        if (++values > limits.values) return fmt::format("has more than {} values", limits.values);
+        break;
       case ':': break;
+      case ' ':
+      case '\t':
+      case '\r':
+      case '\n':
+        if (at - start >= limits.token) return too_long(limits);
+        word = at + 1;
+        continue;
       default:
         if (at - start >= limits.token) return too_long(limits);
+        if (at - word >= kMostWord)
+          return fmt::format("has a number or word of more than {} bytes", kMostWord);
         continue;
     }
-    start = at + 1;
+    start = word = at + 1;
   }
   return "";
 }

@@ -3,6 +3,7 @@
 // takes a NUL for the end, whatever stands behind it. One pass, without memory of its own.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,7 @@ namespace vitrum {
 struct TextLimits {
   int depth = 32;                  // brackets inside brackets
   size_t token = size_t{4} << 20;  // bytes of one string, number or gap: JSON's keeps it whole
+  size_t values = SIZE_MAX;        // of a text that is built as a tree: sixteen bytes each and more
 };
 
 // Why the text is refused, to follow "it "; "" where nothing is wrong. A text that is not JSON

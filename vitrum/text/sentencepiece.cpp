@@ -9,7 +9,7 @@
 namespace vitrum {
 namespace {
 
-constexpr size_t kMostPieces = 4 << 20;
+constexpr size_t kMostPieces = 1 << 20;
 
 // One message: fields of a number and a value, which is an integer, four or eight bytes, or so many
 // bytes. Field numbers that are not asked for are passed over.
@@ -116,6 +116,8 @@ std::unique_ptr<Tokenizer> parse_sentencepiece(const TokenizerText& model,
     if (m.field() == 1) tables.pieces.push_back(read_piece(m.bytes(), model.path));
     if (m.field() == 2) read_trainer(m.bytes(), model.path, tables);
     if (m.field() == 3) read_normalizer(m.bytes(), model.path, tables);
+    if (!tables.pieces.empty() && tables.pieces.back().text.empty())
+      fail_input("{}: piece {} has 0 bytes", model.path, tables.pieces.size() - 1);
     if (tables.pieces.size() > kMostPieces)
       fail_input("{}: more than {} pieces are too many to be meant", model.path, kMostPieces);
   }

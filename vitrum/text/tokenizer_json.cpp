@@ -18,8 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr TextLimits kLimits{.depth = 16};
-constexpr int64_t kMostWords = 4 << 20;
+// More than the largest vocabularies have (SigLIP 2's: 256,000 words, 580,000 merges).
+constexpr int64_t kMostWords = 1 << 20;
+constexpr size_t kMostMerges = 1 << 20;
+constexpr TextLimits kLimits{.depth = 16, .values = 2 << 20};
 
 // A value of the file; its members are asked for by name, and null is as good as none.
 class Part {
@@ -49,7 +51,7 @@ class Part {
   int32_t id(const char* what) const {
     const bool whole = json_->is_number_integer() || json_->is_number_unsigned();
     if (!whole || *json_ < 0 || *json_ >= kMostWords)
-      wrong(what, "a whole number from 0 to 4194303");
+      wrong(what, "a whole number from 0 to 1048575");
     return json_->get<int32_t>();
   }
   float score() const {
@@ -275,6 +277,8 @@ std::unique_ptr<Tokenizer> parse_vocabulary(const TokenizerText& vocabulary,
     const size_t space = line.find(' ');
     if (space == line.npos || space == 0 || space + 1 == line.size())
       fail_input("{}:{}: '{}' is not two words", merges.path, number, shown(line));
+    if (tables.merges.size() == kMostMerges)
+      fail_input("{}: more than {} merges are too many to be meant", merges.path, kMostMerges);
     tables.merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
   AddedTables added;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, which stands for a blank
 constexpr size_t kLongestPiece = 512;                // bytes; SentencePiece has 16 characters
+constexpr size_t kLongestReplacement = 512;          // bytes for one character; NFKC has 33
 
 std::string_view first_character(std::string_view text) {
   return text.substr(0, decode_utf8(text).bytes);
@@ -37,6 +38,10 @@ Charsmap::Charsmap(std::string_view bytes, const std::string& path) {
   texts_ = bytes.substr(sizeof(size) + size);
   if (!texts_.empty() && texts_.back() != '\0')
     fail_input("{}: the table of replaced characters ends inside a text", path);
+  for (size_t at = 0, end; at < texts_.size(); at = end + 1)
+    if (end = texts_.find('\0', at); end - at > kLongestReplacement)
+      fail_input("{}: a character is replaced by {} bytes; {} are the most", path, end - at,
+                 kLongestReplacement);
 }
 
 // A unit is a label (bits 0 to 7), whether a leaf belongs to it (8), and how far its children are

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr TextLimits kLimits{.depth = 16};
+constexpr TextLimits kLimits{.depth = 16, .values = 2 << 20};
 constexpr size_t kMaxName = 256;  // of an architecture, a filter: nothing that is named is longer
 
 const Json& json(const std::shared_ptr<const void>& object) {

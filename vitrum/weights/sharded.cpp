@@ -87,7 +87,7 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
 
 std::vector<Entry> read_index(const std::string& path) {
   const std::string text = read_file(path, ShardedFile::kMaxIndex);
-  if (const std::string problem = json_problem(text); !problem.empty())
+  if (const std::string problem = json_problem(text, {.values = 1 << 20}); !problem.empty())
     fail_input("'{}' is no index of a sharded checkpoint: it {}", path, problem);
   IndexReader reader;
   if (!nlohmann::json::sax_parse(text, &reader))
