@@ -38,6 +38,12 @@ TEST_F(ServeCli, SaysWhatIsWrongWithItsSettings) {
   expect_failure(3, "max_batch = [[1]]", "max_batch: expected a text, a number");
   expect_failure(3, "max_batch = = 1", "serve.toml:1:");
   expect_failure(3, "config = \"other.toml\"", "unknown key 'config'");
+  std::string deep = "a";
+  for (int i = 0; i < 300'000; ++i) deep += ".b";
+  expect_failure(3, deep + " = 1", "nests deeper than 32 levels");
+  expect_failure(3, "[" + deep + "]", "nests deeper than 32 levels");
+  expect_failure(3, "timeout = 3\nlisten = 127.0.0.1:80\n", "serve.toml:2: ");
+  expect_failure(3, "timeout = 3\nlisten = 127.0.0.1:80\n", "text needs quotes");
 }
 
 TEST_F(ServeCli, TakesItsSettingsFromAFileAndReadsItAgain) {

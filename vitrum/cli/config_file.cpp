@@ -7,6 +7,8 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
+#include "vitrum/core/shown.h"
+#include "vitrum/core/text_limits.h"
 
 namespace vitrum {
 namespace {
@@ -19,16 +21,28 @@ std::string word_of(const std::string& path, std::string_view key, const toml::n
   fail_input("{}: {}: expected a text, a number, or true or false", path, key);
 }
 
+// Whether that line gives a value without any.
+bool has_no_quotes(const std::string& file, size_t line) {
+  size_t at = 0;
+  for (size_t i = 1; i < line && at != file.npos; ++i) at = file.find('\n', at) + 1;
+  const std::string text = file.substr(at, file.find('\n', at) - at);
+  return text.find('=') != text.npos && text.find_first_of("\"'[]{}") == text.npos;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> read_config(const std::string& path) {
   constexpr size_t kMostBytes = 1 << 20;
   const std::string text = read_file(path, kMostBytes);
+  if (const std::string problem = toml_problem(text); !problem.empty())
+    fail_input("{}: it {}", path, problem);
   toml::table table;
   try {
     table = toml::parse(text);
   } catch (const toml::parse_error& e) {
-    fail_input("{}:{}: {}", path, e.source().begin.line, e.description());
+    const auto line = e.source().begin.line;
+    fail_input("{}:{}: {}{}", path, line, shown(e.description()),
+               has_no_quotes(text, line) ? "; text needs quotes" : "");
   }
   struct Placed {
     toml::source_position at;

@@ -162,7 +162,9 @@ struct Source {
     return text.str();
   }
   std::string numbers(const char* kind) const {
-    const bool too_large = node.is_number() && node.value<double>().value_or(0) > range.max;
+    const auto* whole = node.as_integer();
+    const double n = whole ? static_cast<double>(whole->get()) : node.value<double>().value_or(0);
+    const bool too_large = node.is_number() && n > range.max;
     if (range.max >= 1e9 && !too_large) return fmt::format("{} of at least {}", kind, range.min);
     return fmt::format("{} from {} to {:.10g}", kind, range.min, range.max);
   }
