@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -11,6 +14,7 @@
 #include "tests/support/tiny_model.h"
 #include "vitrum/core/files.h"
 #include "vitrum/weights/npy.h"
+#include "vitrum/weights/safetensors.h"
 
 namespace vitrum {
 namespace {
@@ -112,6 +116,29 @@ TEST_F(WordsCli, RefusesInOneLine) {
                  "has no words");
   expect_refusal({"embed", "--text", "a", photos, "--model", clip, "--output", dir_ / "x.npy"}, 2,
                  "--text embeds texts alone");
+}
+
+// What makes vectors of texts useless is named as it is for images.
+TEST_F(WordsCli, NamesTextWeightsThatAreNotFinite) {
+  const std::string model = dir_ / "nan";
+  std::filesystem::copy(kWords + "clip", model);
+  std::string bytes = read_file(model + "/model.safetensors");
+  const TensorInfo table = SafetensorsFile(model + "/model.safetensors")
+                               .at("text_model.embeddings.token_embedding.weight");
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (int64_t i = 0; i < table.shape.numel(); ++i)
+    std::memcpy(
+        bytes.data() + sizeof header + header + table.offset + sizeof nan * static_cast<size_t>(i),
+        &nan, sizeof nan);
+  write_file_atomic(model + "/model.safetensors", bytes);
+  const std::string named = model +
+                            ": the text tower gives numbers that are not finite; so are "
+                            "weights of text.token_embedding.weight";
+  expect_refusal({"classify", dir_ / "photos", "--model", model, "--labels", "a,b"}, 3, named);
+  expect_refusal({"embed", "--text", "a", "--model", model, "--output", dir_ / "x.npy"}, 3, named);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "x.npy"));
 }
 
 }  // namespace

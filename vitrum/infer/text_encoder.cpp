@@ -47,7 +47,8 @@ struct TextEncoder::TextProgram {
 };
 
 TextEncoder::TextEncoder(const std::string& model, SharedDevice& device, DType compute)
-    : device_(device),
+    : model_(model),
+      device_(device),
       compute_(compute),
       spec_(resolve_text_tower(model)),
       tokenizer_(open_tokenizer(model)) {
@@ -91,7 +92,7 @@ std::vector<float> TextEncoder::encode(std::span<const std::string> texts) {
   weights_->check_intact();
   if (!all_finite(vectors)) {
     const std::string which = weights_->not_finite();
-    fail_input("the text tower gives numbers that are not finite{}",
+    fail_input("{}: the text tower gives numbers that are not finite{}", model_,
                which.empty() ? "" : "; so are weights of " + which);
   }
   return vectors;

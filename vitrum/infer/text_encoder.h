@@ -25,6 +25,7 @@ class TextEncoder {
   struct TextProgram;
   void check_tokenizer(const std::string& model) const;
 
+  std::string model_;
   SharedDevice& device_;
   DType compute_;
   TextSpec spec_;
