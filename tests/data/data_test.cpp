@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
 #include <set>
 
 #include "tests/support/data_files.h"
@@ -105,13 +106,26 @@ TEST(Idx, RefusesBadFiles) {
 // Memory is taken for what is there, not for what a header promises.
 TEST(Idx, APromiseCostsNothing) {
   const TempDir dir;
-  Bytes claim = {0, 0, 8, 3, 0, 0x0f, 0x42, 0x40, 0, 0, 0, 28, 0, 0, 0, 28};  // 10^6 images
+  Bytes claim = {0, 0, 8, 3, 0, 0x01, 0x86, 0xa0, 0, 0, 0, 28, 0, 0, 0, 28};  // 10^5 images
   PhiloxStream noise(1, 2, 3);  // which does not pack, so that the file could be as large as that
   for (int i = 0; i < 1 << 20; ++i) claim.push_back(static_cast<uint8_t>(noise.below(256)));
   write_file(dir / "images", test::gzip(claim));
   const test::Measured read = test::measure([&] { read_idx(dir / "images", 3); });
   EXPECT_EQ(read.code, static_cast<int>(ErrorKind::kInput));
-  EXPECT_THAT(read.message, HasSubstr("ends after 1048576 of 784000000 bytes"));
+  EXPECT_THAT(read.message, HasSubstr("ends after 1048576 of 78400000 bytes"));
+  EXPECT_LT(read.grown_kb, 16 << 10);
+}
+
+// A megabyte of gzip may hold a gigabyte of zeros, but no gigabyte of images.
+TEST(Idx, ABombIsRefusedByItsHeader) {
+  const TempDir dir;
+  Bytes bomb = {0, 0, 8, 3, 0, 0x02, 0, 0, 0, 0, 0, 28, 0, 0, 0, 28};  // 131,072 images
+  bomb.resize(16 + 131'072 * 784);
+  write_file(dir / "images", test::gzip(bomb));
+  bomb.clear(), bomb.shrink_to_fit();
+  const test::Measured read = test::measure([&] { read_idx(dir / "images", 3); });
+  EXPECT_EQ(read.code, static_cast<int>(ErrorKind::kInput));
+  EXPECT_THAT(read.message, HasSubstr("promises 102760448 bytes, a hundred times the file's"));
   EXPECT_LT(read.grown_kb, 16 << 10);
 }
 
@@ -284,6 +298,17 @@ TEST(Folder, TestImagesAreTakenWhereTheyAre) {
   // val/ is no class, whatever is missing beside it.
   std::filesystem::remove_all(dir / "train");
   EXPECT_THAT(input_error([&] { open_data(spec, false); }), HasSubstr("has no train/"));
+}
+
+TEST(Folder, NestsToALimit) {
+  const TempDir dir;
+  std::string folder = dir / "a";
+  for (int i = 0; i < 65; ++i) folder += "/d";
+  std::filesystem::create_directories(folder);
+  write_file(folder + "/x.png", test::encode_png(test::gradient(3, 4, 4)));
+  EXPECT_EQ(image_files(dir / "a/d").size(), 1u);
+  EXPECT_THAT(input_error([&] { image_files(dir / "a"); }),
+              HasSubstr("nest deeper than 64 levels"));
 }
 
 TEST(Folder, RefusesBadFolders) {

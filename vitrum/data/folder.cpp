@@ -26,12 +26,15 @@ bool is_image(const fs::path& path) {
 // Subfolders count too. Links to files are followed; links to folders below a class are not, as
 // they may form a circle.
 std::vector<std::string> image_files(const std::string& dir) {
+  constexpr int kDeepest = 64;  // a path keeps each of its parts, so depth costs its square
   std::vector<std::string> paths;
   std::string last = dir;  // what a failing ++it goes into: the error does not say
   try {
     for (auto it = fs::recursive_directory_iterator(dir); it != fs::recursive_directory_iterator();
          ++it) {
       last = it->path().string();
+      if (it.depth() > kDeepest)
+        fail_input("{}: folders nest deeper than {} levels below it", dir, kDeepest);
       if (is_hidden(it->path())) {
         it.disable_recursion_pending();
       } else if (is_image(it->path()) && it->is_regular_file()) {
