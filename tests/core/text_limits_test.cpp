@@ -47,6 +47,8 @@ TEST(TextLimits, JsonHasSoManyValues) {
   EXPECT_EQ(json_problem(R"({"a": [1, 2], "b": ",,,,,,", "c": 3})", limits), "");
   EXPECT_THAT(json_problem("[1,2,3,4,5]", limits), HasSubstr("more than 4 values"));
   EXPECT_EQ(json_problem(repeated("[1],", 100'000)), "");
+  EXPECT_EQ(json_problem(R"({"a": [1, 2, 3, 4], "b": 5})", {.parts = 4}), "");
+  EXPECT_THAT(json_problem("[[],[],{},{}]", {.parts = 4}), HasSubstr("more than 4 texts, lists"));
 }
 
 TEST(TextLimits, TomlNestsByBracketsAndByDots) {

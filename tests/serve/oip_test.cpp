@@ -1,8 +1,10 @@
 #include "vitrum/serve/oip.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/measured.h"
 #include "vitrum/core/base64.h"
 
 namespace vitrum::serve {
@@ -88,8 +90,28 @@ TEST(Oip, RefusalsNameWhatIsWrong) {
   fails(
       R"({"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":["YQ=="]}],"outputs":[{"name":"x"}]})",
       "", "outputs are");
-  fails(std::string(100, '['), "", "nested");
+  fails(std::string(100, '['), "", "nests deeper");
   EXPECT_ERROR(parse_oip("{}", 3, kShape, 4), ErrorKind::kInput, "larger than the body");
+}
+
+// What a list of many small things costs grows with its length, not with the square of it; and a
+// request that would take far more memory than its bytes is refused before it does.
+TEST(Oip, LongListsAreCheap) {
+  const auto list_of = [](const std::string& each, int count) {
+    std::string all = R"({"inputs":[)";
+    for (int i = 0; i < count; ++i) all += each + ",";
+    return all + each + "]}";
+  };
+  for (const char* each : {"{}", "[]", "\"\""}) {
+    const test::Measured some = test::measure([&] { parse(list_of(each, 200'000), ""); });
+    EXPECT_EQ(some.code, static_cast<int>(ErrorKind::kInput));
+    EXPECT_THAT(some.message, testing::HasSubstr("inputs: expected one tensor"));
+    EXPECT_LT(some.seconds, 5) << each;
+    const test::Measured many = test::measure([&] { parse(list_of(each, 3'000'000), ""); });
+    EXPECT_THAT(many.message, testing::HasSubstr("more than 262144 texts, lists and objects"));
+    EXPECT_LT(many.grown_kb, 64 << 10) << each;
+  }
+  EXPECT_ERROR(parse(list_of("1", 8 << 20), ""), ErrorKind::kInput, "more than 8388608 values");
 }
 
 TEST(Oip, AnswersHaveBinaryTensorsBehindTheJson) {

@@ -90,11 +90,14 @@ class TomlScan {
 std::string json_problem(std::string_view text, const TextLimits& limits) {
   if (std::string nul = has_nul(text); !nul.empty()) return nul;
   int depth = 0;
-  size_t values = 1;
+  size_t values = 1, parts = 0;
   size_t start = 0;  // of what is neither structure nor a string: a number, a word, blanks
   size_t word = 0;   // of what has no blanks either
   for (size_t at = 0; at < text.size(); ++at) {
-    switch (text[at]) {
+    const char c = text[at];
+    if ((c == '"' || c == '[' || c == '{') && ++parts > limits.parts)
+      return fmt::format("has more than {} texts, lists and objects", limits.parts);
+    switch (c) {
       case '"':
         start = at;
         at = std::min(string_end(text, at + 1), text.size()) - 1;

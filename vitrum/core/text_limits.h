@@ -13,6 +13,7 @@ struct TextLimits {
   int depth = 32;                  // brackets inside brackets
   size_t token = size_t{4} << 20;  // bytes of one string, number or gap: JSON's keeps it whole
   size_t values = SIZE_MAX;        // of a text that is built as a tree: sixteen bytes each and more
+  size_t parts = SIZE_MAX;  // objects, lists and texts among them, which take five times that
 };
 
 // Why the text is refused, to follow "it "; "" where nothing is wrong. A text that is not JSON
