@@ -148,6 +148,7 @@ TEST_F(CTensor, RefusesWhatMakesNoSense) {
   const std::array<int64_t, 4> back = {3072, 1024, -32, 1}, far = {INT64_MAX, 1024, 32, 1};
   refused(with(in, [&](auto& t) { t.strides = back.data(); }), to, "a stride of -32");
   refused(with(in, [&](auto& t) { t.strides = far.data(); }), to, "strides that leave memory");
+  refused(with(in, [](auto& t) { t.byte_offset = UINT64_MAX - 3; }), to, "leaves memory");
   const std::array<int64_t, 2> wide = {96, 2};
   refused(in, with(to, [&](auto& t) { t.strides = wide.data(); }), "features: strides");
 

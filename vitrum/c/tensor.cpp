@@ -33,6 +33,8 @@ class Tensor {
                  t_.device_type);
     if (t_.ndim < 1 || t_.ndim > 8) fail_usage("{}: ndim is {}; expected 1 to 8", name, t_.ndim);
     if (!t_.shape) fail_usage("{}: shape is NULL", name);
+    if (t_.byte_offset > PTRDIFF_MAX)
+      fail_usage("{}: a byte_offset of {} leaves memory", name, t_.byte_offset);
   }
 
   bool on_card() const { return t_.device_type == kCuda; }
