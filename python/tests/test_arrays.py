@@ -1,4 +1,5 @@
 """numpy, Pillow and torch, each where it is installed."""
+import ctypes
 import subprocess
 import sys
 
@@ -158,3 +159,26 @@ def test_types_are_strict():
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports", "-p", "vitrum"],
                           cwd=ROOT / "python", capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_dlpack_with_an_offset():
+    """A tensor may begin some bytes behind its pointer: libraries seldom use that, but may."""
+    from vitrum import _tensor, _views
+
+    class Behind:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack_device__(self):
+            return self.tensor.__dlpack_device__()
+
+        def __dlpack__(self, **_):
+            capsule = self.tensor.__dlpack__()
+            pointer = _views._pointer_of(capsule, b"dltensor")
+            inside = ctypes.cast(pointer, ctypes.POINTER(_views._DLTensor)).contents
+            inside.data, inside.byte_offset = inside.data - 8, 8
+            return capsule
+
+    tensor = _tensor.Tensor((2, 3))
+    view = _views.view_of(Behind(tensor))
+    assert view.pointer == ctypes.addressof(tensor.data) and view.shape == (2, 3)

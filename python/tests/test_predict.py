@@ -209,3 +209,14 @@ def test_command_and_build_info():
     with pytest.raises(AttributeError):
         vitrum.nonsense
     assert "train" in dir(vitrum)
+
+
+def test_each_status_is_an_exception_of_its_own():
+    from vitrum._errors import error_of
+
+    for status, kinds in {1: (vitrum.FailedError, RuntimeError), 2: (vitrum.UsageError, ValueError),
+                          3: (vitrum.InputError, ValueError), 4: (vitrum.ExhaustedError, MemoryError)}.items():
+        error = error_of(status, "why")
+        assert str(error) == "why" and isinstance(error, vitrum.VitrumError)
+        assert all(isinstance(error, kind) for kind in kinds)
+    assert not isinstance(error_of(2, ""), vitrum.InputError)

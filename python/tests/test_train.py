@@ -122,3 +122,10 @@ def test_explain_takes_arrays(model, photo, tmp_path):
         png(array[:, :37].tobytes(), 37), size=64).png  # rows with padding in the file
     expected.save(tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes() == expected.png
+
+
+def test_settings_are_written_as_toml():
+    from vitrum._training import _toml
+
+    assert [_toml(x) for x in (True, False, 3, 0.5, "cosine")] == ["true", "false", "3", "0.5", "cosine"]
+    assert _toml([0.9, True]) == "[0.9, true]" and _toml(("a", 1)) == '["a", 1]'

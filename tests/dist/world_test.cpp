@@ -2,10 +2,14 @@
 #include "vitrum/dist/world.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <map>
+#include <thread>
 
 #include "tests/support/expect_error.h"
+#include "vitrum/dist/mesh.h"
 #include "vitrum/dist/proof.h"
 
 namespace vitrum {
@@ -93,6 +97,37 @@ TEST(Proof, IsHmacSha256) {
   EXPECT_EQ(hex(hmac_sha256(std::string(131, '\xaa'),
                             "Test Using Larger Than Block-Size Key - Hash Key First")),
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+// What one side has shown in one greeting is of no use in another, nor to the other side.
+TEST(Proof, IsOfOneGreetingAndOneSide) {
+  const Nonce a = {1}, b = {2};
+  const Proof proof = prove("secret", "connects", a, b, "rank 1");
+  EXPECT_TRUE(same(proof, prove("secret", "connects", a, b, "rank 1")));
+  for (const Proof& other :
+       {prove("secret", "accepts", a, b, "rank 1"), prove("secret", "connects", b, b, "rank 1"),
+        prove("secret", "connects", a, a, "rank 1"), prove("secret", "connects", b, a, "rank 1"),
+        prove("secret", "connects", a, b, "rank 2"), prove("other", "connects", a, b, "rank 1")})
+    EXPECT_FALSE(same(proof, other));
+}
+
+// Two processes that are not at the same place of the program find out before bytes are mixed up.
+TEST(Mesh, BothSidesAreAtTheSameExchange) {
+  int fds[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+  std::vector<Descriptor> to_second(2), to_first(2);
+  to_second[1] = Descriptor(fds[0]), to_first[0] = Descriptor(fds[1]);
+  Mesh first(std::move(to_second)), second(std::move(to_first));
+  const std::array<std::byte, 4> four{};
+  std::array<std::byte, 8> eight{};
+  std::thread sender([&] {
+    const Communicator::Send send{1, four};
+    first.exchange({&send, 1}, {}, [] {});
+  });
+  const Communicator::Receive receive{0, eight};
+  EXPECT_ERROR(second.exchange({}, {&receive, 1}, [] {}), ErrorKind::kFailed,
+               "rank 0 is at exchange 1 with 4 bytes; expected exchange 1 with 8");
+  sender.join();
 }
 
 }  // namespace

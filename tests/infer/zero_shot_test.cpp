@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
@@ -102,6 +103,49 @@ TEST_P(Words, ADamagedCacheIsComputedAgain) {
   for (const fs::directory_entry& file : fs::directory_iterator(cache_ / "cache/texts"))
     write_file_atomic(file.path().string(), "not an array");
   EXPECT_EQ(text_vectors(dir(), device, DType::kF32, labels()), once);
+}
+
+// A tokenizer that says other things of the same words has vectors of its own.
+TEST_P(Words, AnotherTokenizerHasAnotherCache) {
+  fs::copy(dir(), cache_ / "model");
+  SharedDevice device(DeviceOptions{.device = "cpu"});
+  const auto cached = [&] {
+    text_vectors(cache_ / "model", device, DType::kF32, labels());
+    return std::distance(fs::directory_iterator(cache_ / "cache/texts"), {});
+  };
+  EXPECT_EQ(cached(), 1);
+  EXPECT_EQ(cached(), 1);
+  const bool clip = std::string_view(GetParam()) == "clip";
+  const std::string file = cache_ / (clip ? "model/tokenizer.json" : "model/spiece.model");
+  // A blank, or a field that nobody asks for.
+  write_file_atomic(file, read_file(file) + (clip ? " " : std::string("\x9a\x06\0", 3)));
+  EXPECT_EQ(cached(), 2);
+}
+
+// A label's vector is the mean of directions: a template whose vectors are long counts no more.
+TEST_P(Words, TemplatesCountAlike) {
+  Predictor predictor(dir(), {.device = "cpu", .precision = DType::kF32});
+  const std::vector<std::string> templates = {"{}", "many photos of a {}, and of nothing else"};
+  const ZeroShot words(dir(), predictor, {"a cat"}, templates);
+  SharedDevice device(DeviceOptions{.device = "cpu"});
+  const std::vector<std::string> texts = {"a cat", "many photos of a a cat, and of nothing else"};
+  const std::vector<float> vectors = text_vectors(dir(), device, DType::kF32, texts);
+  const size_t space = vectors.size() / 2;
+  std::vector<double> sum(space);
+  double squares = 0;
+  for (size_t t = 0; t < 2; ++t) {
+    double length = 0;
+    for (size_t i = 0; i < space; ++i) length += std::pow(vectors[t * space + i], 2);
+    for (size_t i = 0; i < space; ++i) sum[i] += vectors[t * space + i] / std::sqrt(length);
+  }
+  for (const double x : sum) squares += x * x;
+  const TextSpec spec = resolve_text_tower(dir());
+  for (size_t i = 0; i < space; ++i) {
+    std::vector<float> axis(space);
+    axis[i] = 1;
+    EXPECT_NEAR(words.logits(axis).at(0), spec.scale * sum[i] / std::sqrt(squares) + spec.bias,
+                1e-4);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, Words, testing::Values("clip", "siglip"),

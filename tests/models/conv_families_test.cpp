@@ -1,5 +1,6 @@
 // ConvNeXt, ConvNeXt V2 and Swin V2 against the frameworks they come from
 // (tools/golden/conv_families_golden.py).
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/dialect_model.h"
@@ -292,6 +293,25 @@ TEST(ConvFamilyBits, AreThoseOfBiasesComputedOnce) {
   EXPECT_EQ(once.logits, always.logits);
   EXPECT_EQ(once.kernels + 4 * 4, always.kernels);  // of 4 blocks two layers, factor and bias
   EXPECT_EQ(answer("convnext", 2, 2).kernels, answer("convnext", 2, 2, false).kernels);
+}
+
+// Stochastic depth grows from nothing in the first block to its all in the last.
+TEST(ConvFamilyDepth, LaterBlocksAreDroppedMoreOften) {
+  const auto drops = [](const auto& model) {
+    Graph g(Mode::kTraining);
+    model(g);
+    std::vector<float> all;
+    for (const Node& node : g.nodes)
+      if (const auto* drop = std::get_if<DropPath>(&node.op)) all.push_back(drop->drop);
+    return all;
+  };
+  const std::vector<float> convnext_drops = drops([](Graph& g) {
+    ConvNeXtConfig c;
+    c.depths = {1, 2, 1, 1}, c.widths = {8, 8, 8, 8};
+    c.image_h = c.image_w = 64, c.classes = 2, c.drop_path = 0.4f;
+    convnext(Scope(g), g.input("image", {1, 3, 64, 64}), c);
+  });
+  EXPECT_THAT(convnext_drops, testing::Pointwise(testing::FloatEq(), {0.1f, 0.2f, 0.3f, 0.4f}));
 }
 
 }  // namespace

@@ -267,6 +267,13 @@ TEST(FamilyFiles, BareFilesComputeAsTheirFamilyDoes) {
     const bool mean = find_preset(arch).config.as<ViTConfig>()->pool != ViTPool::kToken;
     EXPECT_EQ(c.pool != ViTPool::kToken, mean && std::string_view(name) != "dinov3-hf") << name;
   }
+  // transformers squashes SigLIP's photos, timm crops them.
+  const char* const siglip = "vit_base_patch16_siglip_224";
+  const ModelSpec pair =
+      resolve_model(VITRUM_SOURCE_DIR "/tests/golden/words/siglip/model.safetensors", siglip);
+  EXPECT_EQ(pair.preprocess.crop_mode, "squash");
+  EXPECT_EQ(vit_of(pair).act, Act::kGeluTanh);
+  EXPECT_NE(find_preset(siglip).crop_mode, "squash");
 }
 
 int64_t elements(const Graph& g) {

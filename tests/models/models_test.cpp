@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numbers>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/vit_of.h"
@@ -127,6 +128,25 @@ TEST(Models, WavelengthsOfFixedPositions) {
   EXPECT_FLOAT_EQ(mae[2 * 8], std::sin(1.f));
   EXPECT_FLOAT_EQ(moco[2 * 8 + 1], std::sin(1e-4f));
   EXPECT_FLOAT_EQ(mae[2 * 8 + 1], std::sin(1e-2f));
+}
+
+// Meta's files have the periods of rotary positions in bf16.
+TEST(Models, PeriodsAreRoundedWhereAskedFor) {
+  const auto table = [](bool rounded) {
+    ViTConfig c = small();
+    c.width = 16, c.heads = 1, c.rope = Rope::kDinov3, c.rope_theta = 100, c.rope_bf16 = rounded;
+    Graph g;
+    record(g, c);
+    for (const ValueInfo& v : g.values)
+      if (v.name == "rope") return std::pair(v.data, c.image_h / c.patch_h);
+    return std::pair(std::vector<float>{}, int64_t{1});
+  };
+  const auto [exact, rows] = table(false);
+  const std::vector<float> rounded = table(true).first;
+  ASSERT_GE(exact.size(), 16u);
+  const double at = 2 * std::numbers::pi * (1.0 / static_cast<double>(rows) - 1);
+  EXPECT_FLOAT_EQ(exact[1], static_cast<float>(std::cos(at / std::pow(100, 0.25))));
+  EXPECT_FLOAT_EQ(rounded[1], static_cast<float>(std::cos(at / 3.15625)));  // 3.1623 in eight bits
 }
 
 TEST(Models, PatchDropLeavesFewerTokensInTrainingOnly) {

@@ -62,10 +62,11 @@ void make(Maker& m, const DepthwiseConvBwd&) {
 }
 
 void make(Maker& m, const ResponseNorm&) {
-  for (const Shape& s : kImages)
-    m.add(ResponseNorm{1e-6f}, "",
-          {m.normal(s, m.compute, 2, 0.5), m.normal({s[-1]}, kF32), m.normal({s[-1]}, kF32)},
-          {m.blank(s, m.compute), m.blank({s[0], s[-1]}, kF32)});
+  for (const float eps : {1e-6f, 0.5f})  // one that rounding hides, and one that it does not
+    for (const Shape& s : kImages)
+      m.add(ResponseNorm{eps}, "",
+            {m.normal(s, m.compute, 2, 0.5), m.normal({s[-1]}, kF32), m.normal({s[-1]}, kF32)},
+            {m.blank(s, m.compute), m.blank({s[0], s[-1]}, kF32)});
 }
 
 void make(Maker& m, const ResponseNormBwd&) {

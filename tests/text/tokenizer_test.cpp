@@ -10,6 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/text/unicode.h"
+#include "vitrum/text/unigram.h"
 
 namespace vitrum {
 namespace {
@@ -151,12 +152,32 @@ TEST(Tokenizer, MergesLongWords) {
   EXPECT_GT(clip->tokens(std::string(60'000, 'a')).size(), 1000u);
 }
 
+// As SentencePiece cuts: the first of equally good ways, and what a user has defined by its length.
+TEST(Tokenizer, ChoosesAmongWaysAsSentencePieceDoes) {
+  const Unigram pieces({.pieces = {{"<unk>", 0, PieceKind::kUnknown},
+                                   {"</s>", 0, PieceKind::kControl},
+                                   {"a", -1},
+                                   {"b", -1},
+                                   {"ab", -2},
+                                   {"x", -1.5f},
+                                   {"y", -1.5f},
+                                   {"z", -1.5f},
+                                   {"xyz", -100, PieceKind::kUserDefined}},
+                        .charsmap = {},
+                        .dummy_prefix = false},
+                       "test");
+  EXPECT_EQ(pieces.encode("ab"), std::vector<int32_t>{4});
+  EXPECT_EQ(pieces.encode("xyz"), std::vector<int32_t>{8});
+  EXPECT_EQ(pieces.encode("zy"), (std::vector<int32_t>{7, 6}));
+}
+
 TEST(Unicode, ComposesAndLowers) {
   EXPECT_EQ(composed("e\u0301"), "\u00e9");
   EXPECT_EQ(composed("A\u0323\u030a"), "\u1ea0\u030a");  // the lower mark first
   EXPECT_EQ(composed("\u1100\u1161\u11a8"), "\uac01");
   EXPECT_EQ(composed("\u212b"), "\u00c5");
-  EXPECT_EQ(composed("\u0958"), "\u0915\u093c");  // excluded from composition
+  EXPECT_EQ(composed("a\u0305\u0301"), "a\u0305\u0301");  // a mark of its class stands before it
+  EXPECT_EQ(composed("\u0958"), "\u0915\u093c");          // excluded from composition
   EXPECT_EQ(lower_case("\u00c9T\u00c9 \u0130 \u0416"), "\u00e9t\u00e9 i\u0307 \u0436");
   EXPECT_EQ(single_spaced(" a \t\n\u3000b ", true), "a b");
   EXPECT_EQ(single_spaced(" a  b ", false), " a b ");
