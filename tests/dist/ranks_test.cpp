@@ -173,6 +173,23 @@ TEST_F(RanksUnderWay, ADeadOneIsNamed) {
   expect_resumes();
 }
 
+// Ctrl-Z, or a machine that was asleep: nobody was silent when all were.
+TEST_F(RanksUnderWay, APauseOfAllIsNoSilence) {
+  start({"--rank-timeout", "2"});
+  const auto tell_all = [&](int signal) {
+    kill(process_->id(), signal);
+    for (const pid_t other : others_) kill(other, signal);
+  };
+  tell_all(SIGSTOP);
+  usleep(3'600'000);
+  const int64_t step = step_of();
+  tell_all(SIGCONT);
+  EXPECT_TRUE(eventually([&] { return !process_->running() || step_of() > step + 1; }));
+  EXPECT_TRUE(process_->running()) << said();
+  process_->signal(SIGTERM);
+  end(143);
+}
+
 TEST_F(RanksUnderWay, ASilentOneIsNamed) {
   start({"--rank-timeout", "4"});
   kill(others_[2], SIGSTOP);

@@ -40,6 +40,8 @@ TEST(World, OfTorchrun) {
   Variables several = set;
   several["LOCAL_WORLD_SIZE"] = "2";
   EXPECT_ERROR(world(several), ErrorKind::kUsage, "VITRUM_SECRET");
+  several["VITRUM_SECRET"] = "0123456789abcde";  // too short to be one
+  EXPECT_ERROR(world(several), ErrorKind::kUsage, "VITRUM_SECRET");
   several["VITRUM_SECRET"] = "0123456789abcdef";
   EXPECT_EQ(world(several)->address, "host");
 }
