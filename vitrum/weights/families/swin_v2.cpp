@@ -86,11 +86,6 @@ constexpr Names kSwinV2Probes[] = {"patch_embed.proj.weight",
                                    "layers.1.downsample.norm.weight",
                                    "norm.weight",
                                    "head.fc.weight"};
-// A shifted block's mask has a number for each pair of tokens in a window.
-constexpr double kMaxPairs = 1 << 28;
-
-Json side(int64_t h, int64_t w) { return h == w ? Json(h) : Json{h, w}; }
-
 bool fills_up(const SwinV2Config& c) {
   for (int64_t i = 0; i < c.stages(); ++i) {
     const SwinWindows w = swin_windows(c, i, false);
@@ -111,25 +106,15 @@ std::string timm_name(const ModelSpec& spec, const SwinV2Config& c) {
   return spec.architecture.starts_with("swinv2_") ? spec.architecture : "swinv2_tiny_window8_256";
 }
 
+// One a stage; 0 where nothing was trained before.
+std::vector<int64_t> windows_of(const SwinV2Config& c) {
+  return c.pretrained_windows.empty() ? std::vector<int64_t>(c.depths.size(), 0)
+                                      : c.pretrained_windows;
+}
+
 Json model_args(const SwinV2Config& c) {
-  Json args = {{"img_size", side(c.image_h, c.image_w)},
-               {"patch_size", side(c.patch_h, c.patch_w)},
-               {"in_chans", c.channels},
-               {"num_classes", c.classes},
-               {"global_pool", "avg"},
-               {"embed_dim", c.width},
-               {"depths", c.depths},
-               {"num_heads", c.heads},
-               {"window_size", side(c.window_h, c.window_w)},
-               {"mlp_ratio", c.mlp_ratio},
-               {"qkv_bias", c.qkv_bias},
-               {"drop_path_rate", tidy(c.drop_path)}};
-  args["pretrained_window_sizes"] = c.pretrained_windows.empty()
-                                        ? std::vector<int64_t>(c.depths.size(), 0)
-                                        : c.pretrained_windows;
-  if (c.drop_attn > 0) args["attn_drop_rate"] = tidy(c.drop_attn);
-  if (c.drop_proj > 0 && c.drop_proj == c.drop_act && c.drop_act == c.drop_mlp)
-    args["proj_drop_rate"] = tidy(c.drop_proj);
+  Json args = swin_timm_sizes(c);
+  args["pretrained_window_sizes"] = windows_of(c);
   return args;
 }
 
@@ -179,52 +164,22 @@ struct SwinV2 {
 
   static bool holds(const SwinV2Config&) { return true; }
   static void fields(FieldVisitor& visit, SwinV2Config& c) {
-    visit("image_h", c.image_h, kSides), visit("image_w", c.image_w, kSides);
-    visit("patch_h", c.patch_h, kSides), visit("patch_w", c.patch_w, kSides);
-    visit("channels", c.channels, kSides), visit("width", c.width, kWidths);
-    visit("depths", c.depths, kDepths), visit("heads", c.heads, kWidths);
-    visit("window_h", c.window_h, kSides), visit("window_w", c.window_w, kSides);
+    swin_fields(visit, c);
     visit("pretrained_windows", c.pretrained_windows, IntRange{0, kSides.high});
-    visit("mlp_ratio", c.mlp_ratio), visit("classes", c.classes, kClasses);
-    visit("eps", c.eps), visit("act", c.act, kActNames), visit("qkv_bias", c.qkv_bias);
-    visit("head_bias", c.head_bias), visit("pad_first", c.pad_first);
     visit("shrink_windows", c.shrink_windows);
-    visit("drop_attn", c.drop_attn), visit("drop_proj", c.drop_proj), visit("drop_act", c.drop_act);
-    visit("drop_mlp", c.drop_mlp), visit("drop_path", c.drop_path);
   }
 
   static bool same_sizes(const SwinV2Config& p, const SwinV2Config& c) {
-    return p.width == c.width && p.depths == c.depths && p.heads == c.heads &&
-           p.patch_h == c.patch_h && p.patch_w == c.patch_w && p.window_h == c.window_h &&
-           p.window_w == c.window_w && p.mlp_ratio == c.mlp_ratio && p.image_h == c.image_h &&
-           p.pretrained_windows == c.pretrained_windows;
+    return same_swin_sizes(p, c) && p.pretrained_windows == c.pretrained_windows;
   }
 
   static void check_size(const SwinV2Config& c, const std::string& path) {
-    const auto real = [](int64_t n) { return static_cast<double>(n); };
-    double width = real(c.width);
-    double total = width * real(c.channels) * real(c.patch_h) * real(c.patch_w);
-    for (const int64_t depth : c.depths) {
-      total += real(depth) * width * width * (4 + 2 * c.mlp_ratio) + 2 * width * width;
-      width *= 2;
-    }
-    total += width * real(c.classes);
-    const double tokens = real(c.image_h) / real(c.patch_h) * (real(c.image_w) / real(c.patch_w));
-    const double pairs = tokens * real(c.window_h) * real(c.window_w);
-    if (total > kMaxParameters || tokens > kMaxTokens || pairs > kMaxPairs)
-      fail_input(
-          "{}: a model of {:.3g} parameters, {:.3g} tokens and windows of {}x{} is too large "
-          "to be meant",
-          path, total, tokens, c.window_h, c.window_w);
+    check_swin_size(c, path);
   }
 
   static void read_timm(const JsonKeys& top, const JsonKeys& args, SwinV2Config& c) {
     const std::vector<JsonKeys::Fixed> only = {{"always_partition", "false"}};
-    args.only({"img_size", "patch_size", "in_chans", "num_classes", "global_pool", "embed_dim",
-               "depths", "num_heads", "window_size", "mlp_ratio", "qkv_bias", "proj_drop_rate",
-               "attn_drop_rate", "drop_path_rate", "drop_rate", "weight_init", "strict_img_size",
-               "pretrained_window_sizes"},
-              only);
+    args.only(swin_timm_args({"pretrained_window_sizes"}), only);
     read_swin_timm(top, args, c);
     if (args.has("pretrained_window_sizes"))
       c.pretrained_windows =
@@ -247,32 +202,8 @@ struct SwinV2 {
   }
 
   static std::string write_hf(const SwinV2Config& c, const std::string& dtype) {
-    Json json = {
-        {"architectures", {c.classes > 0 ? "Swinv2ForImageClassification" : "Swinv2Model"}},
-        {"attention_probs_dropout_prob", tidy(c.drop_attn)},
-        {"depths", c.depths},
-        {"drop_path_rate", tidy(c.drop_path)},
-        {"dtype", dtype},
-        {"embed_dim", c.width},
-        {"encoder_stride", 32},
-        {"hidden_act", hf_act_name(c.act)},
-        {"hidden_dropout_prob", tidy(c.drop_mlp)},
-        {"hidden_size", c.features()},
-        {"image_size", side(c.image_h, c.image_w)},
-        {"initializer_range", 0.02},
-        {"layer_norm_eps", tidy(c.eps)},
-        {"mlp_ratio", c.mlp_ratio},
-        {"model_type", "swinv2"},
-        {"num_channels", c.channels},
-        {"num_heads", c.heads},
-        {"num_layers", c.stages()},
-        {"patch_size", side(c.patch_h, c.patch_w)},
-        {"qkv_bias", c.qkv_bias},
-        {"use_absolute_embeddings", false},
-        {"window_size", c.window_h}};
-    json["pretrained_window_sizes"] = c.pretrained_windows.empty()
-                                          ? std::vector<int64_t>(c.depths.size(), 0)
-                                          : c.pretrained_windows;
+    Json json = swin_hf_keys(c, "Swinv2", dtype);
+    json["pretrained_window_sizes"] = windows_of(c);
     return json.dump();
   }
 
