@@ -17,21 +17,27 @@ Value distance_bias(Scope s, const ViTConfig& cfg) {  // (H, T, T)
   return relative_bias(s, table, rows, columns, cfg.prefix_tokens());
 }
 
-// The cosines and sines of every patch's angles: Rotate's table.
-Value rope_table(Graph& g, const ViTConfig& cfg) {
-  const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w,
-                head = cfg.width / cfg.heads, quarter = head / 4;
-  const auto place = [&](int64_t index, int64_t count) {
-    const auto i = static_cast<double>(index), n = static_cast<double>(count);
-    return cfg.rope == Rope::kEva ? i * static_cast<double>(cfg.rope_grid) / n
-                                  : 2 * std::numbers::pi * (2 * (i + 0.5) / n - 1);
-  };
+std::vector<double> exact_periods(const ViTConfig& cfg) {
+  const int64_t quarter = cfg.width / cfg.heads / 4;
   std::vector<double> periods;
   for (int64_t j = 0; j < quarter; ++j) {
     const double exponent = static_cast<double>(j) / static_cast<double>(quarter);
     const double period = std::pow(static_cast<double>(cfg.rope_theta), exponent);
     periods.push_back(cfg.rope_bf16 ? from_bf16(to_bf16(static_cast<float>(period))) : period);
   }
+  return periods;
+}
+
+// The cosines and sines of every patch's angles: Rotate's table.
+Value rope_table(Graph& g, const ViTConfig& cfg) {
+  const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w,
+                head = cfg.width / cfg.heads;
+  const auto place = [&](int64_t index, int64_t count) {
+    const auto i = static_cast<double>(index), n = static_cast<double>(count);
+    return cfg.rope == Rope::kEva ? i * static_cast<double>(cfg.rope_grid) / n
+                                  : 2 * std::numbers::pi * (2 * (i + 0.5) / n - 1);
+  };
+  const std::vector<double> periods = exact_periods(cfg);
   std::vector<float> data;
   data.reserve(static_cast<size_t>(rows * columns * head));
   const auto add = [&](int64_t y, int64_t x, double (*wave)(double)) {
@@ -176,6 +182,11 @@ Value map_pool(Scope s, Value x, const ViTConfig& cfg) {
 
 }  // namespace
 
+std::vector<float> rope_periods(const ViTConfig& cfg) {
+  const std::vector<double> periods = exact_periods(cfg);
+  return {periods.begin(), periods.end()};
+}
+
 ViTAttends vit_attends(Scope s, const ViTConfig& cfg) {
   return {.angles = cfg.rope == Rope::kNone ? Value() : rope_table(s.graph(), cfg),
           .bias = cfg.distance_bias == DistanceBias::kShared
@@ -204,9 +215,10 @@ ViTFeatures vit_features(Scope s, Value image, const ViTConfig& cfg) {
   Value x = embed(s, image, cfg);
   const ViTAttends extra = vit_attends(s, cfg);
   for (int64_t i = 0; i < cfg.depth; ++i) x = vit_block(s / "blocks" / i, x, cfg, i, extra);
-  if (cfg.pool == ViTPool::kMean) {
+  if (cfg.pool == ViTPool::kMean || cfg.pool == ViTPool::kBareMean) {
     x = mean_tokens(x, cfg.prefix_tokens());
-    return {cfg.pre_norm ? layer_norm(s / "fc_norm", x, cfg.eps) : x};
+    const bool normed = cfg.pre_norm && cfg.pool == ViTPool::kMean;
+    return {normed ? layer_norm(s / "fc_norm", x, cfg.eps) : x};
   }
   if (cfg.pre_norm) x = layer_norm(s / "norm", x, cfg.eps);
   if (cfg.pool == ViTPool::kNormedMean) return {mean_tokens(x, cfg.prefix_tokens())};
@@ -254,8 +266,7 @@ void validate(const ViTConfig& cfg) {
                cfg.rope_grid);
   if (cfg.patch_drop > 0 && (cfg.rope != Rope::kNone || cfg.distance_bias != DistanceBias::kNone))
     fail_usage("patches cannot be dropped where attention has positions of its own");
-  if (!cfg.class_token && cfg.pool != ViTPool::kMean && cfg.pool != ViTPool::kNormedMean &&
-      cfg.pool != ViTPool::kMap)
+  if (!cfg.class_token && (cfg.pool == ViTPool::kToken || cfg.pool == ViTPool::kTokenAndMean))
     fail_usage("a model without a class token needs mean or attention pooling");
   if (cfg.distilled && (!cfg.class_token || cfg.pool != ViTPool::kToken || cfg.registers > 0))
     fail_usage(

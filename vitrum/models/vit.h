@@ -17,13 +17,15 @@ enum class InitStyle : uint8_t {
             // first
 };
 
-// What the head reads, all behind the final norm but for kMean, which has its own (fc_norm).
+// What the head reads, all behind the final norm but for kMean, which has its own (fc_norm), and
+// kBareMean, which has none.
 enum class ViTPool : uint8_t {
   kToken,         // the class token
   kMean,          // the mean of the patches
   kTokenAndMean,  // both side by side, as DINOv2's classifiers
   kNormedMean,    // the mean of the patches behind the norm, as timm's DINOv3
   kMap,           // what a learned query sees of all tokens, and an MLP on it, as SigLIP's head
+  kBareMean,      // the mean of the patches without a norm, as transformers' CLIP classifiers
 };
 
 // Rotary positions: the angles by which queries and keys of a patch are turned. Of a head of D
@@ -119,6 +121,9 @@ struct ViTAttends {
   Value mask = {};    // (W, T, T), see Attention
 };
 ViTAttends vit_attends(Scope s, const ViTConfig& cfg);
+
+// What the angles of rotary positions are divided by, one for each pair of an axis.
+std::vector<float> rope_periods(const ViTConfig& cfg);
 
 // One encoder block (B, T, C) -> (B, T, C).
 Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index,

@@ -23,9 +23,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxDifferencesShown = 12;  // the rest is counted
-constexpr std::array<const char*, 4> kWeightFiles = {
-    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-    "pytorch_model.bin.index.json"};
+constexpr std::array<const char*, 6> kWeightFiles = {
+    "model.safetensors",           "model.safetensors.index.json",
+    "pytorch_model.bin",           "pytorch_model.bin.index.json",
+    "open_clip_model.safetensors", "open_clip_pytorch_model.bin"};
 
 // Collects what is wrong, and which tensors are accounted for.
 struct Differences {
@@ -65,6 +66,19 @@ void compare(const TensorSource& file, const StoredTensor& expected, DType dtype
               name_of(dtype));
 }
 
+// The tensor's numbers, and those of the first row of another added to them.
+std::span<const std::byte> plus_first_row(std::span<const std::byte> bytes, DType dtype,
+                                          std::span<const std::byte> other, DType other_dtype,
+                                          std::vector<std::byte>& scratch) {
+  std::vector<float> sum = to_floats(bytes, dtype);
+  const std::vector<float> row = to_floats(
+      other.first(std::min(other.size(), sum.size() * size_of(other_dtype))), other_dtype);
+  for (size_t i = 0; i < row.size(); ++i) sum[i] += row[i];
+  const auto all = std::as_bytes(std::span(sum));
+  scratch.assign(all.begin(), all.end());
+  return scratch;
+}
+
 Matrix matrix_of(const Shape& shape, size_t tensors, size_t element) {
   const int64_t rows = shape.rank() > 1 ? shape[0] : shape.numel();
   const int64_t columns = rows > 0 ? shape.numel() / rows : 0;
@@ -98,19 +112,36 @@ Checkpoint::Checkpoint(const std::string& path, Naming naming)
 
 ModelConfig Checkpoint::stored_sizes(ModelConfig config) const {
   require_family(config);
-  const StoredDims dims = [&](const char* param, int rank) { return dims_of(param, rank, config); };
-  return weights_of(config).stored_sizes(config, dialect(), dims);
+  struct Dims final : StoredDims {
+    Dims(const Checkpoint& c, const ModelConfig& m) : file(c), of(m) {}
+    std::vector<int64_t> operator()(const char* param, int rank) const override {
+      return file.dims_of(param, rank, of);
+    }
+    std::vector<float> values(const char* name) const override { return file.beside(name); }
+    const Checkpoint& file;
+    const ModelConfig& of;
+  };
+  return weights_of(config).stored_sizes(config, dialect(), Dims(*this, config));
+}
+
+// Of a tensor that is no parameter, and small; none where it is not.
+std::vector<float> Checkpoint::beside(const char* name) const {
+  constexpr int64_t kMost = 1 << 16;
+  const TensorInfo* t = file_->find(naming_.prefix + name);
+  if (!t || !is_float(t->dtype) || t->shape.numel() > kMost) return {};
+  return to_floats(file_->bytes(*t), t->dtype);
 }
 
 std::vector<int64_t> Checkpoint::dims_of(const char* name, int rank,
                                          const ModelConfig& config) const {
-  const bool google = naming_.dialect->name == "npz";
   const auto stored = stored_as(naming_, name, {1, 1}, config);
   const TensorInfo* t = stored ? file_->find(stored->tensors[0].name) : nullptr;
   if (!t || t->shape.rank() != rank) return {};
   std::vector<int64_t> dims(t->shape.begin(), t->shape.end());
-  if (google && rank == 2) std::swap(dims[0], dims[1]);
-  if (google && rank == 4) dims = {dims[3], dims[2], dims[0], dims[1]};
+  const StoredTensor& part = stored->tensors[0];
+  if (rank == 3 && part.first == 1 && part.last == part.of) --dims[1];  // all rows but the first
+  if (stored->layout == Layout::kKernel && rank == 2) std::swap(dims[0], dims[1]);
+  if (stored->layout == Layout::kConvHwio && rank == 4) dims = {dims[3], dims[2], dims[0], dims[1]};
   return dims;
 }
 
@@ -158,8 +189,10 @@ void Checkpoint::check(std::span<const ParamSpec> params, const ModelConfig& con
   fail_input("{} does not fit the model: {}", path(), join(wrong.all, "; "));
 }
 
+// A sum is f32: another type would round it.
 DType Checkpoint::dtype(const ParamSpec& param, const ModelConfig& config) const {
-  return file_->at(stored_as(naming_, param.name, param.shape, config)->tensors[0].name).dtype;
+  const StoredParam stored = *stored_as(naming_, param.name, param.shape, config);
+  return stored.plus.empty() ? file_->at(stored.tensors[0].name).dtype : DType::kF32;
 }
 
 bool Checkpoint::is_quantized(const ParamSpec& param, const ModelConfig& config) const {
@@ -189,6 +222,9 @@ std::span<const std::byte> Checkpoint::read(const ParamSpec& param, const ModelC
   const StoredParam stored = *stored_as(naming_, param.name, param.shape, config);
   const TensorInfo& first = file_->at(stored.tensors[0].name);
   const auto [held, count] = param.held;
+  if (const TensorInfo* plus = stored.plus.empty() ? nullptr : &file_->at(stored.plus))
+    return plus_first_row(file_->bytes(first), first.dtype, file_->bytes(*plus), plus->dtype,
+                          scratch);
   if (stored.tensors.size() == 1 && same_memory(stored.layout) && count == 0)
     return stored.tensors[0].part(file_->bytes(first));
   const Matrix each = matrix_of(param.shape, stored.tensors.size(), size_of(first.dtype));

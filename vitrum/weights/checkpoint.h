@@ -56,6 +56,7 @@ class Checkpoint {
   void require_family(const ModelConfig& config) const;
   // The dimensions of a one-tensor parameter, in our order, where it has `rank` of them.
   std::vector<int64_t> dims_of(const char* name, int rank, const ModelConfig& config) const;
+  std::vector<float> beside(const char* name) const;
 
   std::unique_ptr<TensorSource> file_;
   Naming naming_;

@@ -14,6 +14,7 @@
 #include "vitrum/weights/convert_floats.h"
 #include "vitrum/weights/family.h"
 #include "vitrum/weights/stored_tensors.h"
+#include "vitrum/weights/text_tower.h"
 
 namespace vitrum {
 namespace {
@@ -22,17 +23,17 @@ namespace fs = std::filesystem;
 
 enum class Format { kDirectory, kSafetensors, kPth, kNpz };
 
-Format format_of(const std::string& target, std::string_view dialect) {
+Format format_of(const std::string& target, const Dialect& dialect) {
   const std::string extension = fs::path(target).extension().string();
-  if (dialect == "npz") {
+  if (dialect.name == "npz") {
     if (extension != ".npz") fail_usage("{}: --to npz writes a file that ends in .npz", target);
     return Format::kNpz;
   }
   if (extension == ".safetensors") return Format::kSafetensors;
   if (extension == ".pth" || extension == ".pt" || extension == ".bin") return Format::kPth;
-  if (dialect == "torchvision")
-    fail_usage("{}: torchvision has no model directories; end the name in .pth or .safetensors",
-               target);
+  if (dialect.name == "torchvision" || dialect.original)
+    fail_usage("{}: {} has no model directories; end the name in .pth or .safetensors", target,
+               dialect.title);
   return Format::kDirectory;
 }
 
@@ -40,8 +41,24 @@ Format format_of(const std::string& target, std::string_view dialect) {
 Naming naming_for(const Dialect& dialect, const ModelConfig& config) {
   const WeightFamily& family = weights_of(config);
   const bool prefixed = dialect.name == "hf" && config.classes() > 0;
-  return {&dialect, false, prefixed ? fmt::format("{}.", family.hf_base(config)) : "",
+  return {&dialect, false,
+          prefixed ? fmt::format("{}.", family.hf_base(config)) : std::string(dialect.prefix),
           family.two_heads(config)};
+}
+
+// Such a bias is as good as none, which some frameworks insist on; those that insist on one are
+// given it again.
+bool has_zero_head_bias(const Checkpoint& file, std::span<const ParamSpec> params,
+                        const ModelConfig& config) {
+  bool found = false;
+  for (const ParamSpec& p : params) {
+    if (!in_head(config, p.name) || !p.name.ends_with(".bias")) continue;
+    std::vector<std::byte> scratch;
+    const auto bytes = file.read(p, config, scratch);
+    if (!std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; })) return false;
+    found = true;
+  }
+  return found;
 }
 
 const char* torch_dtype(DType dtype) {
@@ -128,19 +145,20 @@ Converted convert_model(const std::string& source, const std::string& arch,
   const bool resized = stored.stored != StoredSize{} && dialect.name != "hf";
   if (resized) set_image_size(stored, stored.stored.height, stored.stored.width);
   stored.config = stored_config(stored), stored.stored = {};
-  const Format format = format_of(target, dialect.name);
+  const Format format = format_of(target, dialect);
   if (!has_weights(source)) fail_without_weights(source);
   std::error_code none_there;
   if (fs::equivalent(source, target, none_there) ||
       fs::equivalent(weights_path(source), target + "/model.safetensors", none_there))
     fail_usage("{} is the model itself; write the converted one to another place", target);
   const WeightFamily& family = weights_of(stored.config);
-  family.require_plain(dialect, stored.config);
   const Checkpoint file(weights_path(source));
   const std::vector<ParamSpec> params = model_params(stored.config);
   file.check(params, stored.config, stored.config.classes() > 0);
 
   ModelSpec spec = stored;
+  if (has_zero_head_bias(file, params, stored.config)) spec.config.set_head_bias(false);
+  family.require_plain(dialect, spec.config);
   family.give_biases(dialect, spec.config);
   const Naming naming = naming_for(dialect, spec.config);
   StoredTensors written(spec.config, naming);
@@ -165,6 +183,9 @@ Converted convert_model(const std::string& source, const std::string& arch,
     written.add(param, dtype, bytes);
   }
   std::vector<NamedTensor> tensors = written.all();
+  std::vector<BesideTensor> beside = family.beside(dialect, spec.config);
+  for (BesideTensor& t : beside)
+    tensors.push_back({t.name, {t.values.data(), t.shape, DType::kF32}});
   if (format != Format::kPth) add_counters(tensors);  // loading a .pth does without them
   const std::string not_finite = file.not_finite(params, stored.config);
   const auto verify = [&] { file.check_intact(); };
@@ -187,6 +208,8 @@ Converted convert_model(const std::string& source, const std::string& arch,
     result.notes.push_back(fmt::format(
         "{} shows the model images of {} x {}, its weights are of {} x {}: so is what is written",
         source, shown.height, shown.width, spec.config.image_h(), spec.config.image_w()));
+  if (has_text_tower(source))
+    result.notes.push_back(fmt::format("{} has a text tower, too, which is not written", source));
   if (!not_finite.empty())
     result.notes.push_back(
         fmt::format("weights '{}': {} holds NaN or infinite numbers; they are written as they are",

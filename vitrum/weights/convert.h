@@ -23,8 +23,9 @@ struct Converted {
 };
 
 // `source` is a model directory, or a weight file of the preset `arch`. `dialect` is "timm" or "hf"
-// (`target` is a directory with configs, or a bare .safetensors or .pth), "torchvision" (a bare
-// file) or "npz" (a .npz). Fails, naming it, where the target has no place for a part of the model.
+// (`target` is a directory with configs, or a bare .safetensors or .pth), "torchvision" or
+// "original", the names of the model's authors (a bare file), or "npz" (a .npz). Fails, naming it,
+// where the target has no place for a part of the model.
 // Layers that `in_bytes` knows are rounded to eight bits (core/eight_bits.h); only directories and
 // .safetensors hold these.
 using InBytes = std::function<bool(const std::string& layer)>;

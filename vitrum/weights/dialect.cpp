@@ -95,6 +95,7 @@ std::string with_prefix(const Naming& naming, std::string_view name) {
 struct Match {
   std::vector<std::string> names;
   Layout layout;
+  std::string plus;
 };
 std::optional<Match> match(const Naming& naming, std::string_view name) {
   const OurName ours = our_name(name);
@@ -104,7 +105,8 @@ std::optional<Match> match(const Naming& naming, std::string_view name) {
     const bool other = naming.other_spelling && !rule.other.empty();
     const std::string theirs =
         with_prefix(naming, fmt::format("{}{}", other ? rule.other : rule.theirs, *tail));
-    return Match{expanded(numbered(theirs, ours)), rule.layout};
+    return Match{expanded(numbered(theirs, ours)), rule.layout,
+                 rule.plus.empty() ? "" : with_prefix(naming, rule.plus)};
   }
   return std::nullopt;
 }
@@ -142,12 +144,19 @@ Shape with_rows(const Shape& shape, int64_t rows) {
   return s;
 }
 
-// "name[1:3/3]" -> name, 1, 3 and 3: digits of the tables in families/.
-StoredTensor in_parts(std::string name) {
-  if (!name.ends_with(']')) return {std::move(name), {}};
+// "name[1:3/3]" -> name, 1, 3 and 3: digits of the tables in families/. `shape` is that of the
+// part.
+StoredTensor in_parts(const std::string& name, const Shape& shape) {
   const size_t at = name.rfind('[');
+  if (!name.ends_with(']')) return {name, shape};
+  if (name.ends_with("[1:]")) {  // of (1, tokens, width)
+    const int64_t rows = shape.rank() > 1 ? shape[1] + 1 : 1;
+    const Shape whole = shape.rank() > 2 ? Shape{shape[0], rows, shape[2]} : shape;
+    return {name.substr(0, at), whole, 1, rows, rows};
+  }
   const auto digit = [&](size_t i) { return int64_t{name[at + i] - '0'}; };
   StoredTensor t{name.substr(0, at), {}, digit(1), digit(3), digit(5)};
+  t.shape = with_rows(shape, shape[0] / (t.last - t.first) * t.of);
   return t;
 }
 
@@ -157,7 +166,7 @@ int score(const TensorSource& file, const Naming& naming) {
   int found = 0;
   for (const std::string_view probe : naming.dialect->probes) {
     const auto m = match(naming, probe);
-    found += m && file.find(m->names[0]) != nullptr;
+    found += m && file.find(m->names[0].substr(0, m->names[0].find('['))) != nullptr;
   }
   return found;
 }
@@ -191,25 +200,21 @@ std::optional<StoredParam> stored_as(const Naming& naming, std::string_view name
                                      const Shape& shape, const ModelConfig& config) {
   auto m = match(naming, name);
   if (!m) return std::nullopt;
-  StoredParam stored{{}, m->layout};
+  StoredParam stored{{}, m->layout, std::move(m->plus)};
   const LayoutSizes sizes = layout_sizes(config);
   const auto parts = static_cast<int64_t>(m->names.size());
   const Shape each = parts == 1 ? shape : with_rows(shape, shape[0] / parts);
-  for (std::string& n : m->names) {
-    StoredTensor t = in_parts(std::move(n));
-    t.shape = stored_shape(m->layout, each, sizes);
-    if (t.of > 1) t.shape = with_rows(t.shape, t.shape[0] / (t.last - t.first) * t.of);
-    stored.tensors.push_back(std::move(t));
-  }
+  for (const std::string& n : m->names)
+    stored.tensors.push_back(in_parts(n, stored_shape(m->layout, each, sizes)));
   return stored;
 }
 
 const Dialect& find_dialect(const ModelConfig& config, std::string_view name) {
   std::vector<std::string> names;
   for (const Dialect& d : weights_of(config).dialects) {
-    if (!d.written) continue;
-    if (d.name == name) return d;
-    names.emplace_back(d.name);
+    const std::string_view called = d.original ? "original" : d.name;
+    if (called == name || d.name == name) return d;
+    names.emplace_back(called);
   }
   fail_usage("unknown dialect '{}' of {} weights; there are {}{}", name, family_of(config),
              join(names, ", "), did_you_mean(name, names));

@@ -1,6 +1,8 @@
 // How frameworks name and lay out a model's parameters, as tables (families/). Our own names are
 // timm's.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -41,13 +43,26 @@ LayoutSizes layout_sizes(const ModelConfig& config);
 // is the block and {s} the stage, of which {s-1}, {2s} and {2s+1} may be told; {a,b,c} stands for
 // as many tensors, each its share of our rows, of which - is in no file: rows held at zero, see
 // ParamSpec::held; [1:3/3] at the end means those thirds of a tensor's rows that other parameters
-// are parts of, too; a leading ^ means outside the base model: "vit.layernorm", but "classifier".
+// are parts of, too; [1:] all rows of a token's but the first; a leading ^ means outside the base
+// model: "vit.layernorm", but "classifier".
 struct NameRule {
   std::string_view ours, theirs;
   std::string_view other = {};  // the second spelling, where one is in use
   Layout layout = Layout::kSame;
   bool two_heads = false;  // only in files with a distillation head
+  // A tensor whose first row is added to ours: a class token's own position, where our model has
+  // none. What is written has zeros there.
+  std::string_view plus = {};
 };
+
+// Tables one after the other.
+template <size_t... kLengths>
+constexpr std::array<NameRule, (kLengths + ...)> joined(const NameRule (&... tables)[kLengths]) {
+  std::array<NameRule, (kLengths + ...)> all;
+  auto end = all.begin();
+  ((end = std::copy(tables, tables + kLengths, end)), ...);
+  return all;
+}
 
 // timm's names of models that cut patches.
 inline constexpr NameRule kTimmRules[] = {
@@ -70,11 +85,14 @@ struct Dialect {
   // What the framework computes with where a bare file cannot say.
   float eps;
   Act act;
-  bool written = true;  // else only read: files of a model's authors
+  // Of the files that the model's authors publish: it may be asked for as "original". They have no
+  // directories.
+  bool original = false;
+  std::string_view prefix = {};  // stands before every name that is written
 };
 
-// Of those that such a model is written in: "timm", "hf", "torchvision", "npz"; an unknown one is a
-// usage error.
+// Of those that such a model is written in: "timm", "hf", "torchvision", "npz" and "original"; an
+// unknown one is a usage error.
 const Dialect& find_dialect(const ModelConfig& config, std::string_view name);
 
 // A dialect as one file has it: its spelling, and what stands before every name ("module.", "vit.",
@@ -102,6 +120,7 @@ struct StoredTensor {
 struct StoredParam {
   std::vector<StoredTensor> tensors;  // one, or as query, key and value several; the first is there
   Layout layout = Layout::kSame;
+  std::string plus;  // the tensor whose first row is added; empty: none
 };
 
 // Where a file holds the parameter `name` of our shape; none where the dialect has no place for it.

@@ -13,14 +13,26 @@ extern const WeightFamily kDinov2Weights, kViTWeights, kSwinWeights, kResNetWeig
 extern const WeightFamily kDinov3Weights, kDinov3GatedWeights, kEva02Weights, kEva02ApartWeights;
 extern const WeightFamily kDinov2GatedWeights, kBeitWeights, kClipWeights, kSiglipWeights;
 extern const WeightFamily kSwinV2Weights, kConvNeXtWeights;
+extern const WeightFamily kDinov2RegistersWeights, kDinov2GatedRegistersWeights;
 
 std::span<const WeightFamily* const> weight_families() {
   static constexpr const WeightFamily* kAll[] = {
-      &kDinov2Weights,      &kDinov2GatedWeights,
+      &kDinov2Weights,
+      &kDinov2GatedWeights,
+      &kDinov2RegistersWeights,
+      &kDinov2GatedRegistersWeights,
       &kDinov3GatedWeights,  // a file of these has what the others have
-      &kDinov3Weights,      &kEva02Weights,       &kEva02ApartWeights, &kBeitWeights,
-      &kClipWeights,        &kSiglipWeights,      &kViTWeights,        &kSwinWeights,
-      &kSwinV2Weights,      &kConvNeXtWeights,    &kResNetWeights,
+      &kDinov3Weights,
+      &kEva02Weights,
+      &kEva02ApartWeights,
+      &kBeitWeights,
+      &kClipWeights,
+      &kSiglipWeights,
+      &kViTWeights,
+      &kSwinWeights,
+      &kSwinV2Weights,
+      &kConvNeXtWeights,
+      &kResNetWeights,
   };
   return kAll;
 }

@@ -3,7 +3,6 @@
 // families.cpp; a member that it lacks does not compile. Internal to weights/.
 #pragma once
 #include <concepts>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,9 +37,22 @@ class FieldVisitor {
   virtual size_t choice(const char* key, size_t now, std::span<const std::string_view> names) = 0;
 };
 
-// The dimensions of a one-tensor parameter of a file, in our order, where it has `rank` of them;
-// else none.
-using StoredDims = std::function<std::vector<int64_t>(const char* param, int rank)>;
+// What a file says of itself.
+class StoredDims {
+ public:
+  virtual ~StoredDims() = default;
+  // The dimensions of a one-tensor parameter, in our order, where it has `rank` of them; else none.
+  virtual std::vector<int64_t> operator()(const char* param, int rank) const = 0;
+  // The numbers of what is no parameter, by the file's own name; none where it is not there.
+  virtual std::vector<float> values(const char* name) const = 0;
+};
+
+// A tensor that no model here needs, and a framework does not load without.
+struct BesideTensor {
+  std::string name;
+  Shape shape;
+  std::vector<float> values;
+};
 
 // A model as timm's config.json has it.
 struct TimmConfig {
@@ -84,6 +96,7 @@ concept WeightsOf = requires(typename F::Config& c, const typename F::Config& k,
   F::give_biases(dialect, c);    // those that it cannot do without; zeros compute the same
   { F::notes(dialect, k, /*says_so=*/true) } -> std::same_as<std::vector<std::string>>;
   { F::two_heads(k) } -> std::same_as<bool>;
+  { F::beside(dialect, k) } -> std::same_as<std::vector<BesideTensor>>;
 };
 // clang-format on
 
@@ -114,6 +127,7 @@ struct WeightFamily {
   void (*give_biases)(const Dialect&, ModelConfig&);
   std::vector<std::string> (*notes)(const Dialect&, const ModelConfig&, bool says_so);
   bool (*two_heads)(const ModelConfig&);
+  std::vector<BesideTensor> (*beside)(const Dialect&, const ModelConfig&);
 };
 
 template <WeightsOf F>
@@ -158,6 +172,7 @@ constexpr WeightFamily family(std::string_view name) {
       .notes = [](const Dialect& d, const M& m,
                   bool says_so) { return F::notes(d, *m.as<C>(), says_so); },
       .two_heads = [](const M& m) { return F::two_heads(*m.as<C>()); },
+      .beside = [](const Dialect& d, const M& m) { return F::beside(d, *m.as<C>()); },
   };
 }
 

@@ -49,8 +49,8 @@ void set_normalization(Preprocessing& p, std::vector<float> mean, std::vector<fl
 
 inline constexpr std::array<std::string_view, 6> kActNames = {"none", "gelu",       "gelu_tanh",
                                                               "relu", "quick_gelu", "silu"};
-inline constexpr std::array<std::string_view, 5> kPoolNames = {"token", "mean", "token_and_mean",
-                                                               "normed_mean", "map"};
+inline constexpr std::array<std::string_view, 6> kPoolNames = {
+    "token", "mean", "token_and_mean", "normed_mean", "map", "bare_mean"};
 inline constexpr std::array<std::string_view, 3> kRopeNames = {"none", "eva", "dinov3"};
 inline constexpr std::array<std::string_view, 3> kDistanceBiasNames = {"none", "each", "shared"};
 inline constexpr std::array<std::string_view, 2> kPatchOrderNames = {"channel_first",

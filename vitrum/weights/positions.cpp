@@ -82,6 +82,8 @@ std::vector<Taps> geometric(int64_t in, int64_t out) {
 
 std::vector<Taps> axis(int64_t in, int64_t out, PositionRule rule) {
   const double scale = static_cast<double>(in) / static_cast<double>(out);
+  constexpr double kOffset = 0.1;  // patches
+  const double offset_scale = static_cast<double>(in) / (static_cast<double>(out) + kOffset);
   const double corner_scale =
       out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
   const auto smooth = [](double x) { return cubic(x, -0.75); };
@@ -93,6 +95,10 @@ std::vector<Taps> axis(int64_t in, int64_t out, PositionRule rule) {
     switch (rule) {
       case PositionRule::kBicubicAntialias: all.push_back(antialiased(centre, in, scale)); break;
       case PositionRule::kBicubic: all.push_back(interpolate(centre - 0.5, in, 2, smooth)); break;
+      case PositionRule::kBicubicOffset:
+        all.push_back(
+            interpolate((static_cast<double>(i) + 0.5) * offset_scale - 0.5, in, 2, smooth));
+        break;
       case PositionRule::kBicubicAlignCorners:
         all.push_back(interpolate(aligned, in, 2, smooth));
         break;
@@ -122,12 +128,71 @@ std::vector<double> apply(const std::vector<double>& in, int64_t outer, int64_t 
   return out;
 }
 
+// A matrix by rows.
+struct Dense {
+  int64_t rows, columns;
+  std::vector<double> at;
+  double& operator()(int64_t r, int64_t c) { return at[static_cast<size_t>(r * columns + c)]; }
+  double operator()(int64_t r, int64_t c) const { return at[static_cast<size_t>(r * columns + c)]; }
+};
+
+Dense transposed(const Dense& a) {
+  Dense t{a.columns, a.rows, std::vector<double>(a.at.size())};
+  for (int64_t r = 0; r < a.rows; ++r)
+    for (int64_t c = 0; c < a.columns; ++c) t(c, r) = a(r, c);
+  return t;
+}
+
+// (a a^T)^-1 a of a matrix with as many columns as rows or more: the transpose of its
+// pseudo-inverse. By Gauss and Jordan; a a^T is positive definite, so that no pivot has to be
+// looked for.
+Dense dual(Dense a) {
+  const int64_t n = a.rows;
+  Dense gram{n, n, std::vector<double>(static_cast<size_t>(n * n), 0.0)};
+  for (int64_t r = 0; r < n; ++r)
+    for (int64_t c = 0; c < n; ++c)
+      for (int64_t k = 0; k < a.columns; ++k) gram(r, c) += a(r, k) * a(c, k);
+  for (int64_t p = 0; p < n; ++p) {
+    const double pivot = gram(p, p);
+    assert(pivot > 0);
+    for (int64_t c = 0; c < n; ++c) gram(p, c) /= pivot;
+    for (int64_t c = 0; c < a.columns; ++c) a(p, c) /= pivot;
+    for (int64_t r = 0; r < n; ++r) {
+      const double factor = r == p ? 0 : gram(r, p);
+      if (factor == 0) continue;
+      for (int64_t c = 0; c < n; ++c) gram(r, c) -= factor * gram(p, c);
+      for (int64_t c = 0; c < a.columns; ++c) a(r, c) -= factor * a(p, c);
+    }
+  }
+  return a;
+}
+
+// What weights go through along one axis where patches are resized: the pseudo-inverse of the
+// resizing's transpose, (out, in).
+std::vector<Taps> patch_axis(int64_t in, int64_t out, PositionRule rule) {
+  Dense resize{out, in, std::vector<double>(static_cast<size_t>(out * in), 0.0)};
+  const std::vector<Taps> taps = axis(in, out, rule);
+  for (int64_t r = 0; r < out; ++r) {
+    const Taps& t = taps[static_cast<size_t>(r)];
+    for (size_t k = 0; k < t.weights.size(); ++k)
+      resize(r, t.first + static_cast<int64_t>(k)) = t.weights[k];
+  }
+  const Dense inverse = out <= in ? dual(resize) : transposed(dual(transposed(resize)));
+  std::vector<Taps> all;
+  for (int64_t r = 0; r < out; ++r) {
+    const auto row = inverse.at.begin() + static_cast<ptrdiff_t>(r * in);
+    all.push_back({0, {row, row + static_cast<ptrdiff_t>(in)}});
+  }
+  return all;
+}
+
 }  // namespace
 
 const char* name_of(PositionRule rule) {
   switch (rule) {
     case PositionRule::kBicubicAntialias: return "bicubic, antialiased";
     case PositionRule::kBicubic: return "bicubic";
+    case PositionRule::kBicubicOffset: return "bicubic, as Meta's DINOv2";
     case PositionRule::kBicubicAlignCorners: return "bicubic, corners aligned";
     case PositionRule::kBilinear: return "bilinear";
     case PositionRule::kGeometric: return "linear, as timm";
@@ -149,6 +214,17 @@ std::vector<float> resample_positions(std::span<const float> positions, int64_t 
   out.reserve(kept.size() + all.size());
   for (const double x : all) out.push_back(static_cast<float>(x));
   return out;
+}
+
+std::vector<float> resample_patches(std::span<const float> weights, Grid from, Grid to,
+                                    PositionRule rule) {
+  const int64_t count = static_cast<int64_t>(weights.size()) / (from.rows * from.columns);
+  const std::vector<double> wide =
+      apply({weights.begin(), weights.end()}, count * from.rows, from.columns, 1,
+            patch_axis(from.columns, to.columns, rule));
+  const std::vector<double> all =
+      apply(wide, count, from.rows, to.columns, patch_axis(from.rows, to.rows, rule));
+  return {all.begin(), all.end()};
 }
 
 }  // namespace vitrum

@@ -10,6 +10,7 @@ namespace vitrum {
 enum class PositionRule : uint8_t {
   kBicubicAntialias,     // timm; support grows when shrinking, a = -0.5 as in Pillow
   kBicubic,              // transformers, DeiT: align_corners=False, a = -0.75
+  kBicubicOffset,        // Meta's DINOv2: the same, with steps as if there were 0.1 patches more
   kBicubicAlignCorners,  // torchvision
   kBilinear,             // align_corners=False
   kGeometric,            // timm's bias tables: see positions.cpp
@@ -27,5 +28,11 @@ struct Grid {
 // `prefix` rows belong to class tokens and stay as they are.
 std::vector<float> resample_positions(std::span<const float> positions, int64_t prefix,
                                       int64_t width, Grid from, Grid to, PositionRule rule);
+
+// FlexiViT's weights for patches of another size: those that give the same products with patches
+// that are resized by `rule` as the stored ones with what they were made from, or come nearest to
+// that. (rows, from) -> (rows, to) for each of `rows` outputs and channels.
+std::vector<float> resample_patches(std::span<const float> weights, Grid from, Grid to,
+                                    PositionRule rule);
 
 }  // namespace vitrum

@@ -71,6 +71,18 @@ struct Beit : EvaFiles {
        PositionRule::kBicubic,
        1e-12f,
        Act::kGelu},
+      // Microsoft's names are timm's.
+      {"vit",
+       "microsoft",
+       "Microsoft",
+       kEvaRules,
+       kAuthorsIgnored,
+       {},
+       kProbes,
+       PositionRule::kBicubicAntialias,
+       1e-6f,
+       Act::kGelu,
+       /*original=*/true},
   };
   // The last is how data2vec's files begin names.
   static constexpr std::string_view kHf[] = {"beit", "data2vec-vision", "data2vec_vision"};

@@ -138,8 +138,9 @@ class ConvNeXtAdapter final : public Adapter {
   const ConvNeXtConfig stored_, wanted_;
 };
 
-constexpr Dialect dialect(Names name, Names title, std::span<const NameRule> rules) {
-  return {"convnext", name, title, rules, {}, {}, kConvNeXtProbes, {}, 1e-6f, Act::kGelu};
+constexpr Dialect dialect(Names name, Names title, std::span<const NameRule> rules,
+                          bool original = false) {
+  return {"convnext", name, title, rules, {}, {}, kConvNeXtProbes, {}, 1e-6f, Act::kGelu, original};
 }
 
 struct ConvNeXt {
@@ -148,7 +149,7 @@ struct ConvNeXt {
       dialect("timm", "timm", kTimmConvNeXt),
       dialect("hf", "Hugging Face transformers", kHuggingFaceConvNeXt),
       dialect("torchvision", "torchvision", kTorchvisionConvNeXt),
-      dialect("meta", "Meta", kMetaConvNeXt),
+      dialect("meta", "Meta", kMetaConvNeXt, /*original=*/true),
   };
   static constexpr std::string_view kHf[] = {"convnext", "convnextv2"};
   static constexpr bool kFixedInputSize = false;
@@ -337,6 +338,7 @@ struct ConvNeXt {
     return all;
   }
   static bool two_heads(const ConvNeXtConfig&) { return false; }
+  static std::vector<BesideTensor> beside(const Dialect&, const ConvNeXtConfig&) { return {}; }
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 // The weights of DINOv3: timm's, transformers', and Meta's own.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
@@ -57,11 +59,13 @@ constexpr Names kMetaProbes[] = {"patch_embed.proj.weight",
                                  "reg_token",
                                  "blocks.0.norm1.weight",
                                  "blocks.0.attn.qkv.weight",
+                                 "blocks.0.attn.qkv.bias",
                                  "blocks.0.attn.proj.weight",
                                  "blocks.0.mlp.fc1.weight",
                                  "blocks.0.mlp.fc2.weight",
                                  "norm.weight"};
 constexpr float kEps = 1e-5f;
+constexpr const char* kPeriods = "rope_embed.periods";
 
 constexpr std::string_view kType[] = {"dinov3_vit"};
 
@@ -99,7 +103,7 @@ struct Dinov3 : EvaFiles {
        PositionRule::kBicubicAntialias,
        kEps,
        kAct,
-       /*written=*/false},
+       /*original=*/true},
   };
   // transformers' one model_type reads both kinds.
   static constexpr std::span<const std::string_view> kHf =
@@ -171,11 +175,40 @@ struct Dinov3 : EvaFiles {
     read_hf_preprocessor_any_size(JsonKeys(stated.text, stated.path), spec);
   }
 
-  // Meta's models read the class token, and their files have periods rounded to bf16.
+  // Meta's models read the class token.
   static void as_published(const Dialect& dialect, ViTConfig& c, Preprocessing&) {
     c.eps = kEps, c.act = kAct;
-    if (dialect.name == "meta") c.rope_bf16 = true;
     if (dialect.name != "timm") c.pool = ViTPool::kToken;
+  }
+
+  // Meta's published files have periods rounded to bf16, and compute with what the file has.
+  static ViTConfig stored_sizes(ViTConfig c, const Dialect& dialect, const StoredDims& dims) {
+    c = EvaFiles::stored_sizes(c, dialect, dims);
+    if (!dialect.original) return c;
+    const std::vector<float> stated = dims.values(kPeriods);
+    const auto all = [&](bool rounded) {
+      c.rope_bf16 = rounded;
+      const std::vector<float> ours = rope_periods(c);
+      return std::ranges::equal(
+          ours, stated, [](float a, float b) { return std::abs(a - b) <= 1e-5f * std::abs(a); });
+    };
+    c.rope_bf16 = !stated.empty() && !all(false) && all(true);
+    return c;
+  }
+
+  // What Meta's code does not load a file without.
+  static std::vector<BesideTensor> beside(const Dialect& dialect, const ViTConfig& c) {
+    if (!dialect.original) return {};
+    const auto width = static_cast<size_t>(c.width);
+    std::vector<BesideTensor> all = {{"mask_token", {1, c.width}, std::vector<float>(width)}};
+    std::vector<float> periods = rope_periods(c);
+    const auto count = static_cast<int64_t>(periods.size());
+    all.push_back({kPeriods, {count}, std::move(periods)});
+    std::vector<float> mask(3 * width, 1.f);  // keys have no bias
+    std::fill_n(mask.begin() + c.width, width, 0.f);
+    for (int64_t i = 0; i < c.depth && c.qkv_bias; ++i)
+      all.push_back({fmt::format("blocks.{}.attn.qkv.bias_mask", i), {3 * c.width}, mask});
+    return all;
   }
 
   static void require_plain(const Dialect& dialect, const ViTConfig& c) {
@@ -190,13 +223,13 @@ struct Dinov3 : EvaFiles {
     require(!c.norm_pre && c.patch_bias, "with a norm before the blocks");
     require(c.class_token && c.layer_scale > 0, "without a class token or LayerScale");
     require(c.pool != ViTPool::kMean, "with a norm behind the mean of its patches");
-    require(!c.rope_bf16, "with periods rounded to bf16");
+    require(!c.rope_bf16 || dialect.original, "with periods rounded to bf16");
     require(c.image_h == c.image_w && c.patch_h == c.patch_w, "for images that are not square");
   }
 
   static std::vector<std::string> notes(const Dialect& dialect, const ViTConfig& c, bool says_so) {
     std::vector<std::string> all = ViTFiles::notes(dialect, c, says_so);
-    if (dialect.name == "hf" && c.pool == ViTPool::kNormedMean)
+    if (dialect.name != "timm" && c.pool == ViTPool::kNormedMean)
       all.push_back(fmt::format("{} gives the class token, the model the mean of its patches",
                                 dialect.title));
     return all;

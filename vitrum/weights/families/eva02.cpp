@@ -46,7 +46,7 @@ struct Eva02 : EvaFiles {
        "timm",
        "timm",
        kApart ? std::span<const NameRule>(kEvaApart) : kEvaRules,
-       {},
+       kTimmIgnored,
        {},
        kEvaProbes,
        PositionRule::kBicubicAntialias,
@@ -62,7 +62,7 @@ struct Eva02 : EvaFiles {
        PositionRule::kBicubicAntialias,
        1e-6f,
        Act::kSilu,
-       /*written=*/false},
+       /*original=*/true},
   };
   static constexpr std::span<const std::string_view> kHf = {};
 

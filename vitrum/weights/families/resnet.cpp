@@ -252,6 +252,7 @@ struct ResNet {
   }
 
   static bool two_heads(const ResNetConfig&) { return false; }
+  static std::vector<BesideTensor> beside(const Dialect&, const ResNetConfig&) { return {}; }
 };
 
 }  // namespace

@@ -140,7 +140,8 @@ struct Swin {
        kSwinProbes,
        PositionRule::kBicubic,
        1e-5f,
-       Act::kGelu},
+       Act::kGelu,
+       /*original=*/true},
       {"swin",
        "timm",
        "timm",
@@ -274,6 +275,7 @@ struct Swin {
     return all;
   }
   static bool two_heads(const SwinConfig&) { return false; }
+  static std::vector<BesideTensor> beside(const Dialect&, const SwinConfig&) { return {}; }
 };
 
 }  // namespace

@@ -146,15 +146,17 @@ class SwinV2Adapter final : public Adapter {
   const SwinV2Config stored_, wanted_;
 };
 
-constexpr Dialect dialect(Names name, Names title, std::span<const NameRule> rules) {
-  return {"swin_v2", name, title, rules, kSwinV2Ignored, {}, kSwinV2Probes, {}, 1e-5f, Act::kGelu};
+constexpr Dialect dialect(Names name, Names title, std::span<const NameRule> rules,
+                          bool original = false) {
+  return {"swin_v2",     name, title, rules,      kSwinV2Ignored, {},
+          kSwinV2Probes, {},   1e-5f, Act::kGelu, original};
 }
 
 struct SwinV2 {
   using Config = SwinV2Config;
   static constexpr Dialect kDialects[] = {
       // Before timm's: a file without a head that is both by its names is Microsoft's.
-      dialect("microsoft", "Microsoft", kMicrosoftSwinV2),
+      dialect("microsoft", "Microsoft", kMicrosoftSwinV2, /*original=*/true),
       dialect("timm", "timm", kTimmSwinV2),
       dialect("hf", "Hugging Face transformers", kHuggingFaceSwinV2),
       dialect("torchvision", "torchvision", kTorchvisionSwinV2),
@@ -280,6 +282,7 @@ struct SwinV2 {
     return all;
   }
   static bool two_heads(const SwinV2Config&) { return false; }
+  static std::vector<BesideTensor> beside(const Dialect&, const SwinV2Config&) { return {}; }
 };
 
 }  // namespace

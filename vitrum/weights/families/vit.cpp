@@ -92,6 +92,24 @@ constexpr NameRule kGoogle[] = {
 #undef ATTENTION
 #undef BLOCK
 
+// timm's but for LayerScale, which DeiT III has.
+constexpr NameRule kMeta[] = {
+    {"patch_embed.proj.weight", "patch_embed.proj.weight", {}, kConv},
+    {"blocks.{i}.ls1.gamma", "blocks.{i}.gamma_1"},
+    {"blocks.{i}.ls2.gamma", "blocks.{i}.gamma_2"},
+    {"", ""},
+};
+constexpr Names kMetaProbes[] = {"patch_embed.proj.weight",
+                                 "cls_token",
+                                 "pos_embed",
+                                 "blocks.0.norm1.weight",
+                                 "blocks.0.attn.qkv.weight",
+                                 "blocks.0.attn.qkv.bias",
+                                 "blocks.0.attn.proj.weight",
+                                 "blocks.0.mlp.fc1.weight",
+                                 "norm.weight",
+                                 "blocks.0.ls1.gamma"};
+
 // MAE's files have a decoder beside the encoder.
 constexpr Names kHuggingFaceIgnored[] = {"pooler.", "embeddings.mask_token",
                                          "embeddings.position_ids", "^decoder."};
@@ -176,6 +194,18 @@ struct ViT : ViTFiles {
       // JAX's gelu is the tanh form unless told otherwise.
       {"vit", "npz", "Google", kGoogle, kGoogleIgnored, kGoogleBefore, kViTProbes,
        PositionRule::kZoom, 1e-6f, Act::kGeluTanh},
+      // DeiT's, DeiT III's and MAE's; Google's own are "npz".
+      {"vit",
+       "meta",
+       "Meta",
+       kMeta,
+       kTimmIgnored,
+       {},
+       kMetaProbes,
+       PositionRule::kBicubic,
+       1e-6f,
+       Act::kGelu,
+       /*original=*/true},
   };
   static constexpr std::string_view kHf[] = {"vit", "deit", "vit_mae"};
   static bool holds(const ViTConfig&) { return true; }
@@ -254,14 +284,16 @@ struct ViT : ViTFiles {
     };
     require(c.pre_norm, "with the norms after the blocks");
     require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");
-    require(c.class_token && c.pool == ViTPool::kToken, "that pools by the mean");
+    const bool meta = dialect.original;
+    require(c.class_token && (c.pool == ViTPool::kToken || (meta && c.pool == ViTPool::kMean)),
+            "that pools by the mean");
     require(c.registers == 0, "with registers");
-    require(c.prefix_positions, "whose class token has no position");
+    require(c.prefix_positions || meta, "whose class token has no position");
     require(!c.norm_pre, "with a norm before the blocks");
     require(c.patch_bias, "with patches embedded without a bias");
-    require(!c.distilled || dialect.name == "hf", "with a distillation token");
+    require(!c.distilled || meta || dialect.name == "hf", "with a distillation token");
     require(!c.sincos_positions, "with fixed positions");
-    require(c.layer_scale == 0, "with LayerScale");
+    require(c.layer_scale == 0 || meta, "with LayerScale");
     require(c.learned_positions && c.rope == Rope::kNone && c.k_bias &&
                 c.distance_bias == DistanceBias::kNone,
             "with other positions in attention");

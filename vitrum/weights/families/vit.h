@@ -10,13 +10,16 @@ inline constexpr std::string_view kViTProbes[] = {"patch_embed.proj.weight",
                                                   "pos_embed",
                                                   "blocks.0.norm1.weight",
                                                   "blocks.0.attn.qkv.weight",
+                                                  "blocks.0.attn.qkv.bias",
                                                   "blocks.0.attn.proj.weight",
                                                   "blocks.0.mlp.fc1.weight",
                                                   "norm.weight"};
 
 inline constexpr std::string_view kTimmBefore[] = {"pre_logits."};
-// What MAE's and DINOv2's authors have beside the model that is used.
-inline constexpr std::string_view kTimmIgnored[] = {"mask_token", "decoder_"};
+// What MAE's and DINOv2's authors have beside the model that is used, and OpenCLIP's files of two
+// towers, where that of images is timm's.
+inline constexpr std::string_view kTimmIgnored[] = {"mask_token", "decoder_", "^text.",
+                                                    "^logit_scale", "^logit_bias"};
 inline constexpr Dialect kTimmViT{
     "vit",        "timm",      "timm",     kTimmRules,
     kTimmIgnored, kTimmBefore, kViTProbes, PositionRule::kBicubicAntialias,
@@ -39,6 +42,7 @@ struct ViTFiles {
                                         PositionRule rule);
   static std::vector<std::string> notes(const Dialect& dialect, const ViTConfig& c, bool says_so);
   static bool two_heads(const ViTConfig& c);
+  static std::vector<BesideTensor> beside(const Dialect&, const ViTConfig&) { return {}; }
 };
 
 }  // namespace vitrum
