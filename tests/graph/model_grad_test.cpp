@@ -103,6 +103,7 @@ std::vector<ModelTrial> model_trials() {
   registers.registers = 3, registers.prefix_positions = false, registers.layer_scale = 0.5f;
   registers.pool = ViTPool::kTokenAndMean, registers.act = Act::kSilu, registers.patch_drop = 0.4f;
   clip.norm_pre = true, clip.patch_bias = false, clip.act = Act::kQuickGelu;
+  clip.pool = ViTPool::kBareMean;
   ViTConfig dinov3 = small_vit(), eva = small_vit(), beit = small_vit();
   dinov3.width = 16, dinov3.rope = Rope::kDinov3, dinov3.rope_theta = 100, dinov3.registers = 2;
   dinov3.k_bias = dinov3.learned_positions = false, dinov3.pool = ViTPool::kNormedMean;

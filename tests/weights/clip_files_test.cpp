@@ -74,6 +74,27 @@ TEST(Clip, ReadsConfigsOfTransformers) {
   EXPECT_EQ(siglip.preprocess.mean, std::vector<float>(3, 0.5f));
 }
 
+// A classifier reads means: CLIP's of what the blocks leave, SigLIP's behind the norm, which is
+// also what a tower without its pooling head gives.
+TEST(Clip, ReadsClassifiersAndTowersWithoutAHead) {
+  const ModelSpec clip = parse(
+      R"({"model_type": "clip", "architectures": ["CLIPForImageClassification"],
+          "id2label": {"0": "cat", "1": "dog"}})");
+  EXPECT_EQ(clip.config.classes(), 2);
+  EXPECT_TRUE(clip.config.head_bias());
+  EXPECT_EQ(clip.labels, (std::vector<std::string>{"cat", "dog"}));
+  EXPECT_EQ(vit_of(clip).pool, ViTPool::kBareMean);
+  const ModelSpec siglip = parse(
+      R"({"model_type": "siglip", "architectures": ["SiglipForImageClassification"],
+          "num_labels": 3})");
+  EXPECT_EQ(siglip.config.classes(), 3);
+  EXPECT_EQ(vit_of(siglip).pool, ViTPool::kNormedMean);
+  const ModelSpec gap = parse(
+      R"({"model_type": "siglip_vision_model", "vision_use_head": false, "hidden_act": "gelu"})");
+  EXPECT_EQ(gap.architecture, "vit_base_patch16_siglip_gap_224");
+  EXPECT_EQ(gap.config.classes(), 0);
+}
+
 TEST(Clip, RefusesConfigs) {
   const auto refuses = [](const std::string& config, const char* why) {
     EXPECT_ERROR(parse(config), ErrorKind::kInput, why);
@@ -82,9 +103,10 @@ TEST(Clip, RefusesConfigs) {
   refuses(R"({"model_type": "clip", "vision_config": {"hidden_act": "mish"}})", "hidden_act");
   refuses(R"({"model_type": "clip", "vision_config": 3})", "vision_config");
   refuses(R"({"model_type": "clip", "projection_dim": -1})", "projection_dim");
-  refuses(R"({"model_type": "clip", "architectures": ["CLIPForImageClassification"]})",
-          "not supported");
-  refuses(R"({"model_type": "siglip", "vision_config": {"vision_use_head": false}})",
+  refuses(R"({"model_type": "clip", "architectures": ["CLIPForImageClassification"],
+              "num_labels": 0})",
+          "num_labels");
+  refuses(R"({"model_type": "siglip", "vision_config": {"vision_use_head": 2}})",
           "vision_use_head");
   refuses(R"({"model_type": "siglip", "vision_config": {"num_attention_heads": 7}})", "7 heads");
 }

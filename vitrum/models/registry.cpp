@@ -97,6 +97,15 @@ Preset siglip(const Size& size, int64_t patch, int64_t image, bool tanh, const c
   return preset;
 }
 
+// The same without their pooling head: the mean of the tokens.
+Preset siglip_gap(const Size& size, int64_t patch, int64_t image, bool tanh, const char* tag) {
+  Preset preset = siglip(size, patch, image, tanh, tag);
+  preset.name = fmt::format("vit_{}_patch{}_siglip_gap_{}", size.name, patch, image);
+  preset.public_weights = fmt::format("timm/{}.{}", preset.name, tag);
+  preset.config.as<ViTConfig>()->pool = ViTPool::kNormedMean;
+  return preset;
+}
+
 Preset cifar(std::string name, int64_t width, int64_t depth, int64_t heads, int64_t mlp_ratio) {
   ViTConfig cfg{.image_h = 32,
                 .image_w = 32,
@@ -391,6 +400,24 @@ std::vector<Preset> pretrained_presets() {
       siglip(kSo400m, 14, 384, false, "webli", {"google/siglip-so400m-patch14-384"}),
       siglip(kSo400m, 16, 256, true, "v2_webli"),
       siglip(kGiantOpt, 16, 256, true, "v2_webli"),
+      siglip_gap(kBase, 16, 224, false, "v2_webli"),
+      siglip_gap(kBase, 16, 256, false, "v2_webli"),
+      siglip_gap(kBase, 16, 384, false, "v2_webli"),
+      siglip_gap(kBase, 16, 512, false, "v2_webli"),
+      siglip_gap(kBase, 32, 256, true, "v2_webli"),
+      siglip_gap(kLarge, 16, 256, false, "v2_webli"),
+      siglip_gap(kLarge, 16, 384, false, "v2_webli"),
+      siglip_gap(kLarge, 16, 512, true, "v2_webli"),
+      siglip_gap(kSo400m, 14, 224, false, "v2_webli"),
+      siglip_gap(kSo400m, 14, 378, false, "v2_webli"),
+      siglip_gap(kSo400m, 14, 384, false, "webli"),
+      siglip_gap(kSo400m, 14, 448, false, "pali_mix"),
+      siglip_gap(kSo400m, 14, 896, false, "pali_pt"),
+      siglip_gap(kSo400m, 16, 256, true, "v2_webli"),
+      siglip_gap(kSo400m, 16, 384, true, "v2_webli"),
+      siglip_gap(kSo400m, 16, 512, true, "v2_webli"),
+      siglip_gap(kGiantOpt, 16, 256, true, "v2_webli"),
+      siglip_gap(kGiantOpt, 16, 384, true, "v2_webli"),
   };
 }
 

@@ -12,7 +12,7 @@ namespace vitrum {
 extern const WeightFamily kDinov2Weights, kViTWeights, kSwinWeights, kResNetWeights;
 extern const WeightFamily kDinov3Weights, kDinov3GatedWeights, kEva02Weights, kEva02ApartWeights;
 extern const WeightFamily kDinov2GatedWeights, kBeitWeights, kClipWeights, kSiglipWeights;
-extern const WeightFamily kSwinV2Weights, kConvNeXtWeights;
+extern const WeightFamily kSwinV2Weights, kConvNeXtWeights, kClipClassifierWeights;
 extern const WeightFamily kDinov2RegistersWeights, kDinov2GatedRegistersWeights;
 
 std::span<const WeightFamily* const> weight_families() {
@@ -27,6 +27,7 @@ std::span<const WeightFamily* const> weight_families() {
       &kEva02ApartWeights,
       &kBeitWeights,
       &kClipWeights,
+      &kClipClassifierWeights,
       &kSiglipWeights,
       &kViTWeights,
       &kSwinWeights,

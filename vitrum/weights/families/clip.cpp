@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
-#include <tuple>
 
 #include "vitrum/core/error.h"
+#include "vitrum/weights/families/vision_tower.h"
 #include "vitrum/weights/families/vit.h"
 #include "vitrum/weights/hf_config.h"
 
@@ -15,20 +15,13 @@ namespace {
 using enum Layout;
 using Json = nlohmann::ordered_json;
 
-constexpr NameRule kHuggingFace[] = {
-    {"patch_embed.proj.weight", "embeddings.patch_embedding.weight", {}, kConv},
-    {"cls_token", "embeddings.class_embedding", {}, kSqueezed},
-    {"pos_embed", "embeddings.position_embedding.weight", {}, kSqueezed},
-    {"norm_pre", "pre_layrnorm"},  // sic
-    {"blocks.{i}.norm1", "encoder.layers.{i}.layer_norm1"},
-    {"blocks.{i}.attn.qkv", "encoder.layers.{i}.self_attn.{q_proj,k_proj,v_proj}"},
-    {"blocks.{i}.attn.proj", "encoder.layers.{i}.self_attn.out_proj"},
-    {"blocks.{i}.norm2", "encoder.layers.{i}.layer_norm2"},
-    {"blocks.{i}.mlp.fc1", "encoder.layers.{i}.mlp.fc1"},
-    {"blocks.{i}.mlp.fc2", "encoder.layers.{i}.mlp.fc2"},
-    {"norm", "post_layernorm"},
-    {"head", "^visual_projection"},
-};
+#define OWN \
+  {"cls_token", "embeddings.class_embedding", {}, kSqueezed}, { "norm_pre", "pre_layrnorm" }  // sic
+constexpr NameRule kOwn[] = {OWN, {"head", "^visual_projection"}};
+constexpr NameRule kOwnClassifier[] = {OWN, {"head", "^classifier"}};
+#undef OWN
+constexpr auto kHuggingFace = joined(kTowerRules, kOwn);
+constexpr auto kHuggingFaceClassifier = joined(kTowerRules, kOwnClassifier);
 
 // OpenAI's own names, and OpenCLIP's; "visual." stands before them.
 constexpr NameRule kOpenClip[] = {
@@ -48,8 +41,8 @@ constexpr NameRule kOpenClip[] = {
 };
 
 // A text tower beside the image tower is no part of it; a table of numbers from 0 on is no weight.
-constexpr std::string_view kIgnored[] = {"embeddings.position_ids", "^text_model.",
-                                         "^text_projection.", "^logit_scale"};
+constexpr std::string_view kIgnored[] = {"embeddings.position_ids", "post_layernorm.",
+                                         "^text_model.", "^text_projection.", "^logit_scale"};
 constexpr std::string_view kOpenClipIgnored[] = {"^transformer.",         "^token_embedding.",
                                                  "^positional_embedding", "^ln_final.",
                                                  "^text_projection",      "^logit_scale",
@@ -58,6 +51,10 @@ constexpr std::string_view kOpenClipIgnored[] = {"^transformer.",         "^toke
 
 constexpr std::string_view kProbes[] = {"patch_embed.proj.weight", "cls_token", "norm_pre.weight",
                                         "blocks.0.norm1.weight", "norm.weight"};
+constexpr std::string_view kClassifierProbes[] = {
+    "patch_embed.proj.weight", "cls_token",   "norm_pre.weight",
+    "blocks.0.norm1.weight",   "norm.weight", "head.weight"};
+constexpr std::string_view kTypes[] = {"clip", "clip_vision_model"};
 // Many a model has a conv1.
 constexpr std::string_view kOpenClipProbes[] = {"norm_pre.weight", "cls_token",
                                                 "patch_embed.proj.weight", "blocks.0.norm1.weight",
@@ -73,16 +70,19 @@ std::string preprocessor(const ViTConfig& c) {
       c.image_h, c.image_w);
 }
 
+// kClassifier: transformers' CLIPForImageClassification, whose head reads the mean of the patches
+// without the norm that its towers end in.
+template <bool kClassifier>
 struct Clip : ViTFiles {
   static constexpr Dialect kDialects[] = {
       kTimmViT,
       {"vit",
        "hf",
        "Hugging Face transformers",
-       kHuggingFace,
+       kClassifier ? std::span<const NameRule>(kHuggingFaceClassifier) : kHuggingFace,
        kIgnored,
        {},
-       kProbes,
+       kClassifier ? std::span<const std::string_view>(kClassifierProbes) : kProbes,
        PositionRule::kBicubic,
        1e-5f,
        Act::kQuickGelu},
@@ -95,53 +95,40 @@ struct Clip : ViTFiles {
        kOpenClipProbes,
        PositionRule::kBicubicAntialias,
        1e-5f,
-       Act::kQuickGelu},
+       Act::kQuickGelu,
+       /*original=*/true,
+       /*prefix=*/"visual."},
   };
-  static constexpr std::string_view kHf[] = {"clip", "clip_vision_model"};
+  // One model_type reads both kinds.
+  static constexpr std::span<const std::string_view> kHf =
+      kClassifier ? std::span<const std::string_view>() : std::span(kTypes);
 
   static bool holds(const ViTConfig& c) {
-    return c.norm_pre && !c.patch_bias && c.class_token && c.pool == ViTPool::kToken &&
-           c.registers == 0 && c.prefix_positions && !c.distilled && c.layer_scale == 0;
+    return c.norm_pre && !c.patch_bias && c.class_token && c.registers == 0 && c.prefix_positions &&
+           !c.distilled && c.layer_scale == 0 &&
+           c.pool == (kClassifier ? ViTPool::kBareMean : ViTPool::kToken);
   }
 
   static void read_hf(const JsonKeys& keys, ViTConfig& c) {
-    if (is_hf_class(keys, kOneHead))
-      fail_input("{}: CLIPForImageClassification is not supported; its CLIPModel is", keys.where());
-    const bool pair = keys.text("model_type", {}) == "clip";
-    const JsonKeys v = pair ? keys.object("vision_config") : keys;
-    c.width = v.integer("hidden_size", 768, kWidths);
-    c.depth = v.integer("num_hidden_layers", 12, kDepths);
-    c.heads = v.integer("num_attention_heads", 12, kWidths);
-    c.mlp_width = v.integer("intermediate_size", 3072, {1, 1 << 20});
-    c.act = v.has("hidden_act") ? read_hf_act(v) : Act::kQuickGelu;
-    c.eps = static_cast<float>(v.number("layer_norm_eps", 1e-5, 0, 1));
-    std::tie(c.image_h, c.image_w) = v.pair("image_size", {224, 224}, kSides);
-    std::tie(c.patch_h, c.patch_w) = v.pair("patch_size", {32, 32}, kSides);
-    c.channels = v.integer("num_channels", 3, kSides);
-    c.drop_attn = static_cast<float>(v.number("attention_dropout", 0, 0, 1));
-    c.floor_patches = c.image_h % c.patch_h != 0 || c.image_w % c.patch_w != 0;
-    c.norm_pre = true, c.patch_bias = false, c.head_bias = false;
+    const bool pair = is_tower_pair(keys, kTypes[0]);
+    c.act = Act::kQuickGelu, c.eps = 1e-5f, c.patch_h = c.patch_w = 32;
+    read_tower(tower_keys(keys, kTypes[0]), c);
+    c.norm_pre = true, c.patch_bias = false;
+    if (is_hf_class(keys, kOneHead)) {
+      c.pool = ViTPool::kBareMean;
+      return;
+    }
+    c.head_bias = false;
     c.classes = pair || is_hf_class(keys, "WithProjection")
                     ? keys.integer("projection_dim", 512, {1, kWidths.high})
                     : 0;
   }
 
   static std::string write_hf(const ViTConfig& c, const std::string& dtype) {
-    Json json = {
-        {"architectures", {c.classes > 0 ? "CLIPVisionModelWithProjection" : "CLIPVisionModel"}},
-        {"attention_dropout", tidy(c.drop_attn)},
-        {"dtype", dtype},
-        {"hidden_act", hf_act_name(c.act)},
-        {"hidden_size", c.width},
-        {"image_size", c.image_h},
-        {"initializer_range", 0.02},
-        {"intermediate_size", c.mlp_width},
-        {"layer_norm_eps", tidy(c.eps)},
-        {"model_type", "clip_vision_model"},
-        {"num_attention_heads", c.heads},
-        {"num_channels", c.channels},
-        {"num_hidden_layers", c.depth},
-        {"patch_size", c.patch_h}};
+    Json json = write_tower(c, "clip_vision_model");
+    if (kClassifier && c.classes > 0) return write_tower_classifier("CLIP", "clip", json, dtype);
+    json["architectures"] = {c.classes > 0 ? "CLIPVisionModelWithProjection" : "CLIPVisionModel"};
+    json["dtype"] = dtype;
     if (c.classes > 0) json["projection_dim"] = c.classes;
     return json.dump();
   }
@@ -162,24 +149,35 @@ struct Clip : ViTFiles {
 
   static void require_plain(const Dialect& dialect, const ViTConfig& c) {
     if (dialect.name == "timm") return;
-    const auto require = [&](bool has, const char* what) {
-      if (!has) fail_input("{} has no CLIP {}", dialect.title, what);
-    };
-    require(c.pre_norm, "with the norms after the blocks");
-    require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");
-    require(!c.sincos_positions, "with fixed positions");
-    require(c.image_h == c.image_w && c.patch_h == c.patch_w, "for images that are not square");
-    require(c.classes == 0 || !c.head_bias, "whose projection has a bias");
+    require_plain_tower(dialect, c, "CLIP");
+    if (dialect.original && kClassifier)
+      fail_input("{} has no CLIP with a classifier", dialect.title);
+    if (!kClassifier && c.classes > 0 && c.head_bias)
+      fail_input("{} has no CLIP whose projection has a bias", dialect.title);
+    if (kClassifier && c.classes == 0)
+      fail_input("{} has no CLIP that gives the mean of its patches", dialect.title);
   }
 
   static void give_biases(const Dialect& dialect, ViTConfig& c) {
     c.norm_bias = c.qkv_bias = c.proj_bias = c.mlp_bias = true;
-    if (dialect.name == "timm") c.head_bias = true;  // its heads have one, and for CLIP it is zero
+    // timm's heads have one, and for CLIP it is zero.
+    if (dialect.name == "timm" || kClassifier) c.head_bias = true;
+  }
+
+  // The norm that is of no use to a classifier.
+  static std::vector<BesideTensor> beside(const Dialect& dialect, const ViTConfig& c) {
+    if (!kClassifier || dialect.name != "hf") return {};
+    const auto values = [&](float x) {
+      return std::vector<float>(static_cast<size_t>(c.width), x);
+    };
+    return {{"vision_model.post_layernorm.weight", {c.width}, values(1)},
+            {"vision_model.post_layernorm.bias", {c.width}, values(0)}};
   }
 };
 
 }  // namespace
 
-extern constinit const WeightFamily kClipWeights = family<Clip>("vit");
+extern constinit const WeightFamily kClipWeights = family<Clip<false>>("vit");
+extern constinit const WeightFamily kClipClassifierWeights = family<Clip<true>>("vit");
 
 }  // namespace vitrum

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
-#include <tuple>
 
 #include "vitrum/core/error.h"
+#include "vitrum/weights/families/vision_tower.h"
 #include "vitrum/weights/families/vit.h"
 #include "vitrum/weights/hf_config.h"
 
@@ -16,17 +16,7 @@ using enum Layout;
 using Json = nlohmann::ordered_json;
 
 // The query's projection and that of keys and values are parts of one tensor.
-constexpr NameRule kHuggingFace[] = {
-    {"patch_embed.proj.weight", "embeddings.patch_embedding.weight", {}, kConv},
-    {"patch_embed.proj", "embeddings.patch_embedding"},
-    {"pos_embed", "embeddings.position_embedding.weight", {}, kSqueezed},
-    {"blocks.{i}.norm1", "encoder.layers.{i}.layer_norm1"},
-    {"blocks.{i}.attn.qkv", "encoder.layers.{i}.self_attn.{q_proj,k_proj,v_proj}"},
-    {"blocks.{i}.attn.proj", "encoder.layers.{i}.self_attn.out_proj"},
-    {"blocks.{i}.norm2", "encoder.layers.{i}.layer_norm2"},
-    {"blocks.{i}.mlp.fc1", "encoder.layers.{i}.mlp.fc1"},
-    {"blocks.{i}.mlp.fc2", "encoder.layers.{i}.mlp.fc2"},
-    {"norm", "post_layernorm"},
+constexpr NameRule kOwn[] = {
     {"attn_pool.latent", "head.probe"},
     {"attn_pool.q.weight", "head.attention.in_proj_weight[0:1/3]"},
     {"attn_pool.q.bias", "head.attention.in_proj_bias[0:1/3]"},
@@ -35,11 +25,14 @@ constexpr NameRule kHuggingFace[] = {
     {"attn_pool.proj", "head.attention.out_proj"},
     {"attn_pool.norm", "head.layernorm"},
     {"attn_pool.mlp", "head.mlp"},
+    {"head", "^classifier"},
 };
+constexpr auto kHuggingFace = joined(kTowerRules, kOwn);
 
-// A text tower beside the image tower is no part of it; a table of numbers from 0 on is no weight.
-constexpr std::string_view kIgnored[] = {"embeddings.position_ids", "^text_model.", "^logit_scale",
-                                         "^logit_bias"};
+// A text tower beside the image tower is no part of it; a table of numbers from 0 on is no weight;
+// and where the mean is taken, the pooling head is of no use.
+constexpr std::string_view kIgnored[] = {"embeddings.position_ids", "head.", "^text_model.",
+                                         "^logit_scale", "^logit_bias"};
 
 constexpr std::string_view kProbes[] = {"patch_embed.proj.weight", "patch_embed.proj.bias",
                                         "attn_pool.latent", "blocks.0.norm1.weight", "norm.weight"};
@@ -62,48 +55,43 @@ struct Siglip : ViTFiles {
        PositionRule::kBicubic,
        1e-6f,
        Act::kGeluTanh},
+      // Its towers are timm's.
+      {"vit",
+       "open_clip",
+       "OpenCLIP",
+       kTimmRules,
+       kTimmIgnored,
+       {},
+       kViTProbes,
+       PositionRule::kBicubicAntialias,
+       1e-6f,
+       Act::kGelu,
+       /*original=*/true,
+       /*prefix=*/"visual.trunk."},
   };
   static constexpr std::string_view kHf[] = {"siglip", "siglip_vision_model"};
 
-  static bool holds(const ViTConfig& c) { return c.pool == ViTPool::kMap && !c.class_token; }
+  static bool holds(const ViTConfig& c) {
+    return !c.class_token && (c.pool == ViTPool::kMap || c.pool == ViTPool::kNormedMean);
+  }
 
+  // A classifier reads the mean of the tokens, and so do towers without a pooling head ("gap").
   static void read_hf(const JsonKeys& keys, ViTConfig& c) {
-    if (is_hf_class(keys, kOneHead))
-      fail_input("{}: SiglipForImageClassification is not supported; its SiglipModel is",
-                 keys.where());
-    const bool pair = keys.text("model_type", {}) == "siglip";
-    const JsonKeys v = pair ? keys.object("vision_config") : keys;
-    const std::vector<JsonKeys::Fixed> only = {{"vision_use_head", "true"}};
-    v.require(only);
-    c.width = v.integer("hidden_size", 768, kWidths);
-    c.depth = v.integer("num_hidden_layers", 12, kDepths);
-    c.heads = v.integer("num_attention_heads", 12, kWidths);
-    c.mlp_width = v.integer("intermediate_size", 3072, {1, 1 << 20});
-    c.act = v.has("hidden_act") ? read_hf_act(v) : Act::kGeluTanh;
-    c.eps = static_cast<float>(v.number("layer_norm_eps", 1e-6, 0, 1));
-    std::tie(c.image_h, c.image_w) = v.pair("image_size", {224, 224}, kSides);
-    std::tie(c.patch_h, c.patch_w) = v.pair("patch_size", {16, 16}, kSides);
-    c.channels = v.integer("num_channels", 3, kSides);
-    c.drop_attn = static_cast<float>(v.number("attention_dropout", 0, 0, 1));
-    c.floor_patches = c.image_h % c.patch_h != 0 || c.image_w % c.patch_w != 0;
-    c.class_token = false, c.pool = ViTPool::kMap, c.classes = 0;
+    const JsonKeys v = tower_keys(keys, kHf[0]);
+    c.act = Act::kGeluTanh, c.eps = 1e-6f, c.patch_h = c.patch_w = 16;
+    read_tower(v, c);
+    const bool classifies = is_hf_class(keys, kOneHead);
+    const bool pools = v.boolean("vision_use_head", true) && !classifies;
+    c.class_token = false, c.pool = pools ? ViTPool::kMap : ViTPool::kNormedMean;
+    if (!classifies) c.classes = 0;
   }
 
   static std::string write_hf(const ViTConfig& c, const std::string& dtype) {
-    const Json json = {{"architectures", {"SiglipVisionModel"}},
-                       {"attention_dropout", tidy(c.drop_attn)},
-                       {"dtype", dtype},
-                       {"hidden_act", hf_act_name(c.act)},
-                       {"hidden_size", c.width},
-                       {"image_size", c.image_h},
-                       {"intermediate_size", c.mlp_width},
-                       {"layer_norm_eps", tidy(c.eps)},
-                       {"model_type", "siglip_vision_model"},
-                       {"num_attention_heads", c.heads},
-                       {"num_channels", c.channels},
-                       {"num_hidden_layers", c.depth},
-                       {"patch_size", c.patch_h},
-                       {"vision_use_head", true}};
+    Json json = write_tower(c, "siglip_vision_model");
+    json["vision_use_head"] = c.pool == ViTPool::kMap;
+    if (c.classes > 0) return write_tower_classifier("Siglip", "siglip", json, dtype);
+    json["architectures"] = {"SiglipVisionModel"};
+    json["dtype"] = dtype;
     return json.dump();
   }
 
@@ -123,19 +111,15 @@ struct Siglip : ViTFiles {
 
   static void require_plain(const Dialect& dialect, const ViTConfig& c) {
     if (dialect.name == "timm") return;
-    const auto require = [&](bool has, const char* what) {
-      if (!has) fail_input("{} has no SigLIP {}", dialect.title, what);
-    };
-    require(c.classes == 0, "with a classifier on its pooled features");
-    require(c.pre_norm && !c.norm_pre, "with its norms in other places");
-    require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");
-    require(!c.sincos_positions, "with fixed positions");
-    require(c.registers == 0 && c.layer_scale == 0, "with registers or LayerScale");
-    require(c.image_h == c.image_w && c.patch_h == c.patch_w, "for images that are not square");
+    require_plain_tower(dialect, c, "SigLIP");
+    if (c.pool == ViTPool::kMap && c.classes > 0)
+      fail_input("{} has no SigLIP with a classifier on its pooled features", dialect.title);
+    if (dialect.original && c.classes > 0)
+      fail_input("{} has no SigLIP with a classifier", dialect.title);
   }
 
   static void give_biases(const Dialect&, ViTConfig& c) {
-    c.norm_bias = c.qkv_bias = c.proj_bias = c.mlp_bias = c.patch_bias = true;
+    c.norm_bias = c.qkv_bias = c.proj_bias = c.mlp_bias = c.patch_bias = c.head_bias = true;
   }
 };
 

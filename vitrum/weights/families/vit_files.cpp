@@ -19,13 +19,15 @@ using Json = nlohmann::ordered_json;
 constexpr double kMaxAngles = 1 << 28;
 
 // Beside those of timm_args.h.
-const std::vector<std::string> kModelArgs = {"proj_bias", "act_layer", "no_embed_class",
-                                             "reg_tokens", "pre_norm"};
+const std::vector<std::string> kModelArgs = {
+    "proj_bias", "act_layer", "no_embed_class", "reg_tokens", "pre_norm", "fc_norm", "final_norm"};
 
 // Those with a single value that we have, as JSON.
-const std::vector<JsonKeys::Fixed> kOnlyArgs = {
-    {"qk_norm", "false"},       {"scale_attn_norm", "false"}, {"scale_mlp_norm", "false"},
-    {"pos_embed", "\"learn\""}, {"final_norm", "true"},       {"pool_include_prefix", "false"}};
+const std::vector<JsonKeys::Fixed> kOnlyArgs = {{"qk_norm", "false"},
+                                                {"scale_attn_norm", "false"},
+                                                {"scale_mlp_norm", "false"},
+                                                {"pos_embed", "\"learn\""},
+                                                {"pool_include_prefix", "false"}};
 
 // timm's models for CLIP have PyTorch's eps, which no argument can ask for; the norm before the
 // blocks and patches without a bias, their other differences, one can switch off.
@@ -42,7 +44,7 @@ bool as_giant(const ViTConfig& c) {
 bool timm_has(const ViTConfig& c) {
   return c.pre_norm && c.patch_order == PatchOrder::kChannelFirst && c.norm_bias && c.head_bias &&
          c.proj_bias == c.mlp_bias && !c.sincos_positions && c.act != Act::kNone &&
-         c.norm_pre != c.patch_bias && (c.pool == ViTPool::kToken || c.pool == ViTPool::kMean) &&
+         c.norm_pre != c.patch_bias && c.pool != ViTPool::kTokenAndMean &&
          (c.eps <= 1e-6f || as_clip(c)) && c.distilled == c.two_heads() && c.learned_positions &&
          c.k_bias && c.rope == Rope::kNone && c.distance_bias == DistanceBias::kNone &&
          !c.attn_norm && !c.mlp_norm && (!c.gated || as_giant(c));
@@ -66,13 +68,38 @@ std::string timm_name(const ModelSpec& spec, const ViTConfig& c) {
 double mlp_factor(const ViTConfig& c) { return c.gated ? 2 : 1; }
 
 constexpr std::array<std::string_view, 3> kPools = {"token", "avg", "map"};
+constexpr size_t kAverage = 1;
 size_t timm_pool(const ViTConfig& c) {
-  return c.pool == ViTPool::kMean ? 1 : c.pool == ViTPool::kMap ? 2 : 0;
+  switch (c.pool) {
+    case ViTPool::kMean:
+    case ViTPool::kNormedMean:
+    case ViTPool::kBareMean: return kAverage;
+    case ViTPool::kMap: return 2;
+    case ViTPool::kToken:
+    case ViTPool::kTokenAndMean: break;
+  }
+  return 0;
+}
+
+// timm's norm is behind the mean unless told otherwise, and then before it or nowhere.
+ViTPool read_pool(const JsonKeys& top, const JsonKeys& args, const ViTConfig& c) {
+  const size_t pool =
+      args.choice("global_pool", top.choice("global_pool", timm_pool(c), kPools), kPools);
+  const bool mean = pool == kAverage;
+  const bool normed = args.boolean("final_norm", c.pool != ViTPool::kBareMean),
+             behind = args.boolean("fc_norm", mean && c.pool != ViTPool::kNormedMean);
+  if (!mean && (behind || !normed))
+    fail_input("{}: {} is not supported with global_pool '{}'", args.where(),
+               behind ? "fc_norm" : "final_norm", kPools[pool]);
+  if (mean) return !normed ? ViTPool::kBareMean : behind ? ViTPool::kMean : ViTPool::kNormedMean;
+  return pool == 0 ? ViTPool::kToken : ViTPool::kMap;
 }
 
 Json model_args(const ViTConfig& c) {
   Json args = timm_sizes(c, mlp_factor(c));
   args["global_pool"] = kPools[timm_pool(c)];
+  if (c.pool == ViTPool::kNormedMean) args["fc_norm"] = false;
+  if (c.pool == ViTPool::kBareMean) args["final_norm"] = false;
   if (as_clip(c) || c.norm_pre) args["pre_norm"] = c.norm_pre;
   if (!c.prefix_positions) args["no_embed_class"] = true;
   if (c.registers > 0) args["reg_tokens"] = c.registers;
@@ -91,7 +118,8 @@ class ViTAdapter final : public Adapter {
 
   bool changes(const std::string& param) const override {
     if (param == "pos_embed" || is_table(param)) return grid_of(stored_) != grid_of(wanted_);
-    return param == "patch_embed.proj.weight" && stored_.channels != wanted_.channels;
+    return param == "patch_embed.proj.weight" &&
+           (stored_.channels != wanted_.channels || patch_of(stored_) != patch_of(wanted_));
   }
 
   std::vector<float> operator()(const std::string& param,
@@ -100,8 +128,9 @@ class ViTAdapter final : public Adapter {
       return resample_positions(values, stored_.positions() - stored_.patches(), stored_.width,
                                 grid_of(stored_), grid_of(wanted_), rule_);
     if (is_table(param)) return resample_table(values);
-    return adapt_channels(values, stored_.width, stored_.channels, wanted_.channels,
-                          stored_.patch_order == PatchOrder::kChannelFirst);
+    if (patch_of(stored_) == patch_of(wanted_)) return adapt_channels(values);
+    return adapt_channels(
+        resample_patches(values, patch_of(stored_), patch_of(wanted_), patch_rule()));
   }
 
   std::vector<std::string> report() const override {
@@ -115,6 +144,10 @@ class ViTAdapter final : public Adapter {
       add("positions", rule_);
     if (changes("pos_embed") && wanted_.distance_bias != DistanceBias::kNone)
       add("position biases", table_rule());
+    if (patch_of(stored_) != patch_of(wanted_))
+      all.push_back(fmt::format("patches {}x{} -> {}x{} ({}, pseudo-inverse)", stored_.patch_h,
+                                stored_.patch_w, wanted_.patch_h, wanted_.patch_w,
+                                name_of(patch_rule())));
     if (stored_.channels != wanted_.channels)
       all.push_back(
           fmt::format("patch embedding of {} -> {} channels", stored_.channels, wanted_.channels));
@@ -122,6 +155,16 @@ class ViTAdapter final : public Adapter {
   }
 
  private:
+  static Grid patch_of(const ViTConfig& c) { return {c.patch_h, c.patch_w}; }
+  // As timm: FlexiViT's were trained with bilinear resizing.
+  PositionRule patch_rule() const {
+    return rule_ == PositionRule::kBilinear ? rule_ : PositionRule::kBicubicAntialias;
+  }
+  std::vector<float> adapt_channels(const std::vector<float>& values) const {
+    if (stored_.channels == wanted_.channels) return values;
+    return vitrum::adapt_channels(values, stored_.width, stored_.channels, wanted_.channels,
+                                  stored_.patch_order == PatchOrder::kChannelFirst);
+  }
   static bool is_table(const std::string& param) {
     return param.ends_with("relative_position_bias_table");
   }
@@ -182,8 +225,9 @@ bool ViTFiles::same_sizes(const ViTConfig& p, const ViTConfig& c) {
   return p.init == InitStyle::kTimm && p.width == c.width && p.depth == c.depth &&
          p.heads == c.heads && p.mlp_width == c.mlp_width && p.patch_h == c.patch_h &&
          p.patch_w == c.patch_w && image && p.distilled == c.distilled &&
-         p.registers == c.registers && p.prefix_positions == c.prefix_positions &&
-         p.norm_pre == c.norm_pre && (p.pool == ViTPool::kMap) == (c.pool == ViTPool::kMap) &&
+         p.class_token == c.class_token && p.registers == c.registers &&
+         p.prefix_positions == c.prefix_positions && p.norm_pre == c.norm_pre &&
+         (p.pool == ViTPool::kMap) == (c.pool == ViTPool::kMap) &&
          (p.layer_scale > 0) == (c.layer_scale > 0) && p.rope == c.rope &&
          p.distance_bias == c.distance_bias && p.gated == c.gated && p.attn_norm == c.attn_norm &&
          p.mlp_norm == c.mlp_norm;
@@ -214,9 +258,7 @@ void ViTFiles::read_timm(const JsonKeys& top, const JsonKeys& args, ViTConfig& c
   c.registers = args.integer("reg_tokens", c.registers, {0, 1024});
   c.norm_pre = args.boolean("pre_norm", c.norm_pre), c.patch_bias = !c.norm_pre;
   c.act = static_cast<Act>(args.choice("act_layer", static_cast<size_t>(c.act), kActNames));
-  const size_t pool = top.choice("global_pool", timm_pool(c), kPools);
-  constexpr std::array kMeant = {ViTPool::kToken, ViTPool::kMean, ViTPool::kMap};
-  c.pool = kMeant[args.choice("global_pool", pool, kPools)];
+  c.pool = read_pool(top, args, c);
 }
 
 TimmConfig ViTFiles::write_timm(const ModelSpec& spec, const ViTConfig& c) {
@@ -256,7 +298,15 @@ ViTConfig ViTFiles::stored_sizes(ViTConfig c, const Dialect& dialect, const Stor
   return c;
 }
 
-void ViTFiles::take_stored(ViTConfig&, const ViTConfig&) {}
+// What the head reads may be something else, as long as it is behind the same norm.
+void ViTFiles::take_stored(ViTConfig& wanted, const ViTConfig& stored) {
+  const auto normed = [](ViTPool pool) {
+    return pool == ViTPool::kToken || pool == ViTPool::kNormedMean ||
+           pool == ViTPool::kTokenAndMean;
+  };
+  if (normed(wanted.pool) && normed(stored.pool)) wanted.pool = stored.pool;
+  wanted.patch_h = stored.patch_h, wanted.patch_w = stored.patch_w;
+}
 
 std::unique_ptr<Adapter> ViTFiles::adapt(const ViTConfig& stored, const ViTConfig& wanted,
                                          PositionRule rule) {

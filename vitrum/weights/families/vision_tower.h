@@ -1,0 +1,42 @@
+// What the image towers of CLIP and SigLIP have in common in transformers' files: the names of
+// their blocks and the keys of their configs.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "vitrum/models/vit.h"
+#include "vitrum/weights/dialect.h"
+#include "vitrum/weights/json_keys.h"
+
+namespace vitrum {
+
+inline constexpr NameRule kTowerRules[] = {
+    {"patch_embed.proj.weight", "embeddings.patch_embedding.weight", {}, Layout::kConv},
+    {"patch_embed.proj", "embeddings.patch_embedding"},
+    {"pos_embed", "embeddings.position_embedding.weight", {}, Layout::kSqueezed},
+    {"blocks.{i}.norm1", "encoder.layers.{i}.layer_norm1"},
+    {"blocks.{i}.attn.qkv", "encoder.layers.{i}.self_attn.{q_proj,k_proj,v_proj}"},
+    {"blocks.{i}.attn.proj", "encoder.layers.{i}.self_attn.out_proj"},
+    {"blocks.{i}.norm2", "encoder.layers.{i}.layer_norm2"},
+    {"blocks.{i}.mlp.fc1", "encoder.layers.{i}.mlp.fc1"},
+    {"blocks.{i}.mlp.fc2", "encoder.layers.{i}.mlp.fc2"},
+    {"norm", "post_layernorm"},
+};
+
+// A config is a tower's own, or has it as vision_config beside that of texts: `pair` is the
+// model_type of such.
+bool is_tower_pair(const JsonKeys& keys, std::string_view pair);
+JsonKeys tower_keys(const JsonKeys& keys, std::string_view pair);
+
+// Sizes, eps, activation and dropout; what `c` has stands where a key is missing.
+void read_tower(const JsonKeys& keys, ViTConfig& c);
+// The same as `type` ("clip_vision_model") has them.
+nlohmann::ordered_json write_tower(const ViTConfig& c, const std::string& type);
+// A model of a tower with a classifier: `kind` is "CLIP", `pair` its model_type.
+std::string write_tower_classifier(const std::string& kind, const std::string& pair,
+                                   const nlohmann::ordered_json& tower, const std::string& dtype);
+
+// Fails where transformers has no tower like that; `kind` is for the message.
+void require_plain_tower(const Dialect& dialect, const ViTConfig& c, const char* kind);
+
+}  // namespace vitrum
