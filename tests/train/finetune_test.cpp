@@ -7,6 +7,7 @@
 #include <functional>
 #include <numeric>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/tiny_run.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
@@ -21,6 +22,7 @@ using test::outcome;
 using test::read_text;
 using test::TinyRun;
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 
 std::vector<float> param(Trainer& trainer, const std::string& name) {
@@ -130,6 +132,25 @@ TEST_F(Finetune, PreprocessingIsTheWeightsOwnUnlessTheRecipeSays) {
   EXPECT_EQ(p.crop_pct, 1);
   EXPECT_EQ(p.interpolation, "bicubic");
   EXPECT_EQ(p.crop_mode, "squash");
+}
+
+// A new head may read the mean of the patches beside the class token, of patches of another size.
+TEST_F(Finetune, TheHeadReadsWhatTheRecipeSays) {
+  Recipe r = recipe();
+  const TrainData data(r);
+  const ViTConfig plain = *model_for(r, data.train()).config.as<ViTConfig>();
+  r.pool = "token_and_mean", r.patch_size = plain.patch_h / 2, r.epochs = 1;
+  const ModelSpec model = model_for(r, data.train());
+  EXPECT_EQ(feature_width(model.config), 2 * plain.width);
+  EXPECT_EQ(model.config.as<ViTConfig>()->patches(), 4 * plain.patches());
+  Trainer trainer(r, tiny_.options("run"));
+  EXPECT_THAT(trainer.loaded().adapted, Contains(HasSubstr("pseudo-inverse")));
+  EXPECT_THAT(trainer.loaded().adapted, Contains(HasSubstr("new head")));
+  EXPECT_EQ(trainer.run().last.epoch, 1);
+  r.pool = "median";
+  EXPECT_ERROR(model_for(r, data.train()), ErrorKind::kUsage, "token_and_mean or model");
+  r.pool = "model", r.patch_size = 3;
+  EXPECT_ERROR(model_for(r, data.train()), ErrorKind::kUsage, "3");
 }
 
 // ---- the head alone ----

@@ -19,6 +19,7 @@ namespace {
 struct Options {
   std::string model, arch, output, pos_resample = "auto";
   std::optional<InputSize> image_size;
+  std::optional<int64_t> patch_size;
   bool normalize = false, external = false, force = false;
 };
 
@@ -35,7 +36,7 @@ void round_layers(Graph& g, const Options& o, const ModelSpec& spec, const std::
 }
 
 OnnxSummary export_model(const Options& o, const std::string& precision) {
-  const ModelSpec spec = resolve_sized(o.model, {o.image_size, {}}, o.arch);
+  const ModelSpec spec = resolve_sized(o.model, {o.image_size, {}, o.patch_size}, o.arch);
   if (!has_weights(o.model)) fail_without_weights(o.model);
   const ModelConfig& c = spec.config;
   Graph g;
@@ -99,6 +100,7 @@ Verb export_verb() {
                    .required = true},
                   {"--arch", &o->arch, "the preset that a single weight file belongs to", "PRESET"},
                   image_size_option(o->image_size),
+                  patch_size_option(o->patch_size),
                   {.name = "--pos-resample",
                    .target = &o->pos_resample,
                    .help = "how positions are resampled; auto: as the model's framework does",

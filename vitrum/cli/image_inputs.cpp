@@ -92,6 +92,7 @@ std::vector<Option> model_options(ModelOptions& o) {
        .required = true},
       {"--arch", &o.arch, "what a bare weight file is for: a name of `vitrum models`", "PRESET"},
       image_size_option(o.image_size),
+      patch_size_option(o.patch_size),
       {"--exif-orientation", &o.exif_orientation,
        "turn photos upright as their EXIF data says; off by default, as in timm, torchvision "
        "and transformers"}};
@@ -111,7 +112,7 @@ void note_preprocessing(const CommonOptions& common, const ModelSpec& model) {
 PredictorOptions predictor_options(const ModelOptions& o, const CommonOptions& common) {
   PredictorOptions options;
   options.arch = o.arch;
-  options.image_size = o.image_size;
+  options.image_size = o.image_size, options.patch_size = o.patch_size;
   options.device = common.device;
   options.threads = static_cast<int>(common.threads);
   if (common.precision != "auto") options.precision = compute_precision(common);

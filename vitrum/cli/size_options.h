@@ -1,4 +1,4 @@
-// --image-size and --num-classes as options of a verb.
+// --image-size, --patch-size and --num-classes as options of a verb.
 #pragma once
 #include <vector>
 
@@ -9,10 +9,11 @@ namespace vitrum {
 
 struct SizeOptions {
   std::optional<InputSize> image_size;
-  std::optional<int64_t> num_classes;
+  std::optional<int64_t> num_classes, patch_size;
 };
 
 Option image_size_option(std::optional<InputSize>& target);
+Option patch_size_option(std::optional<int64_t>& target);
 std::vector<Option> size_options(SizeOptions& options);
 
 // As resolve_model(), with other sizes where they are asked for.

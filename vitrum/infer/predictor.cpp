@@ -22,10 +22,11 @@ ModelSpec resolve(const std::string& model, const std::string& arch) {
   return spec;
 }
 
-// Gives the model another image size; returns it as it was.
-ModelConfig resize(ModelSpec& spec, const std::optional<InputSize>& size) {
+// Gives the model another size of images or patches; returns it as it was.
+ModelConfig resize(ModelSpec& spec, const PredictorOptions& o) {
   ModelConfig stored = stored_config(spec);
-  if (size) set_image_size(spec, size->height, size->width);
+  if (o.image_size) set_image_size(spec, o.image_size->height, o.image_size->width);
+  if (o.patch_size) set_patch_size(spec, *o.patch_size);
   validate(spec.config);
   return stored;
 }
@@ -93,7 +94,7 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
     : path_(model),
       options_(options),
       spec_(resolve(model, options.arch)),
-      stored_(resize(spec_, options.image_size)),
+      stored_(resize(spec_, options)),
       device_(options.shared_device ? options.shared_device
                                     : std::make_shared<SharedDevice>(DeviceOptions{
                                           .device = options.device, .threads = options.threads})),

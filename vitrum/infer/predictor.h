@@ -22,6 +22,7 @@ namespace vitrum {
 struct PredictorOptions {
   std::string arch = {};                     // the preset a bare weight file is for
   std::optional<InputSize> image_size = {};  // another than the model's: positions are resampled
+  std::optional<int64_t> patch_size = {};    // of a ViT: its patches are resized as FlexiViT's
   std::string device = "auto";               // as --device
   int threads = 0;                           // 0: every core this process may use
   // kF32, kBF16 or kI8; empty: what suits the device, and kI8 where weights are stored so.

@@ -42,6 +42,8 @@ void each_key(R& r, Visit&& visit) {
   visit("weights", r.weights, Range{});
   visit("num_classes", r.num_classes, kCount);
   visit("image_size", r.image_size, Range{1, 1 << 16});
+  visit("patch_size", r.patch_size, Range{1, 1 << 10});
+  visit("pool", r.pool, Range{});
   visit("head_bias", r.head_bias, Range{});
   visit("head_init", r.head_init, Range{});
   visit("pos_resample", r.pos_resample, Range{});

@@ -44,7 +44,8 @@ struct Hyper {
 struct Recipe {
   std::string model, data;
   std::string weights;  // model directory or weight file to start from; "": from scratch
-  std::optional<int64_t> num_classes, image_size;
+  std::optional<int64_t> num_classes, image_size, patch_size;
+  std::optional<std::string> pool;  // what the head reads: "token", "mean" or "token_and_mean"
   std::optional<bool> head_bias;
   HeadInit head_init{};        // kKeep
   PosResample pos_resample{};  // kAuto

@@ -196,9 +196,32 @@ void TrainData::hold_out(const Recipe& recipe) {
                .labels = label_digest(all)};
 }
 
+// Only what reads behind the final norm: other ways have other norms, which the weights do not
+// have.
+static void set_pool(ModelSpec& model, const std::string& name) {
+  const std::pair<std::string_view, ViTPool> kPools[] = {
+      {"token", ViTPool::kToken},
+      {"mean", ViTPool::kNormedMean},
+      {"token_and_mean", ViTPool::kTokenAndMean}};
+  if (name == "model") return;
+  const auto named = std::ranges::find(kPools, name, [](const auto& p) { return p.first; });
+  if (named == std::end(kPools))
+    fail_usage("pool is '{}'; expected token, mean, token_and_mean or model", name);
+  ViTConfig* vit = model.config.as<ViTConfig>();
+  const bool fits =
+      vit && vit->class_token && !vit->distilled &&
+      std::ranges::any_of(kPools, [&](const auto& p) { return p.second == vit->pool; });
+  if (!fits)
+    fail_usage("pool = \"{}\": {} has a way of its own; leave the key out, or say \"model\"", name,
+               model.architecture);
+  vit->pool = named->second;
+}
+
 ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
   ModelSpec model = starting_model(recipe);
   if (recipe.image_size) set_image_size(model, *recipe.image_size, *recipe.image_size);
+  if (recipe.patch_size) set_patch_size(model, *recipe.patch_size);
+  if (recipe.pool) set_pool(model, *recipe.pool);
   if (recipe.dropout) set_dropout(model, *recipe.dropout);
   if (recipe.drop_path) model.config.set_drop_path(static_cast<float>(*recipe.drop_path));
   if (recipe.patch_drop) set_patch_drop(model, *recipe.patch_drop);

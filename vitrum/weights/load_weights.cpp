@@ -38,7 +38,8 @@ class Loader {
         options_(options),
         // Where no head is wanted, the file's is not used either.
         new_head_(options.head != HeadInit::kKeep || stored_.classes() != wanted_.classes() ||
-                  stored_.head_bias() != wanted_.head_bias() || wanted_.classes() == 0) {}
+                  stored_.head_bias() != wanted_.head_bias() || wanted_.classes() == 0 ||
+                  feature_width(stored_) != feature_width(wanted_)) {}
 
   void check() const {
     std::vector<ParamSpec> expected;
@@ -132,8 +133,8 @@ LoadReport load_weights(const std::filesystem::path& model, const ModelSpec& spe
   const Checkpoint file(weights_path(model.string()));
   const bool described = is_model_dir(model.string());
   // A bare file is what `spec` says, but for what its tensors say themselves.
-  const ModelConfig stored =
-      described ? stored_config(resolve_model(model.string())) : file.stored_sizes(spec.config);
+  const ModelConfig stored = described ? stored_config(resolve_model(model.string()))
+                                       : file.stored_sizes(stored_config(spec));
   if (!stored.same_family(spec.config))
     fail_input("{} is a model of the {} family, not of the {} family", model.string(),
                family_of(stored), family_of(spec.config));

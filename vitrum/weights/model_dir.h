@@ -55,6 +55,7 @@ struct ModelSpec {
   // The image size of the weights, where the preprocessing beside them makes images of another: 0,
   // that of the config.
   StoredSize stored = {};
+  StoredSize stored_patch = {};  // and that of their patches, since set_patch_size()
   bool operator==(const ModelSpec&) const = default;
 };
 // The config that the weights of such a directory were saved with.
@@ -79,6 +80,8 @@ std::string how_to_get(const std::string& model);
 void set_image_size(ModelSpec& spec, int64_t height, int64_t width);
 void set_channels(ModelSpec& spec, int64_t channels);
 void set_classes(ModelSpec& spec, int64_t classes);
+// Patches of another size, of ViTs; fails where the model has no patches of its own.
+void set_patch_size(ModelSpec& spec, int64_t size);
 
 // Weights first, config.json last, each atomic: a directory with both is a complete pair or the
 // previous one's weights were replaced by newer ones of the same model. `which` is kMaster or kEma.

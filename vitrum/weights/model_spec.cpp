@@ -2,6 +2,7 @@
 #include <numeric>
 #include <vector>
 
+#include "vitrum/core/error.h"
 #include "vitrum/weights/model_config.h"
 
 namespace vitrum {
@@ -9,6 +10,8 @@ namespace vitrum {
 ModelConfig stored_config(const ModelSpec& spec) {
   ModelConfig config = spec.config;
   if (spec.stored != StoredSize{}) config.set_image_size(spec.stored.height, spec.stored.width);
+  if (ViTConfig* vit = config.as<ViTConfig>(); vit && spec.stored_patch != StoredSize{})
+    vit->patch_h = spec.stored_patch.height, vit->patch_w = spec.stored_patch.width;
   return config;
 }
 
@@ -17,6 +20,16 @@ void set_image_size(ModelSpec& spec, int64_t height, int64_t width) {
   if (p.resize > 0) p.resize = (p.resize * std::max(height, width) + p.height - 1) / p.height;
   spec.config.set_image_size(height, width);
   p.height = height, p.width = width;
+  check_size(spec.config, spec.architecture);
+}
+
+void set_patch_size(ModelSpec& spec, int64_t size) {
+  ViTConfig* vit = spec.config.as<ViTConfig>();
+  if (!vit)
+    fail_usage("{}: only ViTs take patches of another size; this is a {}", spec.architecture,
+               family_of(spec.config));
+  if (spec.stored_patch == StoredSize{}) spec.stored_patch = {vit->patch_h, vit->patch_w};
+  vit->patch_h = vit->patch_w = size;
   check_size(spec.config, spec.architecture);
 }
 
