@@ -31,8 +31,9 @@ void heif(Input bytes);  // where libheif is
 // Settings and what a run wrote.
 void config(Input bytes);     // config.json in timm's layout or ours
 void hf_config(Input bytes);  // transformers': config.json, a zero byte, preprocessor_config.json
-void recipe(Input bytes);     // TOML
-void metrics(Input bytes);    // metrics.csv
+void open_clip_config(Input bytes);  // of both towers
+void recipe(Input bytes);            // TOML
+void metrics(Input bytes);           // metrics.csv
 
 // Tokenizers.
 void tokenizer_json(Input bytes);  // tokenizer.json, a zero byte, tokenizer_config.json
@@ -70,6 +71,7 @@ inline constexpr std::array kEntries = std::to_array<Entry>({{"safetensors", saf
                                                              {"heif", heif},
                                                              {"config", config},
                                                              {"hf_config", hf_config},
+                                                             {"open_clip_config", open_clip_config},
                                                              {"recipe", recipe},
                                                              {"metrics", metrics},
                                                              {"tokenizer_json", tokenizer_json},

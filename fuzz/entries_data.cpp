@@ -10,6 +10,7 @@
 #include "vitrum/train/metrics_log.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/weights/model_config.h"
+#include "vitrum/weights/open_clip.h"
 
 namespace vitrum::fuzz {
 namespace {
@@ -58,6 +59,12 @@ void hf_config(Input bytes) {
     const JsonKeys config(std::string(text.substr(0, end)), "config.json");
     if (is_hf_config(config)) parse_hf_config(config, {second, "preprocessor_config.json"});
   });
+}
+
+void open_clip_config(Input bytes) {
+  const std::string text(text_of(bytes));
+  judge([&] { parse_open_clip(JsonKeys(text, "open_clip_config.json")); });
+  judge([&] { parse_open_clip_text(JsonKeys(text, "open_clip_config.json")); });
 }
 
 // A recipe that is read is written so that it is read the same.

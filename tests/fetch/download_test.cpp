@@ -157,6 +157,15 @@ TEST(Download, ShardsAndOtherFormats) {
   EXPECT_THAT(files_of({config, plain_entry("README.md", "w"), plain_entry("tokenizer.json", "w"),
                         plain_entry("spiece.model", "w"), lfs_entry("model.safetensors", "w")}),
               ElementsAre("config.json", "tokenizer.json", "spiece.model", "model.safetensors"));
+  const std::string open_clip =
+      plain_entry("open_clip_config.json", "w");  // without another config
+  EXPECT_THAT(
+      files_of({open_clip, plain_entry("tokenizer.json", "w"),
+                lfs_entry("open_clip_pytorch_model.bin", "w"),
+                lfs_entry("open_clip_model.safetensors", "w")}),
+      ElementsAre("open_clip_config.json", "tokenizer.json", "open_clip_model.safetensors"));
+  EXPECT_ERROR(files_of({open_clip, lfs_entry("model.safetensors", "w")}), ErrorKind::kInput,
+               "no open_clip_model.safetensors");
   EXPECT_ERROR(files_of({config, lfs_entry("tf_model.h5", "w")}), ErrorKind::kInput,
                "neither model.safetensors nor pytorch_model.bin");
   EXPECT_ERROR(files_of({lfs_entry("model.safetensors", "w")}), ErrorKind::kInput,

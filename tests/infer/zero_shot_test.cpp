@@ -1,5 +1,5 @@
-// Models of images and texts against transformers (tools/golden/words_golden.py), and what becomes
-// of directories that are not whole.
+// Models of images and texts against transformers and OpenCLIP (tools/golden/words_golden.py), and
+// what becomes of directories that are not whole.
 #include "vitrum/infer/zero_shot.h"
 
 #include <gtest/gtest.h>
@@ -115,7 +115,7 @@ TEST_P(Words, AnotherTokenizerHasAnotherCache) {
   };
   EXPECT_EQ(cached(), 1);
   EXPECT_EQ(cached(), 1);
-  const bool clip = std::string_view(GetParam()) == "clip";
+  const bool clip = std::string_view(GetParam()) != "siglip";
   const std::string file = cache_ / (clip ? "model/tokenizer.json" : "model/spiece.model");
   // A blank, or a field that nobody asks for.
   write_file_atomic(file, read_file(file) + (clip ? " " : std::string("\x9a\x06\0", 3)));
@@ -148,7 +148,7 @@ TEST_P(Words, TemplatesCountAlike) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, Words, testing::Values("clip", "siglip"),
+INSTANTIATE_TEST_SUITE_P(Golden, Words, testing::Values("clip", "siglip", "open_clip"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(ZeroShot, ReadsLabels) {

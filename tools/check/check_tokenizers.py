@@ -102,6 +102,20 @@ def make_spiece(folder, **normalization):
     return sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
 
 
+def end_last(tokenizer):
+    """The same with the end mark's number as the largest, as OpenAI's vocabulary has it."""
+    parts = json.loads(tokenizer.to_str())
+    words = parts["model"]["vocab"]
+    end, last = words["<|endoftext|>"], max(words.values())
+    other = next(word for word, number in words.items() if number == last)
+    words["<|endoftext|>"], words[other] = last, end
+    for added in parts["added_tokens"]:
+        added["id"] = words[added["content"]]
+    parts["added_tokens"].sort(key=lambda added: added["id"])
+    parts["post_processor"]["sep"][1] = last
+    return tokenizers.Tokenizer.from_str(json.dumps(parts))
+
+
 def canonical(text):
     text = text.replace("▁", " ").lower().translate(str.maketrans("", "", string.punctuation))
     return re.sub(r"\s+", " ", text).strip()

@@ -1,9 +1,9 @@
-"""Compares models of images and texts with transformers and timm: random weights, vectors and probabilities.
+"""Compares models of images and texts with transformers, OpenCLIP and timm: random weights, vectors and probabilities.
 
     tools/python.sh tools/check/check_zero_shot.py [--build build/release] [--device cpu]
 
-Needs torch, transformers, timm, tokenizers, sentencepiece, safetensors, numpy and Pillow. CLIPModel and SiglipModel in
-small sizes: vectors of images (`embed`) and texts (`embed --text`), probabilities (`classify --labels`), the image
+Needs torch, transformers, timm, open_clip_torch, tokenizers, sentencepiece, safetensors, numpy and Pillow. CLIPModel,
+SiglipModel and OpenCLIP's CLIP in small sizes: vectors of images (`embed`) and texts (`embed --text`), probabilities (`classify --labels`), the image
 towers in timm's and transformers' classes, read and written. Exit status 1 where one differs by more than 2e-5 of its
 norm (probabilities: 2e-5).
 """
@@ -20,9 +20,9 @@ import timm
 import torch
 import transformers
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from check_tokenizers import canonical, make_clip, make_spiece
+from check_tokenizers import canonical, end_last, make_clip, make_spiece
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -152,6 +152,68 @@ def check_pair(check, kind):
     check.close(f"{kind}: timm computes the same with them", other(pixels).detach().numpy(), as_tensor(vectors))
 
 
+def check_open_clip(check, timm_tower):
+    """A directory as OpenCLIP leaves it: CLIP's own towers, or a SigLIP whose image tower is timm's."""
+    from open_clip.model import CLIP, CustomTextCLIP
+    folder = check.folder / f"open_clip_{'siglip' if timm_tower else 'clip'}"
+    folder.mkdir()
+    mean, std = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+    preprocess = dict(mean=mean, std=std, interpolation="bicubic", resize_mode="shortest")
+    text = dict(context_length=CONTEXT, width=64, heads=4, layers=3)
+    if timm_tower:
+        sp = make_spiece(folder)
+        size, mean, std = 224, [0.5] * 3, [0.5] * 3
+        preprocess = dict(mean=mean, std=std, interpolation="bicubic", resize_mode="squash")
+        ids = [(sp.encode(canonical(t))[:CONTEXT - 1] + [1] * CONTEXT)[:CONTEXT] for t in LABELS]
+        config = dict(embed_dim=768, init_logit_bias=-10, custom_text=True,
+                      vision_cfg=dict(image_size=size, timm_model_name="vit_base_patch16_siglip_224", timm_pool="map",
+                                      timm_proj="none"),
+                      text_cfg=dict(text, vocab_size=sp.get_piece_size(), no_causal_mask=True, proj_bias=True,
+                                    pool_type="last", norm_kwargs=dict(eps=1e-6),
+                                    tokenizer_kwargs=dict(clean="canonicalize")))
+        model = CustomTextCLIP(**{k: v for k, v in config.items() if k != "custom_text"})
+    else:
+        tok = end_last(make_clip())
+        tok.save(str(folder / "tokenizer.json"))
+        tok.enable_truncation(CONTEXT)
+        tok.enable_padding(length=CONTEXT, pad_id=0)  # as its own tokenizer does
+        size, ids = 32, [tok.encode(t).ids for t in LABELS]
+        config = dict(embed_dim=40, quick_gelu=True,
+                      vision_cfg=dict(image_size=size, layers=3, width=64, head_width=16, patch_size=8),
+                      text_cfg=dict(text, vocab_size=tok.get_vocab_size()))
+        model = CLIP(**config)
+    perturb(model)
+    (folder / "open_clip_config.json").write_text(json.dumps(dict(model_cfg=config, preprocess_cfg=preprocess)))
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
+    pixels, name = pixels_of(pictures(folder, size), mean, std), folder.name
+    with torch.no_grad():
+        images, texts = model.encode_image(pixels), model.encode_text(torch.tensor(ids))
+        unit = torch.nn.functional.normalize
+        scores = model.logit_scale.exp() * unit(images, dim=-1) @ unit(texts, dim=-1).T
+        scores = (scores + model.logit_bias).sigmoid() if timm_tower else scores.softmax(-1)
+    check.close(f"{name}: vectors of images", check.embed(folder / "photos", "--model", folder), images)
+    arguments = [a for t in LABELS for a in ("--text", t)]
+    check.close(f"{name}: vectors of texts", check.embed(*arguments, "--model", folder), texts)
+    (folder / "names.txt").write_text("\n".join(LABELS) + "\n")
+    lines = check.run("classify", folder / "photos", "--model", folder, "--labels", f"@{folder / 'names.txt'}", "--top-k",
+                      9, "--json")
+    ours = np.zeros((3, len(LABELS)))
+    for row, line in zip(ours, lines.splitlines()):
+        for p in json.loads(line)["predictions"]:
+            row[p["index"]] = p["probability"]
+    check.close(f"{name}: probabilities", ours, scores, 1)
+    check.run("convert", folder, check.folder / f"{name}.safetensors", "--to", "original")
+    state = load_file(check.folder / f"{name}.safetensors")
+    expected = {k: v for k, v in model.state_dict().items() if k.startswith("visual.")}
+    assert set(state) == set(expected), set(state) ^ set(expected)
+    assert all((state[k] == expected[k]).all() for k in state)
+    check.run("convert", folder, check.folder / f"{name}_hf", "--to", "hf")
+    tower_class = transformers.SiglipVisionModel if timm_tower else transformers.CLIPVisionModelWithProjection
+    back = tower_class.from_pretrained(check.folder / f"{name}_hf").eval()(pixel_values=pixels)
+    check.close(f"{name}: its image tower in transformers", (back.pooler_output if timm_tower else
+                back.image_embeds).detach().numpy(), images)
+
+
 def check_timm_siglip(check):
     """What timm writes of a tower with attention pooling."""
     model = perturb(timm.create_model("vit_base_patch16_siglip_224", img_size=32, patch_size=8, embed_dim=48, depth=2,
@@ -172,6 +234,8 @@ def main():
         for kind in ("clip", "siglip"):
             check_pair(check, kind)
         check_timm_siglip(check)
+        for timm_tower in (False, True):
+            check_open_clip(check, timm_tower)
     sys.exit(1 if check.bad else 0)
 
 

@@ -117,6 +117,22 @@ def hf_seeds():
         images | {"size": {"shortest_edge": 36}, "do_center_crop": True, "crop_size": 32}).encode()
 
 
+def open_clip_seeds():
+    clip = {"embed_dim": 8, "quick_gelu": True,
+            "vision_cfg": {"image_size": 32, "layers": 2, "width": 64, "head_width": 16, "patch_size": 8},
+            "text_cfg": {"context_length": 16, "vocab_size": 99, "width": 64, "heads": 4, "layers": 2}}
+    siglip = {"embed_dim": 768, "custom_text": True,
+              "vision_cfg": {"image_size": 224, "timm_model_name": "vit_base_patch16_siglip_224", "timm_pool": "map",
+                             "timm_proj": "none"},
+              "text_cfg": {"width": 64, "heads": 4, "layers": 2, "no_causal_mask": True, "proj_bias": True,
+                           "pool_type": "last", "norm_kwargs": {"eps": 1e-6},
+                           "tokenizer_kwargs": {"clean": "canonicalize"}}}
+    images = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "interpolation": "bicubic", "resize_mode": "squash"}
+    yield "clip", json.dumps({"model_cfg": clip}).encode()
+    yield "siglip", json.dumps({"model_cfg": siglip, "preprocess_cfg": images}).encode()
+    yield "wide", json.dumps({"model_cfg": clip | {"vision_cfg": {"width": 65536, "layers": 1024}}}).encode()
+
+
 def recipe_seeds():
     yield "small", b'model = "vit_mnist"\ndata = "mnist:d"\nepochs = 3\nlr = 1e-3\nbetas = [0.9, 0.99]\n'
     yield "rules", (b'model = "resnet18"\ndata = "csv:a"\noptimizer = "muon"\nadamw_lr = 0.1\nfreeze = ["blocks.*"]\n'
@@ -306,7 +322,7 @@ MAKERS = {
     "npz": numpy_seeds, "npy": npy_seeds, "jpeg": lambda: image_seeds("JPEG"), "png": lambda: image_seeds("PNG"),
     "webp": lambda: image_seeds("WEBP"), "gif": lambda: more_image_seeds("GIF"), "bmp": lambda: more_image_seeds("BMP"),
     "tiff": lambda: more_image_seeds("TIFF"), "heif": heif_seeds, "png_rows": png_row_seeds, "config": config_seeds,
-    "hf_config": hf_seeds, "recipe": recipe_seeds,
+    "hf_config": hf_seeds, "open_clip_config": open_clip_seeds, "recipe": recipe_seeds,
 }
 TOGETHER = {"safetensors": weight_seeds, "pytorch": weight_seeds, "pickle": weight_seeds}
 TOGETHER |= dict.fromkeys(["idx", "cifar", "csv", "metrics", "tar", "shards"], data_seeds)

@@ -1,12 +1,15 @@
-"""Writes tests/golden/words: tiny models of images and texts as transformers leaves them, and what it computes.
+"""Writes tests/golden/words: tiny models of images and texts as transformers and OpenCLIP leave them, and what these
+compute.
 
     tools/python.sh tools/golden/words_golden.py
 
-Needs torch, transformers, safetensors, tokenizers and sentencepiece, and tests/golden/tokenizers.
+Needs torch, transformers, open_clip_torch, safetensors, tokenizers and sentencepiece, and tests/golden/tokenizers.
 """
 
+import json
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import sentencepiece
@@ -14,6 +17,9 @@ import tokenizers
 import torch
 import transformers
 from safetensors.torch import save_file
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "check"))
+from check_tokenizers import end_last
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -51,8 +57,44 @@ def siglip():
     return model, ids, file, [0.5] * 3, [0.5] * 3
 
 
+def open_clip_model():
+    """Both towers in one file, the text tower's names without a prefix."""
+    from open_clip.model import CLIP
+    folder = GOLDEN / "tokenizers" / "clip"
+    tok = end_last(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
+    out = GOLDEN / "words" / "open_clip"
+    out.mkdir(exist_ok=True)
+    tok.save(str(out / "tokenizer.json"))
+    tok.enable_truncation(CONTEXT)
+    tok.enable_padding(length=CONTEXT, pad_id=0)  # as its own tokenizer does
+    config = dict(embed_dim=8, quick_gelu=True,
+                  vision_cfg=dict(image_size=SIDE, layers=2, width=16, head_width=8, patch_size=4, mlp_ratio=1.5),
+                  text_cfg=dict(context_length=CONTEXT, vocab_size=tok.get_vocab_size(), width=16, heads=2, layers=2,
+                                mlp_ratio=1.5))
+    torch.manual_seed(3)
+    model = CLIP(**config).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.numel() > 1:
+                p.add_(0.1 * torch.randn_like(p))
+    mean, std = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+    (out / "open_clip_config.json").write_text(json.dumps(
+        {"model_cfg": config, "preprocess_cfg": {"mean": mean, "std": std, "interpolation": "bicubic",
+                                                 "resize_mode": "shortest"}}, indent=2) + "\n")
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, out / "open_clip_model.safetensors")
+    pixels = torch.tensor(np.random.default_rng(1).integers(0, 256, (2, 3, SIDE, SIDE)), dtype=torch.float32)
+    shift, scale = torch.tensor(mean).reshape(3, 1, 1), torch.tensor(std).reshape(3, 1, 1)
+    ids = torch.tensor([tok.encode(t).ids for t in LABELS])
+    with torch.no_grad():
+        images, texts = model.encode_image((pixels / 255 - shift) / scale), model.encode_text(ids)
+        unit = torch.nn.functional.normalize
+        scores = model.logit_scale.exp() * unit(images, dim=-1) @ unit(texts, dim=-1).T
+    return {"open_clip.pixels": pixels, "open_clip.images": images.contiguous(), "open_clip.texts": texts.contiguous(),
+            "open_clip.probabilities": scores.softmax(-1).contiguous()}
+
+
 def main():
-    expected = {}
+    expected = open_clip_model()
     for name, make in ("clip", clip), ("siglip", siglip):
         torch.manual_seed(3)
         model, ids, tokenizer, mean, std = make()

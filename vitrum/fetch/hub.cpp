@@ -123,11 +123,18 @@ std::vector<Entry> choose(const HubModel& model, const std::vector<Entry>& all) 
            (take(named(stem + end + ".index.json")) &&
             take([&](const Entry& e) { return is_shard(e.name, stem, end); }));
   };
-  if (!take(named("config.json"))) fail_input("{} has no config.json", model.id);
+  const bool described = take(named("config.json"));
+  const bool open_clip = !described && take(named("open_clip_config.json"));
+  if (!described && !open_clip) fail_input("{} has no config.json", model.id);
   // Pixels, and of models that take texts how those become numbers.
   for (const char* name : {"preprocessor_config.json", "processor_config.json", "tokenizer.json",
                            "tokenizer_config.json", "vocab.json", "merges.txt", "spiece.model"})
     take(named(name));
+  if (open_clip) {
+    if (!take(named("open_clip_model.safetensors")) && !take(named("open_clip_pytorch_model.bin")))
+      fail_input("{} has no open_clip_model.safetensors", model.id);
+    return chosen;
+  }
   if (!weights("model", ".safetensors") && !weights("pytorch_model", ".bin"))
     fail_input("{} has neither model.safetensors nor pytorch_model.bin", model.id);
   return chosen;

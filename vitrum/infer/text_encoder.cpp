@@ -69,7 +69,8 @@ std::vector<float> TextEncoder::encode(std::span<const std::string> texts) {
   const TextConfig& c = spec_.config;
   const auto count = static_cast<int64_t>(texts.size());
   std::vector<TokenRow> rows;
-  for (const std::string& text : texts) rows.push_back(tokenizer_->encode(text, c.context));
+  for (const std::string& text : texts)
+    rows.push_back(tokenizer_->encode(spec_.canonical ? canonical(text) : text, c.context));
   std::vector<float> vectors(static_cast<size_t>(count * c.space));
   const SharedDevice::Turn turn(device_);
   const auto whole = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));

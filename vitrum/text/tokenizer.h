@@ -36,6 +36,10 @@ class Tokenizer {
   Framing framing_;
 };
 
+// As big_vision writes texts before SigLIP reads them: lower case, underscores as blanks, no ASCII
+// punctuation, single blanks.
+std::string canonical(std::string_view text);
+
 // By the files of a model directory: spiece.model, tokenizer.json, or vocab.json and merges.txt.
 // Nothing in them is trusted; what is wrong is an error that names the file.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model_dir);

@@ -139,11 +139,8 @@ SiglipTokenizer::SiglipTokenizer(UnigramTables tables, bool lower, const std::st
   framing_ = {.before = {}, .after = {end}, .end = end, .pad = end};
 }
 
-std::vector<int32_t> SiglipTokenizer::tokens(std::string_view text) const {
-  constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581: pieces have it for a blank
-  std::string plain = lower_ ? lower_case(text) : std::string(text);
-  for (size_t at = 0; (at = plain.find(kSpace, at)) != plain.npos;)
-    plain.replace(at, kSpace.size(), 1, ' ');
+// Without ASCII punctuation, and with single blanks.
+static std::string without_punctuation(std::string plain) {
   std::erase_if(plain, [](char c) {
     return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
            (c >= '{' && c <= '~');
@@ -151,7 +148,21 @@ std::vector<int32_t> SiglipTokenizer::tokens(std::string_view text) const {
   // Python's white space has four separators more than Unicode's.
   std::replace_if(
       plain.begin(), plain.end(), [](char c) { return c >= 0x1C && c <= 0x1F; }, ' ');
-  return unigram_.encode(single_spaced(plain, /*strip=*/true));
+  return single_spaced(plain, /*strip=*/true);
+}
+
+std::string canonical(std::string_view text) {
+  std::string plain(text);
+  std::ranges::replace(plain, '_', ' ');
+  return lower_case(without_punctuation(std::move(plain)));
+}
+
+std::vector<int32_t> SiglipTokenizer::tokens(std::string_view text) const {
+  constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581: pieces have it for a blank
+  std::string plain = lower_ ? lower_case(text) : std::string(text);
+  for (size_t at = 0; (at = plain.find(kSpace, at)) != plain.npos;)
+    plain.replace(at, kSpace.size(), 1, ' ');
+  return unigram_.encode(without_punctuation(std::move(plain)));
 }
 
 // ---- SigLIP 2 ----

@@ -11,6 +11,7 @@
 #include "vitrum/models/registry.h"
 #include "vitrum/weights/checkpoint.h"
 #include "vitrum/weights/model_config.h"
+#include "vitrum/weights/open_clip.h"
 #include "vitrum/weights/safetensors.h"
 #include "vitrum/weights/stored_tensors.h"
 
@@ -86,6 +87,7 @@ ConfigText read_preprocessor(const fs::path& dir) {
 ModelSpec read_model_config(const fs::path& dir) {
   const std::string config = (dir / kConfigFile).string();
   std::error_code ignored;
+  if (!fs::exists(config, ignored)) return read_open_clip(dir.string());
   if (!fs::is_regular_file(config, ignored)) fail_input("{}: not a regular file", config);
   const JsonKeys keys(read_file(config, kMaxConfig), config);
   if (!is_hf_config(keys)) return parse_model_config(keys);
@@ -125,7 +127,7 @@ void fail_without_weights(const std::string& preset) {
 
 bool is_model_dir(const std::string& model) {
   std::error_code ignored;
-  return fs::exists(fs::path(model) / kConfigFile, ignored);
+  return fs::exists(fs::path(model) / kConfigFile, ignored) || has_open_clip_config(model);
 }
 
 bool has_weights(const std::string& model) {

@@ -9,6 +9,7 @@
 #include "vitrum/weights/convert_floats.h"
 #include "vitrum/weights/family.h"
 #include "vitrum/weights/hf_config.h"
+#include "vitrum/weights/open_clip.h"
 #include "vitrum/weights/open_tensors.h"
 
 namespace vitrum {
@@ -20,21 +21,21 @@ using enum Layout;
 constexpr size_t kMaxConfig = 16 << 20;  // bytes
 
 // CLIP's projection has no bias, SigLIP's is called head.
-#define BLOCKS                                                                              \
-  {"text.token_embedding", "text_model.embeddings.token_embedding"},                        \
-      {"text.pos_embed", "text_model.embeddings.position_embedding.weight", {}, kSqueezed}, \
-      {"text.blocks.{i}.norm1", "text_model.encoder.layers.{i}.layer_norm1"},               \
-      {"text.blocks.{i}.attn.qkv",                                                          \
-       "text_model.encoder.layers.{i}.self_attn.{q_proj,k_proj,v_proj}"},                   \
-      {"text.blocks.{i}.attn.proj", "text_model.encoder.layers.{i}.self_attn.out_proj"},    \
-      {"text.blocks.{i}.norm2", "text_model.encoder.layers.{i}.layer_norm2"},               \
-      {"text.blocks.{i}.mlp.fc1", "text_model.encoder.layers.{i}.mlp.fc1"},                 \
-      {"text.blocks.{i}.mlp.fc2", "text_model.encoder.layers.{i}.mlp.fc2"}, {               \
-    "text.norm", "text_model.final_layer_norm"                                              \
-  }
-constexpr NameRule kClipNames[] = {BLOCKS, {"text.proj", "text_projection"}};
-constexpr NameRule kSiglipNames[] = {BLOCKS, {"text.proj", "text_model.head"}};
-#undef BLOCKS
+#define THEIRS "text_model.encoder.layers.{i}."
+constexpr NameRule kBlocks[] = {
+    {"text.token_embedding", "text_model.embeddings.token_embedding"},
+    {"text.pos_embed", "text_model.embeddings.position_embedding.weight", {}, kSqueezed},
+    {"text.blocks.{i}.norm1", THEIRS "layer_norm1"},
+    {"text.blocks.{i}.attn.qkv", THEIRS "self_attn.{q_proj,k_proj,v_proj}"},
+    {"text.blocks.{i}.attn.proj", THEIRS "self_attn.out_proj"},
+    {"text.blocks.{i}.norm2", THEIRS "layer_norm2"},
+    {"text.blocks.{i}.mlp.fc1", THEIRS "mlp.fc1"},
+    {"text.blocks.{i}.mlp.fc2", THEIRS "mlp.fc2"},
+    {"text.norm", "text_model.final_layer_norm"}};
+#undef THEIRS
+constexpr NameRule kClipHead[] = {{"text.proj", "text_projection"}},
+                   kSiglipHead[] = {{"text.proj", "text_model.head"}};
+constexpr auto kClipNames = joined(kBlocks, kClipHead), kSiglipNames = joined(kBlocks, kSiglipHead);
 
 // The image tower, and tables of numbers from 0 on.
 constexpr std::string_view kIgnored[] = {"vision_model.", "visual_projection.", "logit_scale",
@@ -56,7 +57,8 @@ JsonKeys read_config(const std::string& model) {
 
 bool is_siglip(const JsonKeys& keys) { return keys.text("model_type", {}) == "siglip"; }
 bool is_pair(const JsonKeys& keys) {
-  return is_hf_config(keys) && (is_siglip(keys) || keys.text("model_type", {}) == "clip");
+  return is_hf_config(keys) && !is_hf_class(keys, kOneHead) &&
+         (is_siglip(keys) || keys.text("model_type", {}) == "clip");
 }
 
 // Sizes that both have, with the defaults of their classes.
@@ -122,35 +124,59 @@ float read_number(const TensorSource& file, const char* name) {
 
 }  // namespace
 
-bool has_text_tower(const std::string& model) {
+// transformers' own; OpenCLIP's may be beside it.
+static bool has_pair(const std::string& model) {
   std::error_code ignored;
   return fs::exists(config_path(model), ignored) && is_pair(read_config(model));
+}
+
+bool has_text_tower(const std::string& model) {
+  return has_pair(model) || has_open_clip_config(model);
+}
+
+static std::string text_weights(const std::string& model) {
+  return has_pair(model) ? weights_path(model) : open_clip_weights(model);
+}
+
+static TextSpec read_text_spec(const std::string& model) {
+  if (has_pair(model)) {
+    const JsonKeys keys = read_config(model);
+    TextSpec spec{.config = read_text_config(keys), .sigmoid = is_siglip(keys)};
+    check_size(spec.config, keys.where());
+    return spec;
+  }
+  const OpenClipText theirs = read_open_clip_text(model);
+  check_size(theirs.config, model + "/open_clip_config.json");
+  return {.config = theirs.config, .canonical = theirs.canonical};
 }
 
 TextSpec resolve_text_tower(const std::string& model) {
   if (!has_text_tower(model))
     fail_usage(
-        "{} has no words: a model directory of transformers' CLIPModel or SiglipModel has, such as "
-        "`vitrum download openai/clip-vit-base-patch32` fetches",
+        "{} has no words: a model directory of transformers' CLIPModel or SiglipModel, or of "
+        "OpenCLIP, has, such as `vitrum download openai/clip-vit-base-patch32` fetches",
         model);
-  const JsonKeys keys = read_config(model);
-  TextSpec spec{.config = read_text_config(keys), .sigmoid = is_siglip(keys)};
-  check_size(spec.config, keys.where());
-  const auto file = open_tensors(weights_path(model));
+  TextSpec spec = read_text_spec(model);
+  const auto file = open_tensors(text_weights(model));
   spec.scale = std::exp(read_number(*file, "logit_scale"));
+  // Of OpenCLIP's, those were trained with SigLIP's loss that have one.
+  if (!has_pair(model)) spec.sigmoid = file->find("logit_bias") != nullptr;
   if (spec.sigmoid) spec.bias = read_number(*file, "logit_bias");
   if (!std::isfinite(spec.scale)) fail_input("{}: logit_scale is too large", file->path());
   return spec;
 }
 
 std::string text_digest(const std::string& model) {
-  std::string all = sha256(read_file(config_path(model), kMaxConfig));
-  const auto file = open_tensors(weights_path(model));
+  const std::string config =
+      has_pair(model) ? config_path(model) : model + "/open_clip_config.json";
+  std::string all = sha256(read_file(config, kMaxConfig));
+  const auto file = open_tensors(text_weights(model));
   for (const TensorInfo& t : file->tensors()) {
     const std::string_view name = t.name;
     const bool few = t.shape.rank() < 2 || name.find("position_embedding") != name.npos ||
+                     name.find("positional_embedding") != name.npos ||
                      name.find("projection") != name.npos || name.find(".head.") != name.npos;
-    if (!name.starts_with("text_") || !few) continue;
+    if (name.starts_with("vision_model.") || name.starts_with("visual") || !few) continue;
     const auto bytes = file->bytes(t);
     all += t.name;
     all += sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
@@ -161,9 +187,14 @@ std::string text_digest(const std::string& model) {
 
 std::unique_ptr<FrozenWeights> open_text_weights(const std::string& model, const Graph& g,
                                                  Backend& backend) {
+  const std::string path = text_weights(model);
+  if (!has_pair(model)) {
+    const Naming naming =
+        open_clip_text_naming(*open_tensors(path), read_open_clip_text(model).config);
+    return std::make_unique<FrozenWeights>(path, naming, g, backend);
+  }
   const Dialect& dialect = is_siglip(read_config(model)) ? kSiglipText : kClipText;
-  return std::make_unique<FrozenWeights>(weights_path(model), Naming{&dialect, false, {}}, g,
-                                         backend);
+  return std::make_unique<FrozenWeights>(path, Naming{&dialect, false, {}}, g, backend);
 }
 
 }  // namespace vitrum

@@ -14,10 +14,11 @@ struct TextSpec {
   // of that says whether the text fits the image (SigLIP); the softmax over texts which one (CLIP).
   float scale = 1, bias = 0;
   bool sigmoid = false;
+  bool canonical = false;  // texts go through canonical() before they are cut into tokens
 };
 
 // Whether the directory holds a model of images and texts: CLIPModel or SiglipModel of
-// transformers.
+// transformers, or one of OpenCLIP's.
 bool has_text_tower(const std::string& model);
 // Fails where it does not, naming what would.
 TextSpec resolve_text_tower(const std::string& model);
