@@ -60,7 +60,9 @@ INSTANTIATE_TEST_SUITE_P(Golden, Families,
                                            "dinov2-hf", "dinov2-hf-head", "dinov2-gated-hf",
                                            "dinov3", "dinov3-gated", "dinov3-hf", "dinov3-gated-hf",
                                            "eva02", "eva02-apart", "eva02-clip", "beit", "beit-hf",
-                                           "mae-hf"),
+                                           "mae-hf", "registers-hf", "registers-gated-hf",
+                                           "clip-classifier-hf", "siglip-classifier-hf",
+                                           "siglip-gap"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::ranges::replace(name, '-', '_');
@@ -68,8 +70,10 @@ INSTANTIATE_TEST_SUITE_P(Golden, Families,
                          });
 
 TEST(FamilyFiles, RoundTripThroughTransformersKeepsEveryBit) {
-  for (const char* name : {"dinov2", "dinov2-hf", "dinov2-hf-head", "dinov2-gated-hf", "dinov3-hf",
-                           "dinov3-gated-hf", "beit", "beit-hf", "mae-hf"}) {
+  for (const char* name :
+       {"dinov2", "dinov2-hf", "dinov2-hf-head", "dinov2-gated-hf", "dinov3-hf", "dinov3-gated-hf",
+        "beit", "beit-hf", "mae-hf", "registers-hf", "registers-gated-hf", "clip-classifier-hf",
+        "siglip-classifier-hf", "siglip-gap"}) {
     const TempDir dir;
     convert_model(golden(name), "", dir / "hf", "hf");
     EXPECT_EQ(answer(dir / "hf", 12), answer(golden(name), 12)) << name;
@@ -218,7 +222,8 @@ TEST(FamilyFiles, ReadsOtherAuthorsFiles) {
       {"eva02-apart", "eva", apart, {"rope.freqs_cos"}},
       {"eva02-clip", "eva", apart, {}},
       {"beit", "timm", {}, {"mask_token", "lm_head.bias", "blocks.0.attn.relative_position_index"}},
-      {"dinov2", "timm", {}, {"mask_token"}},
+      {"dinov2", "meta", {}, {"mask_token"}},
+      {"deit3", "meta", {{"ls1.gamma", "gamma_1"}, {"ls2.gamma", "gamma_2"}}, {}},
       {"clip", "timm", {}, {"decoder_embed.weight", "decoder_blocks.0.norm1.bias", "mask_token"}}};
   for (const Authors& authors : all) {
     const TempDir dir;
@@ -347,7 +352,25 @@ TEST(FamilyPresets, Counts) {
       {"vit_so400m_patch14_siglip_378", 428225600},
       {"vit_so400m_patch14_siglip_384", 428225600},
       {"vit_so400m_patch16_siglip_256", 427888064},
-      {"vit_giantopt_patch16_siglip_256", 1163168256}};
+      {"vit_giantopt_patch16_siglip_256", 1163168256},
+      {"vit_base_patch16_siglip_gap_224", 85797120},
+      {"vit_base_patch16_siglip_gap_256", 85843200},
+      {"vit_base_patch16_siglip_gap_384", 86088960},
+      {"vit_base_patch16_siglip_gap_512", 86433024},
+      {"vit_base_patch32_siglip_gap_256", 87465216},
+      {"vit_large_patch16_siglip_gap_256", 303361024},
+      {"vit_large_patch16_siglip_gap_384", 303688704},
+      {"vit_large_patch16_siglip_gap_512", 304147456},
+      {"vit_so400m_patch14_siglip_gap_224", 412442352},
+      {"vit_so400m_patch14_siglip_gap_378", 412987248},
+      {"vit_so400m_patch14_siglip_gap_384", 412987248},
+      {"vit_so400m_patch14_siglip_gap_448", 413327088},
+      {"vit_so400m_patch14_siglip_gap_896", 416866032},
+      {"vit_so400m_patch16_siglip_gap_256", 412649712},
+      {"vit_so400m_patch16_siglip_gap_384", 413018352},
+      {"vit_so400m_patch16_siglip_gap_512", 413534448},
+      {"vit_giantopt_patch16_siglip_gap_256", 1134838272},
+      {"vit_giantopt_patch16_siglip_gap_384", 1135329792}};
   for (const auto& [name, count] : counts) {
     const ModelConfig& c = find_preset(name).config;
     Graph g;

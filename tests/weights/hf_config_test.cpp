@@ -130,7 +130,8 @@ TEST(HfConfig, WhatIsNotAViTIsRefused) {
     EXPECT_ERROR(parsed(text, preprocessor), ErrorKind::kInput, part);
   };
   refused(R"({"model_type": "levit"})",
-          "model_type 'levit' is not supported; expected 'dinov2', 'dinov3_vit', 'beit'");
+          "model_type 'levit' is not supported; expected 'dinov2', 'dinov2_with_registers', "
+          "'dinov3_vit'");
   refused(R"({"model_type": "beit"})", "without a bias by distance");
   refused(R"({"model_type": "dinov3_vit", "key_bias": true})", "key_bias = true");
   refused(R"({"model_type": "dinov3_vit", "value_bias": false})", "value_bias differ");

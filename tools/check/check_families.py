@@ -1,5 +1,6 @@
-"""Compares DeiT III, DINOv2, DINOv3, EVA-02, BEiT, MAE, FlexiViT and CLIP's image towers with timm and transformers:
-random weights, logits from `vitrum forward`, gradients of every parameter, and the number of parameters of every preset.
+"""Compares DeiT III, DINOv2, DINOv3, EVA-02, BEiT, MAE, FlexiViT and the image towers of CLIP and SigLIP with timm and
+transformers: random weights, logits from `vitrum forward`, gradients of every parameter, patches of other sizes, and
+the number of parameters of every preset.
 
     venv/bin/python tools/check/check_families.py [--vitrum build/release/vitrum]
 
@@ -45,8 +46,11 @@ KINDS = {
     "beit_base_patch16_224": dict(SMALL, num_classes=7),
     "beitv2_large_patch16_224": dict(SMALL, num_classes=7, use_rel_pos_bias=False, use_shared_rel_pos_bias=True),
     "vit_base_patch16_224": dict(SMALL, num_classes=0),  # MAE's
+    "vit_base_patch16_siglip_224": dict(SMALL, num_classes=0),
+    "vit_so400m_patch16_siglip_gap_256": dict(SMALL, num_classes=7),
 }
-COUNTED = ("deit3_*", "*dinov2", "*dinov3*", "eva02_*", "beit*", "flexivit_*", "*_clip_*")
+COUNTED = ("deit3_*", "*dinov2", "*dinov3*", "eva02_*", "beit*", "flexivit_*", "*_clip_*", "*_siglip_*")
+PATCHES = ("flexivit_small", "deit3_small_patch16_224", "vit_small_patch14_dinov2")  # resized, too
 LARGEST = 2e9  # parameters of a preset that is counted
 
 
@@ -64,6 +68,12 @@ def check_timm(v, folder):
         back = v.convert(folder / name, folder / f"{name}-again", "timm")
         yield (f"timm {name}, written by convert",
                timm.create_model(f"local-dir:{back}", pretrained=True).eval()(image), expected)
+        for patch in (4, 6, 16) if name in PATCHES else ():
+            size = 66 if patch == 6 else 64
+            other = timm.create_model(f"local-dir:{folder / name}", pretrained=True, patch_size=patch, img_size=size).eval()
+            pixels = torch.randn(2, 3, size, size)
+            yield (f"timm {name}, patches of {patch}",
+                   v.forward(folder / name, pixels, "--patch-size", patch, "--image-size", size), other(pixels))
         onnx = folder / f"{name}.onnx"
         v.run("export", "--model", folder / name, "--output", onnx)
         session = onnxruntime.InferenceSession(onnx)
@@ -71,18 +81,34 @@ def check_timm(v, folder):
         yield f"timm {name}, onnxruntime", torch.from_numpy(found), expected
 
 
-def check_dinov2(v, folder):
-    config = transformers.Dinov2Config(hidden_size=32, num_hidden_layers=3, num_attention_heads=2, mlp_ratio=4,
-                                       image_size=64, patch_size=8, num_labels=6)
+def heads():
+    """transformers' models of which several classes read one kind of tower."""
+    sizes = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=2, image_size=64, patch_size=8, num_labels=6)
+    plain = transformers.Dinov2Config(**sizes, mlp_ratio=4)
+    yield transformers.Dinov2ForImageClassification, plain
+    yield transformers.Dinov2Model, plain
+    for gated in (False, True):
+        registers = transformers.Dinov2WithRegistersConfig(**sizes, mlp_ratio=3, num_register_tokens=4,
+                                                           use_swiglu_ffn=gated)
+        yield transformers.Dinov2WithRegistersForImageClassification, registers
+        yield transformers.Dinov2WithRegistersModel, registers
+    tower = dict(sizes, intermediate_size=96)
+    tower.pop("num_labels")
+    yield transformers.CLIPForImageClassification, transformers.CLIPConfig(vision_config=tower, num_labels=6)
+    yield transformers.SiglipForImageClassification, transformers.SiglipConfig(vision_config=tower, num_labels=6)
+
+
+def check_heads(v, folder):
     image, large = torch.randn(2, 3, 64, 64), torch.randn(2, 3, 96, 96)
-    for kind in (transformers.Dinov2ForImageClassification, transformers.Dinov2Model):
+    for kind, config in heads():
         model = kind(config).eval()
         perturb(model)
-        name = kind.__name__
+        name = kind.__name__ + ("-gated" if getattr(config, "use_swiglu_ffn", False) else "")
         model.save_pretrained(folder / name)
 
         def answer(pixels):
-            out = model(pixels)
+            tower = dict(interpolate_pos_encoding=True) if "vision_config" in config.to_dict() else {}
+            out = model(pixels, **tower)
             return out.logits if "logits" in out else out.pooler_output
 
         expected = answer(image)
@@ -96,6 +122,10 @@ def check_dinov2(v, folder):
         assert all("mask_token" in k for k in report["missing_keys"]), report
         model = loaded.eval()
         yield f"transformers {name}, loaded from convert --to hf", answer(image), expected
+        if "Dinov2ForImage" in name or "RegistersForImage" in name:  # timm has no such head
+            continue
+        timm_model = timm.create_model(f"local-dir:{folder / name}-timm", pretrained=True).eval()
+        yield f"transformers {name}, loaded by timm from convert --to timm", timm_model(image), expected
 
 
 def in_our_names(gradients):
@@ -140,6 +170,61 @@ def check_gradients(v, folder):
         # Compared at a fifth of its size: a gradient may be five times as far off as a logit.
         difference = (found[worst].reshape(expected[worst].shape) - expected[worst]) / 5
         yield f"timm {name}, gradients (worst: {worst})", expected[worst] + difference, expected[worst]
+
+
+def dinov2_names(gradients):
+    """transformers' names of DINOv2 as ours; its class token's position is part of the token here."""
+    ours = {}
+    swaps = (("embeddings.patch_embeddings.projection", "patch_embed.proj"), ("embeddings.cls_token", "cls_token"),
+             ("embeddings.register_tokens", "reg_token"), ("embeddings.position_embeddings", "pos_embed"),
+             ("encoder.layer.", "blocks."), ("attention.output.dense", "attn.proj"), ("attention.o_proj", "attn.proj"),
+             ("layer_scale1.lambda1", "ls1.gamma"), ("layer_scale2.lambda1", "ls2.gamma"), ("layernorm", "norm"),
+             ("classifier", "head"), ("attention.attention.query", "attn.qkv"), ("attention.q_proj", "attn.qkv"))
+    for name, g in gradients.items():
+        for first, second, third in (("query", "key", "value"), ("q_proj", "k_proj", "v_proj")):
+            if f".{first}." in name:
+                g = torch.cat([g] + [gradients[name.replace(first, part)] for part in (second, third)])
+        name = name.split(".", 1)[1] if name.startswith("dinov2") else name
+        if any(f".{part}." in name for part in ("key", "value", "k_proj", "v_proj")) or "mask_token" in name:
+            continue
+        for theirs, our in swaps:
+            name = name.replace(theirs, our)
+        ours[name.replace("layers.", "blocks.")] = g
+    ours["pos_embed"] = ours["pos_embed"][:, 1:]
+    return ours
+
+
+def check_head_gradients(v, folder):
+    """Of classifiers that timm has no class for (DINOv2 with registers), or that transformers has made (CLIP, SigLIP)."""
+    for kind, config in heads():
+        if "ForImage" not in kind.__name__ or kind is transformers.Dinov2ForImageClassification:
+            continue
+        if getattr(config, "use_swiglu_ffn", False):
+            continue
+        model = kind(config).eval()
+        perturb(model)
+        at = folder / kind.__name__
+        model.save_pretrained(at)
+        if "Dinov2" not in kind.__name__:  # timm's class computes the same: check_heads
+            v.convert(at, folder / f"{at.name}-timm", "timm")
+            model = timm.create_model(f"local-dir:{at}-timm", pretrained=True).eval()
+        image, labels = torch.randn(3, 3, 64, 64), torch.tensor([0, 3, 5])
+        with torch.enable_grad():
+            out = model(image)
+            torch.nn.functional.cross_entropy(out.logits if "Dinov2" in kind.__name__ else out, labels).backward()
+        np.save(folder / "in.npy", image.numpy())
+        np.save(folder / "labels.npy", labels.numpy().astype(np.float32))
+        subprocess.run([v.binary.parent / "tests" / "dump_gradients", at, folder / "in.npy", folder / "labels.npy",
+                        folder / "out.safetensors"], check=True)
+        found = load_file(folder / "out.safetensors")
+        expected = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        if "Dinov2" in kind.__name__:
+            expected = dinov2_names(expected)
+        assert set(found) - {"losses"} == set(expected), set(found) ^ set(expected)
+        worst = max(expected, key=lambda n: (found[n].reshape(expected[n].shape) - expected[n]).norm() /
+                    expected[n].norm().clamp(min=1e-12))
+        difference = (found[worst].reshape(expected[worst].shape) - expected[worst]) / 5
+        yield f"{kind.__name__}, gradients (worst: {worst})", expected[worst] + difference, expected[worst]
 
 
 def check_inside(v, folder):
@@ -217,7 +302,7 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
     failed = counted(args.vitrum) > 0
-    for check in (check_timm, check_gradients, check_dinov2, check_inside):
+    for check in (check_timm, check_gradients, check_heads, check_head_gradients, check_inside):
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
             folder = pathlib.Path(folder)
             for what, found, expected in check(Vitrum(pathlib.Path(args.vitrum), folder), folder):

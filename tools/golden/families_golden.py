@@ -58,6 +58,44 @@ def hf_inside():
     }
 
 
+def hf_more():
+    sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=12, patch_size=4)
+    tower = dict(sizes, intermediate_size=24)
+    registers = dict(sizes, mlp_ratio=2, num_register_tokens=3)
+    return {
+        "registers-hf": transformers.Dinov2WithRegistersForImageClassification(
+            transformers.Dinov2WithRegistersConfig(**registers, num_labels=3)),
+        "registers-gated-hf": transformers.Dinov2WithRegistersModel(
+            transformers.Dinov2WithRegistersConfig(**registers, use_swiglu_ffn=True)),
+        "clip-classifier-hf": transformers.CLIPForImageClassification(
+            transformers.CLIPConfig(vision_config=tower, num_labels=3)),
+        "siglip-classifier-hf": transformers.SiglipForImageClassification(
+            transformers.SiglipConfig(vision_config=tower, num_labels=3)),
+    }
+
+
+def more(out, images, expected, save_timm, save_hf):
+    """What came later, behind everything else, so that the files before it stay as they are."""
+    for folder, model in hf_more().items():
+        tower = "classifier" in folder
+        save_hf(folder, model.eval(), lambda m, x: result(m, x, **(dict(interpolate_pos_encoding=True) if tower else {})))
+    save_timm("siglip-gap", "vit_base_patch16_siglip_gap_224", dict(ARGS, num_classes=3))
+    # Patches of another size.
+    for folder in ("flexivit", "dinov2"):
+        for patch in (2, 3, 6):
+            sized = timm.create_model(f"local-dir:{out / folder}", pretrained=True, patch_size=patch).eval()
+            expected[f"{folder}.patch{patch}"] = sized(images[12])
+    # Meta's own rule for positions: their scale is that of a tenth of a patch more.
+    model = timm.create_model(f"local-dir:{out / 'dinov2'}", pretrained=True).eval()
+    positions = model.pos_embed.detach()
+    patches = positions[:, 1:].reshape(1, 3, 3, -1).permute(0, 3, 1, 2)
+    resized = torch.nn.functional.interpolate(patches, scale_factor=((5 + 0.1) / 3,) * 2, mode="bicubic")
+    sized = timm.create_model(f"local-dir:{out / 'dinov2'}", pretrained=True, img_size=20).eval()
+    with torch.no_grad():
+        sized.pos_embed.copy_(torch.cat([positions[:, :1], resized.permute(0, 2, 3, 1).flatten(1, 2)], 1))
+    expected["dinov2-meta.20"] = sized(images[20])
+
+
 def result(model, image, **args):
     answer = model(image, **args)
     return answer.logits if "logits" in answer else answer.pooler_output
@@ -105,6 +143,7 @@ def main():
         save_timm(folder, name, dict(ROTARY, num_classes=classes))
     for folder, model in hf_inside().items():
         save_hf(folder, model.eval(), mae_token if folder == "mae-hf" else any_size)
+    more(out, images, expected, save_timm, save_hf)
     for extra in out.glob("*/README.md"):
         extra.unlink()
     save_file({name: tensor.detach().contiguous() for name, tensor in expected.items()}, out / "expected.safetensors")
