@@ -179,7 +179,7 @@ class Sandbox:
         # A small ViT of colour photos stands for what one would download.
         tiny = "--model vit_tiny_patch16_224 --set image_size=64 --set holdout=0.5"
         self.must(f"vitrum train -q {tiny} --data folder:photos {SHORT} --out runs/photos")
-        for name in ("DIR", "vit", "vit_tiny_patch16_224.augreg_in21k_ft_in1k"):
+        for name in ("DIR", "vit", "dinov2", "vit_tiny_patch16_224.augreg_in21k_ft_in1k"):
             self.must(f"cp -r runs/photos/best {name}")
         self.must("ln -s photos imagenet; ln -s photos pets; printf 'a cat\\na dog\\n' > names.txt")
         # Its text tower reads the vocabulary of the tests.
@@ -199,6 +199,7 @@ REWRITES = [
     (r'--class "tabby"', '--class "ash"'),
     (r"(vitrum (?:models --compare).*--data mnist:mnist)", r"\1"),
     (r"(--data folder:photos)(?!.*holdout)(?=.*--head-only)", r"\1 --set holdout=0.5"),
+    (r"(--weights dinov2 --data folder:photos)", r"\1 --set holdout=0.5 --set image_size=64"),
     (r"convert runs/1/best OUT --to hf", "convert DIR OUT-hf --to hf"),
     (r"convert DIR OUT --to timm", "convert DIR OUT-timm --to timm"),
 ]
