@@ -117,6 +117,26 @@ std::vector<Trial> trials() {
        [](Scope s, Value x) { return x + drop_path(s, linear(s / "op", x, kWidth), 0.5f); }},
       {"keep_tokens",
        [](Scope s, Value x) { return keep_tokens(s, linear(s / "op", x, kWidth), 1, 0.5f); }},
+      {"keep_dropped_tokens",
+       [](Scope s, Value x) {
+         TokenChoice choice = choose_tokens(s.graph(), 1, kTokens - 1, 0.5f);
+         choice.dropped = true;
+         return keep_tokens(s, linear(s / "op", x, kWidth), choice);
+       }},
+      {"place_tokens",
+       [](Scope s, Value x) {
+         const TokenChoice choice = choose_tokens(s.graph(), 1, kTokens - 1, 0.5f);
+         x = keep_tokens(s, linear(s / "op", x, kWidth), choice);
+         Value fill = s.param("fill", {1, 1, kWidth}, Init::zeros(), false);
+         return place_tokens(s / "place", x, kTokens, choice, fill);
+       }},
+      {"place_computed_tokens",  // a fill that is no parameter, in the place of what was kept
+       [](Scope s, Value x) {
+         const TokenChoice choice{.prefix = 1, .kept = 3, .site = 9, .dropped = true};
+         Value fill = s.param("fill", {1, 1, kWidth}, Init::zeros(), false);
+         fill = linear(s / "fill", as_token(s / "token", fill), kWidth);
+         return place_tokens(s, linear(s / "op", x, kWidth), kTokens + 4, choice, fill);
+       }},
       {"tokens_positions",
        [](Scope s, Value x) {
          return add_tokens(x, {}, s.param("pos", {1, kTokens, kWidth}, Init::zeros(), false));
@@ -210,6 +230,7 @@ std::vector<Trial> trials() {
        }},
       {"smoothing", plain, {.smoothing = 0.1f}},
       {"soft_targets", plain, {}, true},
+      {"squares", plain, {.kind = LossKind::kSquare, .scale = 0.5f}, true},
       {"soft_targets_smoothing", plain, {.smoothing = 0.2f}, true},
       {"tau_and_scale", plain, {.tau = 2, .scale = 1.5f}},
       {"binary", plain, {.kind = LossKind::kBinary, .scale = 4}},

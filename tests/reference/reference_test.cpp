@@ -176,7 +176,8 @@ std::vector<std::vector<int>> kept_of(const RandomState& state, uint32_t site, i
                             {double(state.seed_low), double(state.seed_high),
                              double(state.step_low), double(state.step_high)},
                             DType::kI32);
-  const HostTensor y = run(KeepTokens{prefix, site}, {x, rng}, {blank({images, kept, 1})})[0];
+  const HostTensor y =
+      run(KeepTokens{{prefix, kept - prefix, site}}, {x, rng}, {blank({images, kept, 1})})[0];
   std::vector<std::vector<int>> rows(static_cast<size_t>(images));
   for (int64_t i = 0; i < images * kept; ++i)
     rows[static_cast<size_t>(i / kept)].push_back(

@@ -318,25 +318,42 @@ void make(Maker& m, const DropPath&) {
 // than its usual share of memory.
 namespace {
 struct Kept {
-  int64_t images, prefix, tokens, kept, width;
+  int64_t images, prefix, tokens, kept, width;  // kept: with the prefix
   Shape whole() const { return {images, tokens, width}; }
-  Shape part() const { return {images, kept, width}; }
+  TokenChoice choice(bool dropped) const {
+    return {.prefix = prefix, .kept = kept - prefix, .site = 4, .dropped = dropped};
+  }
+  Shape part(bool dropped) const { return {images, choice(dropped).count(tokens), width}; }
 };
 }  // namespace
 static const std::vector<Kept> kKept = {
     {1, 0, 1, 1, 1},   {3, 1, 8, 2, 5},     {5, 2, 67, 66, 16},   {4, 1, 65, 33, 192},
     {3, 0, 49, 49, 8}, {2, 1, 301, 76, 24}, {7, 1, 197, 50, 100}, {1, 1, 7000, 10, 4}};
 
-void make(Maker& m, const KeepTokens&) {
+// Both halves of a choice, where there are two.
+template <class Visit>
+static void each_choice(const Visit& visit) {
   for (const Kept& k : kKept)
-    m.add(KeepTokens{.prefix = k.prefix, .site = 4}, "", {m.normal(k.whole(), m.compute), m.rng()},
-          {m.blank(k.part(), m.compute)});
+    for (bool dropped : {false, true})
+      if (k.part(dropped)[1] > 0) visit(k, dropped, dropped ? "dropped" : "");
 }
 
-void make(Maker& m, const KeepTokensBwd&) {
-  for (const Kept& k : kKept)
-    m.add(KeepTokensBwd{.prefix = k.prefix, .site = 4}, "",
-          {m.normal(k.part(), m.compute), m.rng()}, {m.blank(k.whole(), m.compute)});
+void make(Maker& m, const KeepTokens&) {
+  each_choice([&](const Kept& k, bool dropped, const char* label) {
+    m.add(KeepTokens{k.choice(dropped)}, label, {m.normal(k.whole(), m.compute), m.rng()},
+          {m.blank(k.part(dropped), m.compute), m.normal({1, 1, k.width}, kF32)})
+        .aux_at_end = true;
+  });
+}
+
+void make(Maker& m, const PlaceTokens&) {
+  each_choice([&](const Kept& k, bool dropped, const char* label) {
+    for (bool filled : {false, true})
+      m.add(PlaceTokens{k.choice(dropped)}, std::string(label) + (filled ? " filled" : ""),
+            {m.normal(k.part(dropped), m.compute), m.rng(),
+             filled ? m.normal({1, 1, k.width}, kF32) : m.none()},
+            {m.needed(m.blank(k.whole(), m.compute))});
+  });
 }
 
 // ---- normalisation ----

@@ -6,7 +6,7 @@ namespace vitrum::test {
 
 // ---- loss ----
 namespace {
-enum class TargetKind { kLabels, kSoft, kLogs };
+enum class TargetKind { kLabels, kSoft, kLogs, kValues };
 struct LossData {
   std::string label;
   HostTensor logits, target, weight;
@@ -26,12 +26,14 @@ const LossTrial kLossTrials[] = {
     {"divergence", TargetKind::kLogs, {.kind = LossKind::kDivergence, .tau = 3, .scale = 0.9f}},
     {"binary", TargetKind::kLabels, {.kind = LossKind::kBinary}},
     {"binary smooth", TargetKind::kLabels, {.smoothing = 0.1f, .kind = LossKind::kBinary}},
+    {"square", TargetKind::kValues, {.kind = LossKind::kSquare, .scale = 0.5f}},
     {"binary soft", TargetKind::kSoft, {.kind = LossKind::kBinary, .scale = 0.5f}},
 };
 }  // namespace
 
 static HostTensor target_of(Maker& m, TargetKind kind, const Shape& s) {
   if (kind == TargetKind::kLabels) return m.below({s[0]}, s[1], kI32);
+  if (kind == TargetKind::kValues) return m.normal(s, kF32);
   if (kind == TargetKind::kLogs)
     return m.forward(LogSoftmax{}, {m.normal(s, kF32, 2)}, {m.blank(s, kF32)})[0];
   HostTensor target{
@@ -56,13 +58,20 @@ static std::vector<LossData> loss_data(Maker& m) {
         all.push_back(
             {label, m.normal(s, logits, 3), target_of(m, trial.target, s), weight, trial.form});
       }
+  // All that an image has, whatever its rank; more than a run of sums.
+  for (DType logits : {kF32, m.compute})
+    all.push_back({"square images",
+                   m.normal({3, 7, 700}, logits),
+                   m.normal({3, 7, 700}, kF32),
+                   m.normal({3}, kF32, 0.1, 0.3),
+                   {.kind = LossKind::kSquare}});
   return all;
 }
 
 // The loss, and the statistics of its rows where the kind has them.
 static std::vector<HostTensor> loss_outputs(Maker& m, const LossData& d) {
   std::vector<HostTensor> out = {m.blank({1}, kF32)};
-  if (d.form.kind != LossKind::kBinary) out.push_back(m.blank({d.logits.shape[0]}, kF32));
+  if (has_softmax(d.form.kind)) out.push_back(m.blank({d.logits.shape[0]}, kF32));
   return out;
 }
 
@@ -106,11 +115,14 @@ void make(Maker& m, const LogSoftmax&) {
 
 void make(Maker& m, const TrainMetrics&) {
   for (LossData& d : loss_data(m)) {
-    if (d.form.kind == LossKind::kDivergence) continue;  // no target of classes
+    if (d.form.kind == LossKind::kDivergence || d.form.kind == LossKind::kSquare)
+      continue;                                 // no target of classes
     const int64_t classes = d.logits.shape[1];  // the first image has a tie for the best class
     d.logits.values[0] = d.logits.values[classes - 1] = 32;
     if (d.target.dtype == kI32) d.target.values[0] = 0;
     m.add(TrainMetrics{}, d.label, {m.normal({1}, kF32), d.logits, d.target, d.weight},
+          {m.normal({3}, DType::kF64, 100)});
+    m.add(TrainMetrics{}, "no answers", {m.normal({1}, kF32), m.none(), m.none(), d.weight},
           {m.normal({3}, DType::kF64, 100)});
   }
 }

@@ -10,12 +10,12 @@ LossArgs loss_args(const TensorView& logits, const TensorView& target, const Ten
           .labels = labels ? target.i32() : nullptr,
           .target = labels ? nullptr : f32_only(target),
           .weight = f32_only(weight),
-          .classes = logits.shape[-1],
+          .classes = logits.shape.numel() / logits.shape[0],
           .form = form};
 }
 
 Chunks chunk_logits(const TensorView& logits) {
-  return chunk_rows(logits.shape.rows(), logits.shape[-1]);
+  return chunk_rows(logits.shape[0], logits.shape.numel() / logits.shape[0]);
 }
 
 }  // namespace
@@ -72,7 +72,20 @@ KernelPtr lower(CpuBackend& cpu, const LogSoftmax& op, const Operands& io) {
   });
 }
 
+// Of what has no right answers.
+static KernelPtr count_images(const Operands& io) {
+  return make_kernel([images = io.in[TrainMetrics::kSampleWeight].shape.numel(),
+                      weight = f32_only(io.in[TrainMetrics::kSampleWeight]),
+                      loss = f32_only(io.in[TrainMetrics::kLoss]),
+                      totals = io.out[TrainMetrics::kSums].f64()] {
+    totals[0] += static_cast<double>(*loss);
+    totals[2] +=
+        static_cast<double>(std::count_if(weight, weight + images, [](float w) { return w > 0; }));
+  });
+}
+
 KernelPtr lower(CpuBackend& cpu, const NoAttributes<TrainMetrics>&, const Operands& io) {
+  if (!io.in[TrainMetrics::kLogits]) return count_images(io);
   const LossArgs args = loss_args(io.in[TrainMetrics::kLogits], io.in[TrainMetrics::kTarget],
                                   io.in[TrainMetrics::kSampleWeight], {});
   const Chunks chunks = chunk_logits(io.in[TrainMetrics::kLogits]);

@@ -555,6 +555,7 @@ class Translator {
   void emit(const Dropout&) { refuse(); }
   void emit(const DropPath&) { refuse(); }
   void emit(const KeepTokens&) { refuse(); }
+  void emit(const PlaceTokens&) { refuse(); }
   void emit(const CrossEntropy&) { refuse(); }
   void emit(const BatchNorm&) { refuse(); }
   template <NoGradient T>

@@ -163,16 +163,30 @@ Value drop_path(Scope s, Value x, float drop) {
   return g.emit(s.path(), DropPath{.drop = drop, .site = g.next_site()}, {x, g.rng()}, {x.shape()});
 }
 
+TokenChoice choose_tokens(Graph& g, int64_t prefix, int64_t patches, float drop) {
+  // From the rate that was asked for: as a float it may leave one more.
+  const double share = 1 - std::nearbyint(static_cast<double>(drop) * 1e6) / 1e6;
+  const auto kept = static_cast<int64_t>(static_cast<double>(patches) * share);
+  return {.prefix = prefix, .kept = std::max<int64_t>(1, kept), .site = g.next_site()};
+}
+
 Value keep_tokens(Scope s, Value x, int64_t prefix, float drop) {
   Graph& g = s.graph();
   if (drop <= 0 || g.mode != Mode::kTraining) return x;
   const int64_t patches = x.dim(1) - prefix;
   if (patches <= 0) fail_usage("{}: no tokens of {} are patches", s.path(), x.dim(1));
-  // As timm counts, from the rate that was asked for: as a float it may leave one more.
-  const double share = 1 - std::nearbyint(static_cast<double>(drop) * 1e6) / 1e6;
-  const auto kept = static_cast<int64_t>(static_cast<double>(patches) * share);
-  return g.emit(s.path(), KeepTokens{.prefix = prefix, .site = g.next_site()}, {x, g.rng()},
-                {{x.dim(0), prefix + std::max<int64_t>(1, kept), x.dim(2)}});
+  return keep_tokens(s, x, choose_tokens(g, prefix, patches, drop));
+}
+
+Value keep_tokens(Scope s, Value x, const TokenChoice& choice) {
+  return s.graph().emit(s.path(), KeepTokens{choice}, {x, s.graph().rng()},
+                        {{x.dim(0), choice.count(x.dim(1)), x.dim(2)}});
+}
+
+Value place_tokens(Scope s, Value x, int64_t tokens, const TokenChoice& choice, Value fill) {
+  assert(x.dim(1) == choice.count(tokens));
+  return s.graph().emit(s.path(), PlaceTokens{choice}, {x, s.graph().rng(), fill},
+                        {{x.dim(0), tokens, x.dim(2)}});
 }
 
 Value module_output(Scope s, Value x) {

@@ -45,6 +45,12 @@ Value drop_path(Scope s, Value x, float drop);  // likewise
 // The first `prefix` tokens of each image and a share of 1 - drop of the others, at least one, by
 // chance: (B, T, C) -> (B, T', C); likewise.
 Value keep_tokens(Scope s, Value x, int64_t prefix, float drop);
+// A choice of 1 - drop of so many patches, at least one, as timm and MAE count them: for several
+// nodes that mean the same tokens, training or not.
+TokenChoice choose_tokens(Graph& g, int64_t prefix, int64_t patches, float drop);
+Value keep_tokens(Scope s, Value x, const TokenChoice& choice);  // see KeepTokens
+// (B, n, C) -> (B, tokens, C), see PlaceTokens; fill may be absent.
+Value place_tokens(Scope s, Value x, int64_t tokens, const TokenChoice& choice, Value fill);
 
 // States that module `s` returns x, so that x can be tapped by the module's name.
 Value module_output(Scope s, Value x);
@@ -84,6 +90,7 @@ Value cross_entropy(Value logits, Value target, Value weight, float smoothing = 
 Value cross_entropy(Value logits, Value target, Value weight, const LossForm& form);
 Value argmax(Value x);                  // (B, K) -> i32 (B)
 Value log_softmax(Value x, float tau);  // of x / tau
+// logits and target may be absent.
 void train_metrics(Value loss, Value logits, Value target, Value weight, Value totals);
 
 }  // namespace vitrum

@@ -29,12 +29,27 @@ enum class LossKind : uint8_t {
   kCrossEntropy,  // -sum t log softmax(z / tau)
   kDivergence,    // sum exp(t) (t - log softmax(z / tau)), t being log-probabilities
   kBinary,        // the mean of -t log sigmoid(z) - (1 - t) log sigmoid(-z)
+  kSquare,        // the mean of (z - t)^2
 };
+// Those with a softmax keep its statistics for the way back.
+constexpr bool has_softmax(LossKind kind) {
+  return kind == LossKind::kCrossEntropy || kind == LossKind::kDivergence;
+}
 struct LossForm {
-  float smoothing = 0;  // t becomes (1 - s) t + s / K; not for kDivergence
+  float smoothing = 0;  // t becomes (1 - s) t + s / K; not for kDivergence and kSquare
   LossKind kind = LossKind::kCrossEntropy;
-  float tau = 1;    // temperature; not for kBinary
+  float tau = 1;    // temperature; only where there is a softmax
   float scale = 1;  // factor of the whole
+};
+// Some tokens of every image, others each time: the first `prefix` of all, and of the patches
+// behind them the `kept` with the smallest draws. Or, `dropped`, all the others.
+struct TokenChoice {
+  int64_t prefix = 0, kept = 0;
+  uint32_t site = 0;
+  bool dropped = false;
+  constexpr int64_t count(int64_t tokens) const {
+    return dropped ? tokens - prefix - kept : prefix + kept;
+  }
 };
 
 // In and Out name the operands in their order: io.in[Linear::kBias]. Functions of an op begin by
@@ -192,13 +207,20 @@ struct DropPath {  // (x (B, ..), rng) -> whole samples kept (and divided by kee
   float drop = 0;
   uint32_t site = 0;
 };
-// (x (B, T, C), rng) -> (B, prefix + kept, C): of each image the first `prefix` tokens, and of the
-// others the `kept` with the smallest draws, in their order: patch dropout
+// (x (B, T, C), rng) -> (B, n, C): the chosen tokens of each image, in their order [, += (C): the
+// sum of all that were not chosen]. Patch dropout; what a masked autoencoder sees, and what it is
+// asked.
 struct KeepTokens {
   enum In { kX, kRng };
+  enum Out { kY, kRest };
+  TokenChoice choice;
+};
+// (x (B, n, C), rng, fill? (1, 1, C)) -> (B, T, C): the chosen tokens back in their places, and
+// `fill`, or zeros, in those of the others. Each is the other's gradient.
+struct PlaceTokens {
+  enum In { kX, kRng, kFill };
   enum Out { kY };
-  int64_t prefix = 0;
-  uint32_t site = 0;
+  TokenChoice choice;
 };
 // (x (B, N, C), pos? (1, T, C), prefix tokens (1, n, C) ...) -> [prefix; x] + pos, (B, T, C)
 struct Tokens {
@@ -286,8 +308,10 @@ struct RunningStats : Final {
   float momentum = 0.1f;
   int64_t samples = 0, positions = 1;
 };
-struct CrossEntropy {  // (logits (B, K), target i32 (B) or float (B, K), weight (B)) -> sum_b
-                       // weight * loss_b [, lse (B): of z / tau, kBinary has none]
+// (logits (B, K), target i32 (B) or float (B, K), weight (B)) -> sum_b weight * loss_b [, lse (B):
+// of z / tau, where there is a softmax]. K is all that an image has, also where logits have a rank
+// above two.
+struct CrossEntropy {
   enum In { kLogits, kTarget, kSampleWeight };
   enum Out { kLoss, kLse };
   LossForm form = {};
@@ -302,7 +326,8 @@ struct LogSoftmax : Final {  // (x (B, K)) -> log softmax(x / tau)
   enum Out { kY };
   float tau = 1;
 };
-// (loss, logits, target, weight) -> += f64 (3): loss, correct, images of weight > 0
+// (loss, logits?, target?, weight) -> += f64 (3): loss, correct, images of weight > 0. Without
+// logits and target nothing is correct.
 struct TrainMetrics : Final {
   enum In { kLoss, kLogits, kTarget, kSampleWeight };
   enum Out { kSums };
@@ -360,12 +385,6 @@ struct AttentionProbsGrad : Final {  // (dy, qkv) -> f32 (B, H, T, T): dy v^T, t
 struct ChannelScaleBwd : Final {
   enum In { kDy, kX, kGamma };
   enum Out { kDx, kDgamma };
-};
-struct KeepTokensBwd : Final {  // (dy, rng) -> dx: 0 where a token was not kept
-  enum In { kDy, kRng };
-  enum Out { kDx };
-  int64_t prefix = 0;
-  uint32_t site = 0;
 };
 // (dy) -> dx, += dpos, += dprefix ...
 struct TokensBwd : Final {
@@ -498,7 +517,7 @@ using Op =
                  LayerNormBwd, AttentionBwd, RelativeBiasBwd, ChannelScaleBwd, TokensBwd, PoolBwd,
                  Conv2dBwd, MaxPoolBwd, BatchNormBwd, CrossEntropyBwd, ClipScale, OptimizerStep,
                  Orthogonalize, Perturb, Copy, AttentionProbs, AttentionProbsGrad, KeepTokens,
-                 KeepTokensBwd, BlockSquares, Fold, Rotate, Gate, GateBwd, ClearRange, AttendPool,
+                 PlaceTokens, BlockSquares, Fold, Rotate, Gate, GateBwd, ClearRange, AttendPool,
                  AttendPoolBwd, Lookup, DepthwiseConv, DepthwiseConvBwd, ResponseNorm,
                  ResponseNormBwd, UnitHeads, UnitHeadsBwd, QLinear>;
 

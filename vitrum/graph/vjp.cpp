@@ -320,9 +320,16 @@ class Differentiator {
     backward(op, {dy(), original(DropPath::kRng)}, {here().in[DropPath::kX]});
   }
   void vjp(const KeepTokens& op) {
-    const auto& [prefix, site] = op;
-    backward(KeepTokensBwd{.prefix = prefix, .site = site}, {dy(), original(KeepTokens::kRng)},
+    const auto& [choice] = op;
+    backward(PlaceTokens{choice}, {dy(), original(KeepTokens::kRng), Value()},
              {here().in[KeepTokens::kX]});
+  }
+  void vjp(const PlaceTokens& op) {
+    const auto& [choice] = op;
+    const ValueId fill = here().in[PlaceTokens::kFill];
+    if (fill != kAbsent) start_at_zero(fill);
+    backward(KeepTokens{choice}, {dy(), original(PlaceTokens::kRng)},
+             {here().in[PlaceTokens::kX], fill});
   }
   void vjp(const NoAttributes<Tokens>&) {
     TokensBwd back;
@@ -384,10 +391,10 @@ class Differentiator {
   void vjp(const CrossEntropy& op) {
     const auto& [form] = op;
     Value logits = in(CrossEntropy::kLogits), lse;
-    if (form.kind != LossKind::kBinary)
-      lse = aux(node_, CrossEntropy::kLse, {logits.dim(0)}, "lse", true);
+    if (has_softmax(form.kind)) lse = aux(node_, CrossEntropy::kLse, {logits.dim(0)}, "lse", true);
+    // A target may be exact where what is computed again would not be.
     backward(CrossEntropyBwd{.form = form},
-             {logits, in(CrossEntropy::kTarget), in(CrossEntropy::kSampleWeight), lse},
+             {logits, original(CrossEntropy::kTarget), original(CrossEntropy::kSampleWeight), lse},
              {here().in[CrossEntropy::kLogits]});
   }
   void vjp(const NoAttributes<Normalize>&) { refuse(); }

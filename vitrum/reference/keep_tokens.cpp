@@ -1,4 +1,4 @@
-// Patch dropout: which tokens of an image the model goes on with.
+// Tokens chosen by chance: patch dropout, and what a masked autoencoder sees.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -8,10 +8,10 @@
 
 namespace vitrum::reference {
 
-// The tokens of image b that stay, in their order: the first `prefix` of all, and of the others
-// those that draw the smallest numbers.
-static std::vector<int64_t> kept_tokens(const TensorView& rng, uint32_t site, int64_t prefix,
-                                        int64_t tokens, int64_t kept, int64_t b) {
+// For each token of image b whether it is chosen.
+static std::vector<bool> chosen(const TensorView& rng, const TokenChoice& choice, int64_t tokens,
+                                int64_t b) {
+  const auto& [prefix, kept, site, dropped] = choice;
   RandomState state;
   std::memcpy(&state, rng.data, sizeof state);
   const int64_t patches = tokens - prefix;
@@ -19,37 +19,48 @@ static std::vector<int64_t> kept_tokens(const TensorView& rng, uint32_t site, in
   for (int64_t t = 0; t < patches; ++t)
     drawn.emplace_back(draw32(state, site, wide_draws_per_row(patches), b, t), prefix + t);
   std::ranges::sort(drawn);
-  std::vector<int64_t> stay;
-  for (int64_t t = 0; t < prefix; ++t) stay.push_back(t);
-  for (int64_t i = 0; i < kept - prefix; ++i) stay.push_back(drawn[i].second);
-  std::ranges::sort(stay);
-  return stay;
+  std::vector<bool> stays(static_cast<size_t>(tokens), false);
+  for (int64_t t = 0; t < prefix; ++t) stays[static_cast<size_t>(t)] = true;
+  for (int64_t i = 0; i < kept; ++i) stays[static_cast<size_t>(drawn[i].second)] = true;
+  if (dropped) stays.flip();
+  return stays;
 }
 
 void run(const KeepTokens& op, const Operands& io) {
-  const auto& [prefix, site] = op;
-  const Shape &from = io.in[KeepTokens::kX].shape, &to = io.out[KeepTokens::kY].shape;
+  const auto& [choice] = op;
+  const Shape& from = io.in[KeepTokens::kX].shape;
+  const int64_t tokens = from[1], width = from[2];
   const Values x = read(io.in[KeepTokens::kX]);
-  Values y;
-  for (int64_t b = 0; b < from[0]; ++b)
-    for (const int64_t t : kept_tokens(io.in[KeepTokens::kRng], site, prefix, from[1], to[1], b))
-      for (int64_t c = 0; c < from[2]; ++c) y.push_back(x[(b * from[1] + t) * from[2] + c]);
+  Values y, rest(static_cast<size_t>(width));
+  for (int64_t b = 0; b < from[0]; ++b) {
+    const std::vector<bool> stays = chosen(io.in[KeepTokens::kRng], choice, tokens, b);
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t c = 0; c < width; ++c) {
+        const double value = x[(b * tokens + t) * width + c];
+        if (stays[static_cast<size_t>(t)])
+          y.push_back(value);
+        else
+          rest[c] += value;
+      }
+  }
   write(io.out[KeepTokens::kY], y);
+  add_to(at(io.out, KeepTokens::kRest), rest);
 }
 
-void run(const KeepTokensBwd& op, const Operands& io) {
-  const auto& [prefix, site] = op;
-  const Shape &from = io.in[KeepTokensBwd::kDy].shape, &to = io.out[KeepTokensBwd::kDx].shape;
-  const Values dy = read(io.in[KeepTokensBwd::kDy]);
-  Values dx(static_cast<size_t>(to.numel()));
+void run(const PlaceTokens& op, const Operands& io) {
+  const auto& [choice] = op;
+  const Shape& to = io.out[PlaceTokens::kY].shape;
+  const int64_t tokens = to[1], width = to[2];
+  const Values x = read(io.in[PlaceTokens::kX]), fill = read(at(io.in, PlaceTokens::kFill));
+  Values y;
   int64_t row = 0;
-  for (int64_t b = 0; b < from[0]; ++b)
-    for (const int64_t t :
-         kept_tokens(io.in[KeepTokensBwd::kRng], site, prefix, to[1], from[1], b)) {
-      for (int64_t c = 0; c < to[2]; ++c) dx[(b * to[1] + t) * to[2] + c] = dy[row * to[2] + c];
-      ++row;
+  for (int64_t b = 0; b < to[0]; ++b)
+    for (const bool stays : chosen(io.in[PlaceTokens::kRng], choice, tokens, b)) {
+      for (int64_t c = 0; c < width; ++c)
+        y.push_back(stays ? x[row * width + c] : fill.empty() ? 0 : fill[c]);
+      row += stays;
     }
-  write(io.out[KeepTokensBwd::kDx], dx);
+  write(io.out[PlaceTokens::kY], y);
 }
 
 }  // namespace vitrum::reference

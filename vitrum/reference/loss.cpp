@@ -6,10 +6,17 @@
 
 namespace vitrum::reference {
 
-// Class probabilities (B, K) to reach: one-hot labels or given ones, (1 - s) of them and s spread
-// evenly.
+// (B, K), K being all that an image has.
+static Shape rows_of(const TensorView& logits) {
+  const Shape& s = logits.shape;
+  return {s[0], s.numel() / s[0]};
+}
+
+// What is to be reached, (B, K): one-hot labels or given probabilities, (1 - s) of them and s
+// spread evenly; or the given values.
 static Values wanted(const TensorView& target, const Shape& logits, const LossForm& form) {
   const Values given = read(target);
+  if (form.kind == LossKind::kSquare) return given;
   const int64_t classes = logits[1];
   const auto s = static_cast<double>(form.smoothing);
   Values t(static_cast<size_t>(logits.numel()));
@@ -41,9 +48,9 @@ static double binary_loss(double z, double t) {
 
 void run(const CrossEntropy& op, const Operands& io) {
   const auto& [form] = op;
-  const Shape& s = io.in[CrossEntropy::kLogits].shape;
-  const bool binary = form.kind == LossKind::kBinary;
-  const Values z = divided(read(io.in[CrossEntropy::kLogits]), binary ? 1 : form.tau),
+  const Shape s = rows_of(io.in[CrossEntropy::kLogits]);
+  const Values z = divided(read(io.in[CrossEntropy::kLogits]),
+                           has_softmax(form.kind) ? form.tau : 1),
                weight = read(io.in[CrossEntropy::kSampleWeight]);
   const Values t = wanted(io.in[CrossEntropy::kTarget], s, form),
                given = read(io.in[CrossEntropy::kTarget]);
@@ -53,8 +60,10 @@ void run(const CrossEntropy& op, const Operands& io) {
     lse[b] = log_sum_exp(&z[b * s[1]], s[1]);
     double loss = 0;
     for (int64_t i = b * s[1]; i < (b + 1) * s[1]; ++i) {
-      if (binary)
+      if (form.kind == LossKind::kBinary)
         loss += binary_loss(z[i], t[i]) / static_cast<double>(s[1]);
+      else if (form.kind == LossKind::kSquare)
+        loss += (z[i] - t[i]) * (z[i] - t[i]) / static_cast<double>(s[1]);
       else
         loss += t[i] * (lse[b] - z[i]);
       if (form.kind == LossKind::kDivergence && t[i] > 0) loss += t[i] * given[i];
@@ -67,11 +76,11 @@ void run(const CrossEntropy& op, const Operands& io) {
 
 void run(const CrossEntropyBwd& op, const Operands& io) {
   const auto& [form] = op;
-  const Shape& s = io.in[CrossEntropyBwd::kLogits].shape;
-  const bool binary = form.kind == LossKind::kBinary;
+  const Shape s = rows_of(io.in[CrossEntropyBwd::kLogits]);
+  const bool softmax = has_softmax(form.kind);
   const double slope = static_cast<double>(form.scale) /
-                       (binary ? static_cast<double>(s[1]) : static_cast<double>(form.tau));
-  const Values z = divided(read(io.in[CrossEntropyBwd::kLogits]), binary ? 1 : form.tau),
+                       (softmax ? static_cast<double>(form.tau) : static_cast<double>(s[1]));
+  const Values z = divided(read(io.in[CrossEntropyBwd::kLogits]), softmax ? form.tau : 1),
                weight = read(io.in[CrossEntropyBwd::kSampleWeight]);
   const Values lse = read(at(io.in, CrossEntropyBwd::kLse)),
                t = wanted(io.in[CrossEntropyBwd::kTarget], s, form);
@@ -80,8 +89,12 @@ void run(const CrossEntropyBwd& op, const Operands& io) {
     double mass = 0;  // 1, unless soft targets do not add up to it
     for (int64_t k = 0; k < s[1]; ++k) mass += t[b * s[1] + k];
     for (int64_t i = b * s[1]; i < (b + 1) * s[1]; ++i) {
-      const double given = binary ? 1 / (1 + std::exp(-z[i])) : mass * std::exp(z[i] - lse[b]);
-      dz[i] = weight[b] * slope * (given - t[i]);
+      if (form.kind == LossKind::kSquare)
+        dz[i] = weight[b] * slope * 2 * (z[i] - t[i]);
+      else if (form.kind == LossKind::kBinary)
+        dz[i] = weight[b] * slope * (1 / (1 + std::exp(-z[i])) - t[i]);
+      else
+        dz[i] = weight[b] * slope * (mass * std::exp(z[i] - lse[b]) - t[i]);
     }
   }
   write(io.out[CrossEntropyBwd::kDlogits], dz);
@@ -110,15 +123,17 @@ void run(const LogSoftmax& op, const Operands& io) {
 }
 
 void run(const NoAttributes<TrainMetrics>&, const Operands& io) {
-  const Shape& s = io.in[TrainMetrics::kLogits].shape;
-  const Values loss = read(io.in[TrainMetrics::kLoss]), z = read(io.in[TrainMetrics::kLogits]),
+  const TensorView logits = io.in[TrainMetrics::kLogits];
+  const Values loss = read(io.in[TrainMetrics::kLoss]), z = read(logits),
                weight = read(io.in[TrainMetrics::kSampleWeight]);
-  const Values t = wanted(io.in[TrainMetrics::kTarget], s, {});
+  const int64_t classes = logits ? logits.shape[1] : 0;
+  const Values t = logits ? wanted(io.in[TrainMetrics::kTarget], logits.shape, {}) : Values();
   double correct = 0, images = 0;
-  for (int64_t b = 0; b < s[0]; ++b) {
+  for (size_t b = 0; b < weight.size(); ++b) {
     if (!(weight[b] > 0)) continue;
     images += 1;
-    correct += argmax(&z[b * s[1]], s[1]) == argmax(&t[b * s[1]], s[1]) ? 1 : 0;
+    const int64_t at = static_cast<int64_t>(b) * classes;
+    correct += logits && argmax(&z[at], classes) == argmax(&t[at], classes) ? 1 : 0;
   }
   add_to(io.out[TrainMetrics::kSums], {loss[0], correct, images});
 }

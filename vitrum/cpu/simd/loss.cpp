@@ -96,12 +96,32 @@ VITRUM_LANES void binary_row(const LossArgs& g, int64_t b, double& loss) {
   loss = factor_of(g, b) * static_cast<double>(sum) / static_cast<double>(g.classes);
 }
 
+// The square of an image has many terms: runs of them are added up as doubles.
+template <class T>
+VITRUM_LANES void square_row(const LossArgs& g, int64_t b, double& loss) {
+  constexpr int64_t kRun = 4096;
+  loss = 0;
+  if (g.weight[b] == 0) return;
+  const Stream<T> x(g.logits);
+  const int64_t end = (b + 1) * g.classes;
+  double total = 0;
+  for (int64_t at = b * g.classes; at < end; at += kRun)
+    total +=
+        static_cast<double>(sum_lanes(end - at < kRun ? end - at : kRun, [&](int64_t i, auto n) {
+          const Vf d = only(x.load(at + i, n) - load(g.target + at + i, n), n);
+          return d * d;
+        }));
+  loss = factor_of(g, b) * total / static_cast<double>(g.classes);
+}
+
 void forward(const LossArgs& g, int64_t first, int64_t last, double* loss, float* lse) {
-  const bool binary = g.form.kind == LossKind::kBinary;
+  const LossKind kind = g.form.kind;
   with_type(
       [&]<class T>() {
         for (int64_t b = first; b < last; ++b)
-          binary ? binary_row<T>(g, b, loss[b]) : softmax_row<T>(g, b, loss[b], lse);
+          kind == LossKind::kSquare   ? square_row<T>(g, b, loss[b])
+          : kind == LossKind::kBinary ? binary_row<T>(g, b, loss[b])
+                                      : softmax_row<T>(g, b, loss[b], lse);
       },
       g.logits);
 }
@@ -130,13 +150,25 @@ VITRUM_LANES void binary_row_back(const LossArgs& g, int64_t b, Stream<T> dx) {
   });
 }
 
+template <class T>
+VITRUM_LANES void square_row_back(const LossArgs& g, int64_t b, Stream<T> dx) {
+  const Stream<T> x(g.logits);
+  const int64_t at = b * g.classes;
+  const Vf factor = splat(g.weight[b] * (2.0f * g.form.scale / static_cast<float>(g.classes)));
+  for_lanes(0, g.classes, [&](int64_t i, auto n) {
+    dx.store(at + i, factor * (x.load(at + i, n) - load(g.target + at + i, n)), n);
+  });
+}
+
 void backward(const LossArgs& g, const float* lse, Array dlogits, int64_t first, int64_t last) {
-  const bool binary = g.form.kind == LossKind::kBinary;
+  const LossKind kind = g.form.kind;
   with_type(
       [&]<class T>() {
         const Stream<T> dx(dlogits);
         for (int64_t b = first; b < last; ++b)
-          binary ? binary_row_back<T>(g, b, dx) : softmax_row_back<T>(g, b, lse[b], dx);
+          kind == LossKind::kSquare   ? square_row_back<T>(g, b, dx)
+          : kind == LossKind::kBinary ? binary_row_back<T>(g, b, dx)
+                                      : softmax_row_back<T>(g, b, lse[b], dx);
       },
       g.logits, dlogits);
 }

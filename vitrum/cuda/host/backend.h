@@ -126,6 +126,7 @@ KernelPtr lower(CudaBackend& cuda, const ChannelScale& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Dropout& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const DropPath& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const KeepTokens& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const PlaceTokens& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Tokens& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Pool& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const AttendPool& op, const Operands& io);
@@ -143,7 +144,6 @@ KernelPtr lower(CudaBackend& cuda, const RelativeBiasBwd& op, const Operands& io
 KernelPtr lower(CudaBackend& cuda, const GateBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const AttentionProbsGrad& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const ChannelScaleBwd& op, const Operands& io);
-KernelPtr lower(CudaBackend& cuda, const KeepTokensBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const TokensBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const PoolBwd& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const CrossEntropyBwd& op, const Operands& io);

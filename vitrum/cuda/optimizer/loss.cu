@@ -31,9 +31,9 @@ struct Loss {
 
 Loss loss_of(const TensorView& logits, const TensorView& target, const TensorView& weight,
              const LossForm& form) {
-  const bool labels = target.dtype == DType::kI32, binary = form.kind == LossKind::kBinary;
-  const int64_t classes = logits.shape[-1];
-  const float tau = binary ? 1.0f : form.tau, over = binary ? static_cast<float>(classes) : tau;
+  const bool labels = target.dtype == DType::kI32, softmax = has_softmax(form.kind);
+  const int64_t classes = logits.shape.numel() / logits.shape[0];
+  const float tau = softmax ? form.tau : 1.0f, over = softmax ? tau : static_cast<float>(classes);
   return {mixed(logits),
           labels ? Mixed{} : mixed(target),
           labels ? target.i32() : nullptr,
@@ -120,6 +120,19 @@ __global__ void __launch_bounds__(kMaxThreads) binary_rows(Loss g, double* losse
   losses[b] = weight == 0 ? 0.0 : weight * static_cast<double>(sum);
 }
 
+__global__ void __launch_bounds__(kMaxThreads) square_rows(Loss g, double* losses) {
+  const int64_t b = blockIdx.x, at = b * g.classes;
+  float sum = 0;
+  for (int64_t k = threadIdx.x; k < g.classes; k += blockDim.x) {
+    const float d = g.logits.load(at + k) - g.target.load(at + k);
+    sum = fmaf(d, d, sum);
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x != 0) return;
+  const double weight = static_cast<double>(g.weight[b]) * static_cast<double>(g.slope);
+  losses[b] = weight == 0 ? 0.0 : weight * static_cast<double>(sum);
+}
+
 constexpr int kTotalThreads = 256;
 
 // The sum of `count` values by one block, in a fixed order.
@@ -172,6 +185,13 @@ __global__ void __launch_bounds__(kMaxThreads) binary_rows_back(Loss g, Mixed dl
   }
 }
 
+__global__ void __launch_bounds__(kMaxThreads) square_rows_back(Loss g, Mixed dlogits) {
+  const int64_t b = blockIdx.x, at = b * g.classes;
+  const float factor = 2.0f * g.weight[b] * g.slope;
+  for (int64_t k = threadIdx.x; k < g.classes; k += blockDim.x)
+    dlogits.store(at + k, factor * (g.logits.load(at + k) - g.target.load(at + k)));
+}
+
 // ---- rows of a teacher's logits ----
 
 __global__ void __launch_bounds__(kMaxThreads)
@@ -218,6 +238,19 @@ __global__ void __launch_bounds__(kMaxThreads) judge_rows(Loss g, uint8_t* seen,
   right[b] = seen[b] && given == wanted;
 }
 
+// The same where there are no right answers.
+__global__ void __launch_bounds__(kTotalThreads)
+    count_images(const float* loss, const float* weight, int64_t count, double* totals) {
+  __shared__ double sums[kTotalThreads];
+  double seen = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kTotalThreads) seen += weight[i] > 0 ? 1 : 0;
+  sums[threadIdx.x] = seen;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int i = 1; i < kTotalThreads; ++i) seen += sums[i];
+  totals[0] += *loss, totals[2] += seen;
+}
+
 __global__ void __launch_bounds__(kTotalThreads)
     add_metrics(const float* loss, const uint8_t* seen, const uint8_t* right, int64_t count,
                 double* totals) {
@@ -231,12 +264,14 @@ KernelPtr lower(CudaBackend& cuda, const CrossEntropy& op, const Operands& io) {
   const auto& [form] = op;
   const Loss g = loss_of(io.in[CrossEntropy::kLogits], io.in[CrossEntropy::kTarget],
                          io.in[CrossEntropy::kSampleWeight], form);
-  const int64_t rows = io.in[CrossEntropy::kLogits].shape.rows();
+  const int64_t rows = io.in[CrossEntropy::kLogits].shape[0];
   auto* losses = cuda.scratch_of<double>(rows);
   return make_kernel([=, loss = io.out[CrossEntropy::kLoss].f32(),
                       lse = operand(io.out, CrossEntropy::kLse).f32(), stream = cuda.stream()] {
     const auto blocks = static_cast<unsigned>(rows);
-    if (g.kind == LossKind::kBinary)
+    if (g.kind == LossKind::kSquare)
+      square_rows<<<blocks, threads_for(g.classes), 0, stream>>>(g, losses);
+    else if (g.kind == LossKind::kBinary)
       binary_rows<<<blocks, threads_for(g.classes), 0, stream>>>(g, losses);
     else
       loss_rows<<<blocks, threads_for(g.classes), 0, stream>>>(g, losses, lse);
@@ -248,7 +283,10 @@ KernelPtr lower(CudaBackend& cuda, const CrossEntropyBwd& op, const Operands& io
   const auto& [form] = op;
   const Loss g = loss_of(io.in[CrossEntropyBwd::kLogits], io.in[CrossEntropyBwd::kTarget],
                          io.in[CrossEntropyBwd::kSampleWeight], form);
-  const auto rows = static_cast<unsigned>(io.in[CrossEntropyBwd::kLogits].shape.rows());
+  const auto rows = static_cast<unsigned>(io.in[CrossEntropyBwd::kLogits].shape[0]);
+  if (form.kind == LossKind::kSquare)
+    return launch_kernel(cuda, square_rows_back, rows, threads_for(g.classes), 0, g,
+                         mixed(io.out[CrossEntropyBwd::kDlogits]));
   if (form.kind == LossKind::kBinary)
     return launch_kernel(cuda, binary_rows_back, rows, threads_for(g.classes), 0, g,
                          mixed(io.out[CrossEntropyBwd::kDlogits]));
@@ -274,6 +312,13 @@ KernelPtr lower(CudaBackend& cuda, const LogSoftmax& op, const Operands& io) {
 }
 
 KernelPtr lower(CudaBackend& cuda, const NoAttributes<TrainMetrics>&, const Operands& io) {
+  if (!io.in[TrainMetrics::kLogits]) {
+    const TensorView weight = io.in[TrainMetrics::kSampleWeight];
+    return launch_kernel(cuda, count_images, 1, kTotalThreads, 0,
+                         static_cast<const float*>(io.in[TrainMetrics::kLoss].f32()),
+                         static_cast<const float*>(weight.f32()), weight.shape.numel(),
+                         io.out[TrainMetrics::kSums].f64());
+  }
   const Loss g = loss_of(io.in[TrainMetrics::kLogits], io.in[TrainMetrics::kTarget],
                          io.in[TrainMetrics::kSampleWeight], {});
   const int64_t rows = io.in[TrainMetrics::kLogits].shape.rows();
