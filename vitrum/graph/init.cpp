@@ -1,6 +1,7 @@
 #include "vitrum/graph/init.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 #include "vitrum/core/philox.h"
@@ -25,11 +26,17 @@ Init Init::xavier(int64_t fan_in, int64_t fan_out) {
 }
 
 void Init::fill(std::span<float> out, const std::string& name, uint64_t seed) const {
+  if (kind == Kind::kGiven) {
+    assert(values.size() == out.size());
+    std::copy(values.begin(), values.end(), out.begin());
+    return;
+  }
   PhiloxStream draw(seed, kInitStream, fnv1a(key.empty() ? name : key));
   for (float& x : out) {
     switch (kind) {
       case Kind::kConstant: x = a; break;
       case Kind::kUniform: x = static_cast<float>(draw.uniform(a, b)); break;
+      case Kind::kGiven: break;
       case Kind::kNormal: x = static_cast<float>(a + b * draw.normal()); break;
     }
   }

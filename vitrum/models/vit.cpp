@@ -9,6 +9,26 @@
 #include "vitrum/models/patches.h"
 
 namespace vitrum {
+
+// MoCo v3, big_vision; without the endpoint MAE.
+std::vector<float> sincos_table(const ViTConfig& cfg) {
+  const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w,
+                quarter = cfg.width / 4, last = cfg.sincos_endpoint ? quarter - 1 : quarter;
+  std::vector<float> data(static_cast<size_t>(cfg.positions() * cfg.width), 0.f);
+  float* at = data.data() + (cfg.positions() - cfg.patches()) * cfg.width;
+  for (int64_t y = 0; y < rows; ++y)
+    for (int64_t x = 0; x < columns; ++x, at += cfg.width)
+      for (int64_t i = 0; i < quarter; ++i) {
+        const double exponent = last > 0 ? static_cast<double>(i) / static_cast<double>(last) : 0;
+        const double omega = std::pow(10000.0, -exponent);
+        at[i] = static_cast<float>(std::sin(static_cast<double>(x) * omega));
+        at[i + quarter] = static_cast<float>(std::cos(static_cast<double>(x) * omega));
+        at[i + 2 * quarter] = static_cast<float>(std::sin(static_cast<double>(y) * omega));
+        at[i + 3 * quarter] = static_cast<float>(std::cos(static_cast<double>(y) * omega));
+      }
+  return data;
+}
+
 namespace {
 
 Value distance_bias(Scope s, const ViTConfig& cfg) {  // (H, T, T)
@@ -104,26 +124,6 @@ Value branch(Scope s, Value x, const ViTConfig& cfg, int n, int64_t index) {
   return drop_path(s / ("drop_path" + suffix), x, cfg.drop_path * static_cast<float>(index) / last);
 }
 
-// Fixed 2-D sine-cosine positions over the patch grid (MoCo v3, big_vision); those of prefix
-// tokens are zero.
-Value sincos_positions(Graph& g, const ViTConfig& cfg) {
-  const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w,
-                quarter = cfg.width / 4, last = cfg.sincos_endpoint ? quarter - 1 : quarter;
-  std::vector<float> data(static_cast<size_t>(cfg.positions() * cfg.width), 0.f);
-  float* at = data.data() + (cfg.positions() - cfg.patches()) * cfg.width;
-  for (int64_t y = 0; y < rows; ++y)
-    for (int64_t x = 0; x < columns; ++x, at += cfg.width)
-      for (int64_t i = 0; i < quarter; ++i) {
-        const double exponent = last > 0 ? static_cast<double>(i) / static_cast<double>(last) : 0;
-        const double omega = std::pow(10000.0, -exponent);
-        at[i] = static_cast<float>(std::sin(static_cast<double>(x) * omega));
-        at[i + quarter] = static_cast<float>(std::cos(static_cast<double>(x) * omega));
-        at[i + 2 * quarter] = static_cast<float>(std::sin(static_cast<double>(y) * omega));
-        at[i + 3 * quarter] = static_cast<float>(std::cos(static_cast<double>(y) * omega));
-      }
-  return g.constant("pos_embed", {1, cfg.positions(), cfg.width}, std::move(data));
-}
-
 struct TokenInit {
   Init token, positions;
 };
@@ -138,7 +138,8 @@ TokenInit token_init(InitStyle style) {
   return {Init::normal(1), Init::normal(1)};
 }
 
-Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B, T, C)
+// (B, C, H, W) -> (B, T, C); with a choice only those tokens.
+Value embed(Scope s, Value image, const ViTConfig& cfg, const TokenChoice* choice = nullptr) {
   Value x = patchify(whole_patches(image, cfg.patch_h, cfg.patch_w), cfg.patch_h, cfg.patch_w,
                      cfg.patch_order);
   const int64_t patch_values = cfg.channels * cfg.patch_h * cfg.patch_w;
@@ -159,13 +160,14 @@ Value embed(Scope s, Value image, const ViTConfig& cfg) {  // (B, C, H, W) -> (B
         s.param("reg_token", {1, cfg.registers, cfg.width}, start.token, /*decay=*/false));
   Value positions;
   if (cfg.sincos_positions)
-    positions = sincos_positions(s.graph(), cfg);
+    positions = s.graph().constant("pos_embed", {1, cfg.positions(), cfg.width}, sincos_table(cfg));
   else if (cfg.learned_positions)
     positions = s.param("pos_embed", {1, cfg.positions(), cfg.width}, start.positions,
                         /*decay=*/false);
   if (positions && !cfg.prefix_positions) x = add_tokens(x, {}, positions), positions = Value();
   x = dropout(s / "pos_drop", add_tokens(x, prefix, positions), cfg.drop_pos);
-  x = keep_tokens(s / "patch_drop", x, cfg.prefix_tokens(), cfg.patch_drop);
+  x = choice ? keep_tokens(s / "patch_drop", x, *choice)
+             : keep_tokens(s / "patch_drop", x, cfg.prefix_tokens(), cfg.patch_drop);
   return cfg.norm_pre ? layer_norm(s / "norm_pre", x, cfg.eps, cfg.norm_bias) : x;
 }
 
@@ -227,6 +229,16 @@ ViTFeatures vit_features(Scope s, Value image, const ViTConfig& cfg) {
   if (cfg.pool == ViTPool::kTokenAndMean)
     return {side_by_side(take_token(x, 0), mean_tokens(x, cfg.prefix_tokens()))};
   return {take_token(x, 0)};
+}
+
+Value vit_encode(Scope s, Value image, const ViTConfig& cfg, const TokenChoice& choice) {
+  Value x = embed(s, image, cfg, &choice);
+  for (int64_t i = 0; i < cfg.depth; ++i) x = vit_block(s / "blocks" / i, x, cfg, i);
+  if (!cfg.pre_norm) return x;
+  // One that norms the mean of the patches starts as what normed them one by one.
+  x = layer_norm(s / (cfg.pool == ViTPool::kMean ? "fc_norm" : "norm"), x, cfg.eps);
+  if (cfg.pool == ViTPool::kMap) map_pool(s / "attn_pool", x, cfg);  // it does not learn here
+  return x;
 }
 
 ViTLogits vit_head(Scope s, const ViTFeatures& features, const ViTConfig& cfg) {

@@ -1,6 +1,7 @@
 // The ViT family: the paper's model, timm's, and the variants of the tutorials people start from.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "vitrum/graph/graph.h"
 
@@ -124,6 +125,15 @@ ViTAttends vit_attends(Scope s, const ViTConfig& cfg);
 
 // What the angles of rotary positions are divided by, one for each pair of an axis.
 std::vector<float> rope_periods(const ViTConfig& cfg);
+
+// What a masked autoencoder makes of an image: the tokens of `choice` alone go through the blocks,
+// (B, n, C), behind the model's last norm. Only for models whose attention has no positions of its
+// own.
+Value vit_encode(Scope s, Value image, const ViTConfig& cfg, const TokenChoice& choice);
+
+// Fixed 2-D sine-cosine positions (positions(), width) over the patch grid; those of prefix tokens
+// are zero.
+std::vector<float> sincos_table(const ViTConfig& cfg);
 
 // One encoder block (B, T, C) -> (B, T, C).
 Value vit_block(Scope s, Value x, const ViTConfig& cfg, int64_t index,
