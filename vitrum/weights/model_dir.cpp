@@ -166,7 +166,10 @@ void save_model_dir(const fs::path& dir, const ModelSpec& spec, ParamStore& stor
   const Naming timm{&find_dialect(spec.config, "timm"), false, {}};
   StoredTensors stored(spec.config, timm);
   std::deque<std::vector<float>> values;
+  const std::vector<ParamSpec> own = model_params(spec.config);
   for (size_t i = 0; i < store.specs().size(); ++i) {
+    // A store may hold more than the model: a decoder that only pretraining has.
+    if (std::ranges::find(own, store.specs()[i].name, &ParamSpec::name) == own.end()) continue;
     values.push_back(store.read(i, which));
     stored.add(store.specs()[i], DType::kF32, std::as_bytes(std::span(values.back())));
   }
