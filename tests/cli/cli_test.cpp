@@ -23,9 +23,9 @@ using testing::Not;
 using testing::StartsWith;
 
 const std::vector<std::string> kVerbs = {
-    "train",   "finetune", "distill", "classify", "embed",   "eval",     "summary",
-    "models",  "data",     "bench",   "doctor",   "version", "download", "export",
-    "forward", "convert",  "report",  "explain",  "serve",   "man",      "completion"};
+    "train",  "finetune", "distill", "classify", "embed",      "eval",    "summary", "models",
+    "data",   "bench",    "doctor",  "version",  "download",   "export",  "forward", "convert",
+    "report", "explain",  "serve",   "man",      "completion", "pretrain"};
 
 struct Outcome {
   int code = -1;

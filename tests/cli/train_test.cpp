@@ -254,6 +254,37 @@ TEST_F(TrainCli, Distill) {
               HasSubstr("is a run; its model is " + run + "/best"));
 }
 
+TEST_F(TrainCli, Pretrain) {
+  const auto pretrain = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = arguments(std::move(more));
+    all[0] = "pretrain";
+    return test::run_vitrum(all, tiny_ / "output");
+  };
+  const std::string run = tiny_ / "masked";
+  const Finished done = pretrain({"--method", "mae", "--epochs", "2", "--out", run});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.err, AllOf(HasSubstr("75 % of patches hidden, decoder 16 wide and 4 deep"),
+                              Not(HasSubstr("output")), Not(HasSubstr("classes"))));
+  EXPECT_THAT(done.out, AllOf(HasSubstr("epoch 2/2  loss "), HasSubstr("test loss "),
+                              HasSubstr("finetune --weights " + run + "/last"),
+                              Not(HasSubstr("nan")), Not(HasSubstr("accuracy"))));
+  EXPECT_THAT(read_text(run + "/config.toml"), HasSubstr("task = \"mae\""));
+  const std::string page = read_text(run + "/report.html");
+  EXPECT_THAT(page, AllOf(HasSubstr("\"state\":\"finished\""), Not(HasSubstr("No predictions"))));
+  const Finished tuned =
+      train({"--set", "weights=" + run + "/last", "--epochs", "1", "--out", tiny_ / "tuned"});
+  EXPECT_EQ(tuned.code, 0) << tuned.err;
+  const Finished other = pretrain({"--method", "dino"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_EQ(lines(other.err), 1) << other.err;
+  const Finished labels = pretrain({"--set", "mixup=0.8"});
+  EXPECT_EQ(labels.code, 2);
+  EXPECT_THAT(labels.err, HasSubstr("mixup is for learning with labels"));
+  const Finished classes = pretrain({"--set", "task=classify"});
+  EXPECT_EQ(classes.code, 2);
+  EXPECT_THAT(classes.err, HasSubstr("vitrum train"));
+}
+
 TEST_F(TrainCli, UnwritableDirectory) {
   if (geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
   std::filesystem::create_directory(tiny_ / "closed");

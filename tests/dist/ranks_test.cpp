@@ -62,6 +62,13 @@ TEST_F(Ranks, InBf16) {
   expect_same_bits(r, {4});
 }
 
+// Masks and the loss on test images, too.
+TEST_F(Ranks, WithoutLabels) {
+  Recipe r = full();
+  r.task = Task::kMae, r.mixup = 0;
+  expect_same_bits(r, {3});
+}
+
 // Running statistics are those of the first leaf, for whoever evaluates.
 TEST_F(Ranks, WithBatchNorm) {
   Recipe r = with_optimizer(OptimizerKind::kSgd);

@@ -157,8 +157,10 @@ Outcome outcome(const std::string& run) {
   Outcome files;
   for (const char* name :
        {"config.toml", "best/model.safetensors", "best/config.json", "last/model.safetensors",
-        "last/config.json", "confusion.svg", "predictions.csv"})
-    files[name] = read_text(run + "/" + name);
+        "last/config.json", "confusion.svg", "predictions.csv"}) {
+    const std::string path = run + "/" + name;
+    files[name] = fs::exists(path) ? read_text(path) : "";  // not every run has answers to draw
+  }
   files["metrics.csv"] = without_times(read_text(run + "/metrics.csv"), "");
   files["metrics.jsonl"] =
       without_times(read_text(run + "/metrics.jsonl"), ",\"images_per_second\"");

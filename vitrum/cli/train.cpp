@@ -37,6 +37,7 @@ struct Options {
   std::vector<KeyOption> keys;
   std::vector<Given> given;  // for each key
   std::function<void(const Recipe&)> check;
+  Task task = Task::kClassify;
 };
 
 const std::vector<KeyOption> kEveryRun = {
@@ -95,6 +96,7 @@ Recipe merged_recipe(const Options& o, const CommonOptions& common) {
     fail_usage("--resume goes on in the run's own directory with its own recipe; leave out {}",
                o.recipe ? "--recipe" : "--out");
   Recipe recipe;
+  recipe.task = o.task;
   if (o.resume) recipe = recipe_of_run(without_trailing_slash(*o.resume));
   if (o.recipe) load_recipe(recipe, *o.recipe);
   apply_options(recipe, o, common);
@@ -206,6 +208,25 @@ std::string warm_up(const Trainer& t) {
                      with_commas(steps), with_commas(s.total_steps), lr_at(s, s.total_steps - 1));
 }
 
+// "10 outputs" of a model, or of a pretraining what is hidden and who is asked for it.
+std::string answers(const Trainer& t) {
+  if (!t.pretrains()) return counted(t.model().config.classes(), "output");
+  const MaeConfig mae = mae_for(t.recipe(), t.model());
+  return fmt::format("{:.4g} % of patches hidden, decoder {} wide and {} deep",
+                     100 * mae.mask_ratio, mae.width, mae.depth);
+}
+
+// What the data has, of which a pretraining looks at no labels.
+std::string data_counts(const Trainer& t) {
+  const std::string train = with_commas(t.data().train().size());
+  const int64_t test = t.data().test().size();
+  if (t.pretrains() && test == 0) return counted(t.data().train().size(), "training image");
+  const std::string both = fmt::format("{} training and {}", train, counted(test, "test image"));
+  if (t.pretrains()) return both;
+  const auto classes = static_cast<int64_t>(t.data().train().classes().size());
+  return fmt::format("{}, {}", both, counted(classes, "class"));
+}
+
 std::string opening(Trainer& t) {
   const Recipe& r = t.recipe();
   const ModelConfig& c = t.model().config;
@@ -216,17 +237,16 @@ std::string opening(Trainer& t) {
   if (t.processes() > 1) parts += fmt::format(" on {} processes", t.processes());
   return fmt::format(
       "model   {}: {}, images {}x{}x{}, {}\n{}"
-      "data    {}: {} training and {}, {}\n{}"
+      "data    {}: {}\n{}"
       "plan    {} of {}, batch {}{}, lr {}\n{}"
       "device  {}, {}; {} for weights and optimiser, {} for activations{}\n"
       "{}run     {}{}",
       t.model().architecture, counted(t.store().parameter_count(), "parameter"), c.channels(),
-      c.image_h(), c.image_w(), counted(c.classes(), "output"), teacher_line(t), r.data,
-      with_commas(t.data().train().size()), counted(t.data().test().size(), "test image"),
-      counted(static_cast<int64_t>(t.data().train().classes().size()), "class"), skipped_line(t),
-      counted(t.total_epochs(), "epoch"), counted(per_epoch, "step"), t.batch_size(), parts, r.lr,
-      warm_up(t), t.backend().name(), r.precision == Precision::kBF16 ? "bf16" : "f32",
-      human_bytes(stored_bytes(t.store())), human_bytes(t.activation_bytes()),
+      c.image_h(), c.image_w(), answers(t), teacher_line(t), r.data, data_counts(t),
+      skipped_line(t), counted(t.total_epochs(), "epoch"), counted(per_epoch, "step"),
+      t.batch_size(), parts, r.lr, warm_up(t), t.backend().name(),
+      r.precision == Precision::kBF16 ? "bf16" : "f32", human_bytes(stored_bytes(t.store())),
+      human_bytes(t.activation_bytes()),
       t.image_bytes() > 0 ? fmt::format(", {} for the images", human_bytes(t.image_bytes())) : "",
       learning(t), t.directory(),
       t.position().step > 0 ? fmt::format(", resumed after step {}", with_commas(t.position().step))
@@ -246,11 +266,13 @@ std::string about(double seconds) {
 std::string epoch_line(const EpochMetrics& row, bool best, int64_t epochs) {
   constexpr size_t kColumns = 80;
   const auto short_percent = [](double x) { return fmt::format("{:.2f}%", 100 * x); };
-  std::string line = fmt::format("epoch {:>{}}/{}  loss {:.4f}  train {}", row.epoch,
-                                 std::to_string(epochs).size(), epochs, row.train_loss,
-                                 short_percent(row.train_acc));
+  std::string line = fmt::format("epoch {:>{}}/{}  loss {:.4f}", row.epoch,
+                                 std::to_string(epochs).size(), epochs, row.train_loss);
+  if (!std::isnan(row.train_acc)) line += fmt::format("  train {}", short_percent(row.train_acc));
   if (!std::isnan(row.test_acc))
     line += fmt::format("  test {}{}", short_percent(row.test_acc), best ? " best" : "");
+  else if (!std::isnan(row.test_loss))
+    line += fmt::format("  test loss {:.4f}{}", row.test_loss, best ? " best" : "");
   line += fmt::format("  {:.{}f} s", row.seconds, row.seconds < 1 ? 2 : 1);
   const std::string speed =
       fmt::format(", {} img/s", with_commas(static_cast<int64_t>(row.images_per_second)));
@@ -273,7 +295,26 @@ std::string already_finished(const Trainer& t) {
   return fmt::format("finished after {}; {}\n", counted(done, "epoch"), longer);
 }
 
+// Of a pretraining: a loss says little to people, so what to do with the model comes next.
+std::string closing_pretraining(const Trainer& t, const TrainResult& result) {
+  const std::string command = quoted(program_invocation_name),
+                    last = quoted(t.directory() + "/last");
+  const bool tested = !std::isnan(result.last.test_loss);
+  return fmt::format(
+      "{} loss {:.4f} (best {:.4f} after epoch {})\n"
+      "run directory {}\n"
+      "try next:\n"
+      "  {}/report.html in a browser: curves, recipe\n"
+      "  {} finetune --weights {} --data DATA\n"
+      "  {} finetune --weights {} --data DATA --head-only\n"
+      "  {} embed photo.jpg --model {} --output features.npy\n",
+      tested ? "test" : "training", tested ? result.last.test_loss : result.last.train_loss,
+      -result.best_accuracy, result.best_epoch, t.directory(), t.directory(), command, last,
+      command, last, command, last);
+}
+
 std::string closing(const Trainer& t, const TrainResult& result) {
+  if (t.pretrains()) return closing_pretraining(t, result);
   const std::string command = quoted(program_invocation_name),
                     best = quoted(t.directory() + "/best");
   const std::string look = fmt::format("eval --model {} --data {}{}", best, quoted(t.recipe().data),
@@ -381,8 +422,9 @@ int train(const Options& o, const CommonOptions& common, Group* group) {
     return stopped(trainer.directory(), fmt::format("after step {}", trainer.position().step),
                    result.signal, common);
   if (!was_finished && trainer.position().epochs < trainer.total_epochs())
-    info(common, fmt::format("ended early: no better test accuracy in {}",
-                             counted(recipe.patience, "epoch")));
+    info(common,
+         fmt::format("ended early: no better test {} in {}",
+                     trainer.pretrains() ? "loss" : "accuracy", counted(recipe.patience, "epoch")));
   const std::string text =
       (was_finished ? already_finished(trainer) : "") + closing(trainer, result);
   if (common.json)
@@ -396,7 +438,7 @@ int train(const Options& o, const CommonOptions& common, Group* group) {
 
 Verb training_verb(TrainingVerb verb) {
   const auto o = std::make_shared<Options>();
-  o->check = verb.check;
+  o->check = verb.check, o->task = verb.task;
   o->keys = kEveryRun;
   o->keys.insert(o->keys.end(), verb.keys.begin(), verb.keys.end());
   o->given.resize(o->keys.size());

@@ -24,6 +24,7 @@ struct TrainingVerb {
   std::vector<std::string> examples;
   std::vector<KeyOption> keys = {};               // beside those of every run
   std::function<void(const Recipe&)> check = {};  // of what the verb needs, once all is merged
+  Task task = Task::kClassify;                    // unless a recipe says otherwise
 };
 Verb training_verb(TrainingVerb verb);
 

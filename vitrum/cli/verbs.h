@@ -70,6 +70,7 @@ Verb finetune_verb();
 Verb forward_verb();
 Verb man_verb();
 Verb models_verb();
+Verb pretrain_verb();
 Verb quantize_verb();
 Verb report_verb();
 Verb serve_verb();

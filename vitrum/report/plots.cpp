@@ -27,7 +27,8 @@ std::vector<std::string> write_plots(std::span<const ReportRun> runs, const std:
                                   std::pair("learning-rate", CurvePanel::kLearningRate),
                                   std::pair("throughput", CurvePanel::kThroughput)};
   for (const auto& [name, panel] : kPanels)
-    if (measured) plots.emplace_back(name, draw_curves(curves, {&panel, 1}));
+    if (measured && has_points(panel, curves))
+      plots.emplace_back(name, draw_curves(curves, {&panel, 1}));
   for (size_t i = 0; i < runs.size(); ++i)
     if (!runs[i].samples.empty() && runs[i].classes.size() <= kMostClasses)
       plots.emplace_back(

@@ -18,7 +18,7 @@ struct TrainPosition {
   double loss_images = 0;  // the sum of all images' losses
   double seconds = 0;      // training time, interruptions excluded
   // Of the run:
-  double best_accuracy = -1;  // before the first evaluation
+  double best_accuracy = -1;  // before the first evaluation; of a pretraining a loss, negative
   int64_t best_epoch = 0;
 
   bool operator==(const TrainPosition&) const = default;

@@ -20,7 +20,9 @@ enum class CurvePanel : uint8_t { kLoss, kAccuracy, kLearningRate, kThroughput }
 // Panels over the epochs, beside each other. Unmeasured (NaN) points are left out. One run has a
 // colour for training and one for test; of several each has its own, the training side dotted.
 Picture draw_curves(std::span<const RunCurves> runs, std::span<const CurvePanel> panels);
-// Loss, accuracy and learning rate of one run.
+// Whether anything that the panel shows was measured.
+bool has_points(CurvePanel panel, std::span<const RunCurves> runs);
+// Loss, accuracy (where there is one) and learning rate of one run.
 Picture draw_curves(std::span<const EpochMetrics> rows);
 
 // Heat map of counts by true class and predicted class, each row scaled to its own total. Up to 20

@@ -190,6 +190,10 @@ int draw_legend(Picture* picture, const Panel& panel, double left) {
 
 }  // namespace
 
+bool has_points(CurvePanel panel, std::span<const RunCurves> runs) {
+  return !panel_of(kContents[static_cast<size_t>(panel)], runs).series.empty();
+}
+
 Picture draw_curves(std::span<const RunCurves> runs, std::span<const CurvePanel> panels) {
   std::vector<Panel> all;
   int lines = 1;
@@ -215,8 +219,10 @@ Picture draw_curves(std::span<const RunCurves> runs, std::span<const CurvePanel>
 
 Picture draw_curves(std::span<const EpochMetrics> rows) {
   const RunCurves run{"", rows};
-  return draw_curves(
-      {&run, 1}, std::array{CurvePanel::kLoss, CurvePanel::kAccuracy, CurvePanel::kLearningRate});
+  std::vector<CurvePanel> panels = {CurvePanel::kLoss, CurvePanel::kAccuracy,
+                                    CurvePanel::kLearningRate};
+  if (!has_points(CurvePanel::kAccuracy, {&run, 1})) std::erase(panels, CurvePanel::kAccuracy);
+  return draw_curves({&run, 1}, panels);
 }
 
 }  // namespace vitrum

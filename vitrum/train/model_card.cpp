@@ -45,13 +45,16 @@ bool transformers_loads(const ModelSpec& model) {
 // A double-quoted scalar of YAML is a string of JSON.
 std::string yaml(const std::string& text) { return json_string(text); }
 
+bool pretrained(const ModelCard& c) { return c.recipe.task == Task::kMae; }
+
 std::string front_matter(const ModelCard& c, const EpochMetrics* row) {
   const std::string data = yaml(data_name(c.recipe.data));
+  const char* use = pretrained(c) ? "image-feature-extraction" : "image-classification";
   std::string text = fmt::format(
-      "---\nlibrary_name: {}\npipeline_tag: image-classification\ntags:\n- image-classification\n"
-      "- vitrum\n- {}\ndatasets:\n- {}\nmetrics:\n- accuracy\n",
-      timm_loads(c.model) ? "timm" : "vitrum", family_of(c.model.config), data);
-  if (row)
+      "---\nlibrary_name: {}\npipeline_tag: {}\ntags:\n- {}\n- vitrum\n- {}\ndatasets:\n- {}\n",
+      timm_loads(c.model) ? "timm" : "vitrum", use, use, family_of(c.model.config), data);
+  if (!pretrained(c)) text += "metrics:\n- accuracy\n";
+  if (row && !pretrained(c))
     text += fmt::format(
         "model-index:\n- name: {}\n  results:\n  - task:\n      type: image-classification\n"
         "    dataset:\n      name: {}\n      type: {}\n      split: {}\n    metrics:\n"
@@ -60,7 +63,25 @@ std::string front_matter(const ModelCard& c, const EpochMetrics* row) {
   return text + "---\n\n";
 }
 
+// What masked pretraining says of itself.
+std::string masked_facts(const ModelCard& c, const EpochMetrics* row) {
+  const ModelConfig& m = c.model.config;
+  std::string text = fmt::format(
+      "- **Data**: {}: {} images, without their labels\n"
+      "- **Input**: {} x {} x {} (channels, height, width)\n"
+      "- **Method**: masked autoencoder, {} of the patches not seen; this is the encoder, without "
+      "a "
+      "head\n",
+      data_name(c.recipe.data), c.train_images, m.channels(), m.image_h(), m.image_w(),
+      c.recipe.mask_ratio);
+  if (row)
+    text += fmt::format("- **Loss** on {} other images: {:.4f} after epoch {}\n", c.test_images,
+                        row->test_loss, row->epoch);
+  return text;
+}
+
 std::string facts(const ModelCard& c, const EpochMetrics* row) {
+  if (pretrained(c)) return masked_facts(c, row);
   const ModelConfig& m = c.model.config;
   std::vector<std::string> names(
       c.classes.begin(),
@@ -84,25 +105,33 @@ std::string facts(const ModelCard& c, const EpochMetrics* row) {
 }
 
 std::string usage(const ModelCard& c) {
-  std::string text = fmt::format(
-      "\n## Use\n\nDIR is the directory of this file.\n\n    vitrum classify photo.jpg --model "
-      "DIR\n"
-      "    vitrum eval --model DIR --data {}\n",
-      c.recipe.data);
+  std::string text = "\n## Use\n\nDIR is the directory of this file.\n\n";
+  if (pretrained(c))
+    text +=
+        "    vitrum finetune --weights DIR --data DATA\n"
+        "    vitrum embed photo.jpg --model DIR --output features.npy\n";
+  else
+    text += fmt::format(
+        "    vitrum classify photo.jpg --model DIR\n    vitrum eval --model DIR --data {}\n",
+        c.recipe.data);
   if (timm_loads(c.model))
     text +=
         "\nWith timm:\n\n```python\nimport timm\n"
         "model = timm.create_model(\"local-dir:DIR\", pretrained=True).eval()\n```\n";
+  const char* auto_class = pretrained(c) ? "AutoModel" : "AutoModelForImageClassification";
   if (transformers_loads(c.model))
-    text +=
+    text += fmt::format(
         "\nWith transformers, after `vitrum convert DIR DIR-hf --to hf`:\n\n```python\n"
-        "from transformers import AutoModelForImageClassification\n"
-        "model = AutoModelForImageClassification.from_pretrained(\"DIR-hf\")\n```\n";
+        "from transformers import {0}\nmodel = {0}.from_pretrained(\"DIR-hf\")\n```\n",
+        auto_class);
   return text;
 }
 
 std::string training(const ModelCard& c) {
-  const char* verb = c.recipe.teacher ? "distill" : c.recipe.weights.empty() ? "train" : "finetune";
+  const char* verb = pretrained(c)              ? "pretrain"
+                     : c.recipe.teacher         ? "distill"
+                     : c.recipe.weights.empty() ? "train"
+                                                : "finetune";
   return fmt::format(
       "\n## Training\n\n    vitrum {} --recipe recipe.toml\n\nwith this as `recipe.toml`:\n\n"
       "```toml\n{}```\n",

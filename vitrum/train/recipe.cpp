@@ -40,6 +40,7 @@ void each_key(R& r, Visit&& visit) {
   visit("model", r.model, Range{});
   visit("data", r.data, Range{});
   visit("weights", r.weights, Range{});
+  visit("task", r.task, Range{});
   visit("num_classes", r.num_classes, kCount);
   visit("image_size", r.image_size, Range{1, 1 << 16});
   visit("patch_size", r.patch_size, Range{1, 1 << 10});
@@ -123,6 +124,11 @@ void each_key(R& r, Visit&& visit) {
   visit("lora_alpha", r.lora_alpha, kPositive);
   visit("lora_targets", r.lora_targets, Range{});
   visit("lora_dropout", r.lora_dropout, kBelowOne);
+  visit("mask_ratio", r.mask_ratio, Range{0.01, 0.99});
+  visit("norm_pix", r.norm_pix, Range{});
+  visit("decoder_width", r.decoder_width, Range{4, 1 << 14});
+  visit("decoder_depth", r.decoder_depth, Range{0, 256});
+  visit("decoder_heads", r.decoder_heads, Range{1, 1 << 12});
 }
 
 const Recipe kDefault;
@@ -142,6 +148,7 @@ std::vector<std::string> names(OnBadImage) { return {"stop", "skip"}; }
 std::vector<std::string> names(ResizeMode) { return {"squash", "center"}; }
 std::vector<std::string> names(HeadInit) { return {"keep", "zero", "normal"}; }
 std::vector<std::string> names(PosResample) { return {"auto", "bilinear", "bicubic"}; }
+std::vector<std::string> names(Task) { return {"classify", "mae"}; }
 std::vector<std::string> names(TaskLoss) { return {"cross_entropy", "bce"}; }
 std::vector<std::string> names(Distillation) { return {"hard", "soft"}; }
 
@@ -350,6 +357,44 @@ const char* needs_teacher(const Recipe& r) {
   return r.tau != kDefault.tau ? "tau" : nullptr;
 }
 
+// A key that needs labels; null where there is none.
+const char* needs_labels(const Recipe& r) {
+  if (r.teacher) return "teacher";
+  if (r.num_classes) return "num_classes";
+  if (r.head_only) return "head_only";
+  if (r.head_init != kDefault.head_init) return "head_init";
+  if (r.head_bias) return "head_bias";
+  if (!r.lr_scan.empty()) return "lr_scan";
+  if (r.label_smoothing != 0) return "label_smoothing";
+  if (r.mixup != 0) return "mixup";
+  if (r.cutmix != 0) return "cutmix";
+  return r.loss != kDefault.loss ? "loss" : nullptr;
+}
+
+// A key of a masked autoencoder.
+const char* needs_masks(const Recipe& r) {
+  if (r.mask_ratio != kDefault.mask_ratio) return "mask_ratio";
+  if (r.norm_pix != kDefault.norm_pix) return "norm_pix";
+  if (r.decoder_width) return "decoder_width";
+  if (r.decoder_depth) return "decoder_depth";
+  return r.decoder_heads ? "decoder_heads" : nullptr;
+}
+
+void check_task(const Recipe& r) {
+  if (r.task == Task::kClassify) {
+    if (const char* key = needs_masks(r))
+      fail_usage("{} is for task = \"mae\" (`vitrum pretrain`); leave it out", key);
+    return;
+  }
+  if (const char* key = needs_labels(r))
+    fail_usage("{} is for learning with labels; leave it out of a pretraining", key);
+  if (r.lora > 0)
+    fail_usage(
+        "lora trains adapters of a model that is there; a pretraining makes one, leave it out");
+  if (r.patch_drop.value_or(0) > 0)
+    fail_usage("patch_drop: a pretraining leaves out mask_ratio of the patches already");
+}
+
 // What a line of TOML should have been whose text has no quotes; "" where that is not its mistake.
 std::string with_quotes(const std::string& file, size_t line) {
   size_t at = 0;
@@ -393,6 +438,7 @@ void forget_teacher(Recipe& r) {
 void check_recipe(const Recipe& r) {
   if (r.model.empty() && r.weights.empty())
     fail_usage("no model: give --model NAME, or a recipe that names one");
+  check_task(r);
   if (r.data.empty()) fail_usage("no data: give --data DATA, or a recipe that names it");
   if (r.betas && r.betas->size() != 2) fail_usage("betas: expected two numbers, as [0.9, 0.999]");
   if (r.mean && r.std && r.mean->size() != r.std->size())

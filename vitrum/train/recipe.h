@@ -18,6 +18,8 @@ enum class Precision : uint8_t { kAuto, kF32, kBF16 };
 enum class OnDevice : uint8_t { kAuto, kOn, kOff };
 enum class OnBadImage : uint8_t { kStop, kSkip };
 enum class ResizeMode : uint8_t { kSquash, kCenter };
+// What a run learns: classes, or the pixels that a masked autoencoder does not see.
+enum class Task : uint8_t { kClassify, kMae };
 enum class TaskLoss : uint8_t { kCrossEntropy, kBce };
 enum class Distillation : uint8_t { kHard, kSoft };
 // How large Muon's steps are for a matrix (rows, columns): sqrt(max(1, rows / columns)), or 0.2
@@ -44,6 +46,7 @@ struct Hyper {
 struct Recipe {
   std::string model, data;
   std::string weights;  // model directory or weight file to start from; "": from scratch
+  Task task = Task::kClassify;
   std::optional<int64_t> num_classes, image_size, patch_size;
   std::optional<std::string> pool;  // what the head reads: "token", "mean" or "token_and_mean"
   std::optional<bool> head_bias;
@@ -133,6 +136,11 @@ struct Recipe {
   std::optional<double> lora_alpha;  // as `lora`: the adapter's output counts once
   std::vector<std::string> lora_targets = {"qkv", "proj"};
   double lora_dropout = 0;
+
+  // Of a masked autoencoder; a decoder that is not given is usual_decoder()'s.
+  double mask_ratio = 0.75;
+  bool norm_pix = true;
+  std::optional<int64_t> decoder_width, decoder_depth, decoder_heads;
 
   int64_t slice_size() const { return batch_size / slices; }
   int64_t leaves() const { return accumulate * slices; }  // slices in one optimiser step

@@ -78,7 +78,7 @@ void Saver::write(const Save& save) {
   const auto& rows = log_.rows();
   const auto best = std::ranges::find(rows, save.at.best_epoch, &EpochMetrics::epoch);
   const auto last = std::find_if(rows.rbegin(), rows.rend(),
-                                 [](const EpochMetrics& r) { return !std::isnan(r.test_acc); });
+                                 [](const EpochMetrics& r) { return !std::isnan(r.test_loss); });
   if (save.best) write_model("best", *save.best, best == rows.end() ? nullptr : &*best);
   write_model("last", *save.state, last == rows.rend() ? nullptr : &*last);
   save_checkpoint(run_, *save.state, save.at);

@@ -14,6 +14,7 @@
 #include "vitrum/data/resize.h"
 #include "vitrum/models/model.h"
 #include "vitrum/train/lora.h"
+#include "vitrum/train/pretraining.h"
 
 namespace vitrum {
 namespace {
@@ -102,6 +103,11 @@ ModelSpec starting_model(const Recipe& recipe) {
 }
 
 void set_head(ModelSpec& model, const Recipe& recipe, const Dataset& data) {
+  if (recipe.task == Task::kMae) {
+    model.fixed_classes = false;
+    if (auto* vit = model.config.as<ViTConfig>()) vit->patch_drop = 0;
+    return set_classes(model, 0);
+  }
   const auto in_data = static_cast<int64_t>(data.classes().size());
   const int64_t own = model.fixed_classes ? model.config.classes() : in_data;
   set_classes(model, recipe.num_classes.value_or(own));
@@ -163,10 +169,13 @@ std::string label_digest(const Dataset& images) {
 }  // namespace
 
 TrainData::TrainData(const Recipe& recipe, const TrainDataOptions& options)
-    : splits_(open_data(recipe.data, /*test_needed=*/recipe.holdout == 0, options.decode)) {
+    : splits_(open_data(recipe.data,
+                        /*test_needed=*/recipe.holdout == 0 && recipe.task == Task::kClassify,
+                        options.decode)) {
   if (recipe.on_bad_image == OnBadImage::kSkip) skip_bad(options);
   const bool for_scan = !recipe.lr_scan.empty() && splits_.test;
   if (recipe.holdout > 0 && !for_scan) hold_out(recipe);
+  if (!held_ && !splits_.test) held_ = select_images(all_train(), {});  // who learns without labels
   if (recipe.subset > 0) {
     some_train_ = take_images(all_train(), recipe.subset, static_cast<uint64_t>(recipe.seed));
     some_test_ = take_images(all_test(), recipe.subset, static_cast<uint64_t>(recipe.seed));
@@ -230,6 +239,7 @@ ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
   model.lora = lora_of(recipe);
   model.held_out = {};  // the weights' run is another one
   validate(model.config);
+  if (recipe.task == Task::kMae) mae_for(recipe, model);
   return model;
 }
 

@@ -23,9 +23,10 @@ struct TrainDataOptions {
   DecodeOptions decode = {};
 };
 
-// The two sides of a run. With a holdout, `test` is what was taken from the training images (where
-// a scan of learning rates does that, the run after it has the test images, if there are any); with
-// a subset, both are cut down to it.
+// The two sides of a run; the second may be empty where a run learns without labels. With a
+// holdout, `test` is what was taken from the training images (where a scan of learning rates does
+// that, the run after it has the test images, if there are any); with a subset, both are cut down
+// to it.
 class TrainData {
  public:
   explicit TrainData(const Recipe& recipe, const TrainDataOptions& options = {});

@@ -10,6 +10,7 @@
 #include "vitrum/train/lora.h"
 #include "vitrum/train/loss.h"
 #include "vitrum/train/param_rules.h"
+#include "vitrum/train/pretraining.h"
 #include "vitrum/train/setup.h"
 
 namespace vitrum {
@@ -59,7 +60,18 @@ WorkShare TrainStep::make_share(Communicator* comm) {
   return share;
 }
 
+TrainStep::ForwardValues TrainStep::record_pretraining() {
+  Graph& g = *forward_graph_;
+  const Value weight = g.input("weight", {recipe_.slice_size()}, DType::kF32, /*exact=*/true);
+  const TracedMae mae = trace_mae(g, model_, mae_for(recipe_, model_), weight);
+  freeze_params(g.params, model_.config, recipe_);
+  const Value totals = g.state("metrics", {3}, DType::kF64);
+  train_metrics(mae.loss, Value(), Value(), weight, totals);
+  return {.image = mae.image, .weight = weight, .loss = mae.loss, .totals = totals, .rng = g.rng()};
+}
+
 TrainStep::ForwardValues TrainStep::record() {
+  if (recipe_.task == Task::kMae) return record_pretraining();
   Graph& g = *forward_graph_;
   const int64_t batch = recipe_.slice_size();
   const bool mixed = mix_for(recipe_).any();
@@ -89,6 +101,8 @@ ParamStore TrainStep::filled(Backend& backend) {
     loaded_ = load_weights(
         recipe_.weights, model_, store,
         {.pos_resample = recipe_.pos_resample, .head = recipe_.head_init, .seed = seed_});
+  if (recipe_.task == Task::kMae && !recipe_.weights.empty())
+    loaded_.adapted.push_back(load_stored_decoder(recipe_, model_, store));
   if (recipe_.weights.empty() && recipe_.head_init != HeadInit::kKeep)
     for (size_t i = 0; i < store.specs().size(); ++i)
       if (in_head(model_.config, store.specs()[i].name))
@@ -99,7 +113,8 @@ ParamStore TrainStep::filled(Backend& backend) {
 Program TrainStep::compile_backward() {
   fuse(*forward_graph_);
   differentiate(*forward_graph_, values_.loss, recipe_.recompute);
-  const std::array outputs = {values_.loss, values_.logits};
+  std::vector<Value> outputs = {values_.loss};
+  if (values_.logits) outputs.push_back(values_.logits);
   CompileOptions options{.compute = compute_};
   const std::array given = {values_.image, values_.teacher, values_.mix};
   for (size_t i = 0; i < given.size(); ++i) {
@@ -282,6 +297,7 @@ void TrainStep::perturb() {
 
 // Labels, or with mixed images the shares of two labels each.
 void TrainStep::upload_targets(const Batch& batch) {
+  if (!values_.target) return;
   if (!values_.mix) return backward_->upload(values_.target, batch.labels.data());
   const Shape image = values_.image.shape();
   targets_.resize(static_cast<size_t>(values_.target.shape().numel()));

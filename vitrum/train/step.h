@@ -112,9 +112,11 @@ class TrainStep {
 
  private:
   struct ForwardValues {
-    Value image, logits, target, weight, teacher, loss, totals, rng, mix;
+    Value image = {}, logits = {}, target = {}, weight = {}, teacher = {}, loss = {}, totals = {},
+          rng = {}, mix = {};
   };
   ForwardValues record();
+  ForwardValues record_pretraining();
   ParamStore filled(Backend& backend);
   Program compile_backward();
   TensorView view(Value v) const { return (*backward_)[v]; }

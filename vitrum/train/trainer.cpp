@@ -124,16 +124,20 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
           features_ ? features_->train : data_.train(),
           train_turns(fed(loader_config(recipe_, model_, data_.train(), options.device.threads),
                           data_.train()))),
-      test_loader_(features_ ? features_->test : data_.test(),
-                   test_turns(fed(test_config(loader_config(recipe_, model_, data_.test(),
-                                                            options.device.threads),
-                                              recipe_, data_.test().size()),
-                                  data_.test()))),
+      test_loader_(features_ ? features_->test : tested(),
+                   test_turns(fed(
+                       test_config(loader_config(recipe_, model_, tested(), options.device.threads),
+                                   recipe_, tested().size()),
+                       tested()))),
       schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.leaves()))),
       // Whole images take the most memory: what cannot end does not begin.
-      step_(last_model(), step_recipe(), compute(), *backend_, source(), options.comm),
-      evaluator_(model_, step_.store(), test_loader_.config().batch_size, compute(),
-                 ema() ? Arena::kEma : Arena::kMaster, source()) {
+      step_(last_model(), step_recipe(), compute(), *backend_, source(), options.comm) {
+  const Arena judged = ema() ? Arena::kEma : Arena::kMaster;
+  const int64_t batch = test_loader_.config().batch_size;
+  if (!pretrains())
+    evaluator_.emplace(model_, step_.store(), batch, compute(), judged, source());
+  else if (has_test())
+    masked_.emplace(recipe_, model_, step_.store(), batch, judged);
   model_.held_out = data_.held_out();
   set_images();
   if (recipe_.teacher) set_teacher();
@@ -151,7 +155,7 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
                        .train_images = data_.train().size(),
                        .test_images = data_.test().size(),
                        .held_out = recipe_.holdout > 0};
-  saver_ = std::make_unique<Saver>(run_, card, ema() ? Arena::kEma : Arena::kMaster, at_);
+  saver_ = std::make_unique<Saver>(run_, card, judged, at_);
 }
 
 void Trainer::open_run() {
@@ -278,7 +282,8 @@ void Trainer::set_images() {
                features_ ? "only the head learns, from features that the host keeps"
                          : why_not_resident(data_.train(), train_loader_.config()));
   keep(data_.train(), train_loader_, step_);
-  keep(data_.test(), test_loader_, evaluator_);
+  if (evaluator_) keep(data_.test(), test_loader_, *evaluator_);
+  if (masked_) keep(data_.test(), test_loader_, *masked_);
 }
 
 // Where a signal stops it, so does the run. It is a part of the first epoch's time.
@@ -495,23 +500,33 @@ void Trainer::check_finite(const char* what, double x, int64_t step) const {
 
 bool Trainer::close_epoch(const InterruptGuard& interrupt, const TrainHooks& hooks) {
   const bool last = at_.epochs + 1 == total_epochs();
+  const bool due = last || (at_.epochs + 1) % recipe_.eval_every == 0;
   std::shared_ptr<const Evaluation> evaluation;
-  if (last || (at_.epochs + 1) % recipe_.eval_every == 0) {
+  if (due && has_test()) {
     evaluation = evaluate(interrupt);
     if (signal(interrupt) != 0) return false;
     if (writes()) check_finite("test loss", evaluation->loss, at_.step);
   }
   ClosedEpoch closed{.row = metrics(evaluation.get())};
-  closed.best = writes() && evaluation && evaluation->top1 > at_.best_accuracy;
-  if (closed.best) at_.best_accuracy = evaluation->top1, at_.best_epoch = closed.row.epoch;
+  if (writes() && due) {
+    const double reached = score(evaluation.get(), closed.row);
+    closed.best = at_.best_epoch == 0 || reached > at_.best_accuracy;
+    if (closed.best) at_.best_accuracy = reached, at_.best_epoch = closed.row.epoch;
+  }
   ++at_.epochs;
   at_.loss_images = at_.seconds = 0;
   if (comm()) broadcast(*comm(), std::as_writable_bytes(std::span(&at_, 1)));
   step_.clear_totals();
+  if (pretrains()) evaluation.reset();  // it has nothing to draw
   if (saver_) saver_->epoch(closed, std::move(evaluation));
   save(at_, finished());
   if (saver_) report(saver_->poll(), hooks);
   return true;
+}
+
+double Trainer::score(const Evaluation* evaluation, const EpochMetrics& row) const {
+  if (pretrains()) return -(evaluation ? evaluation->loss : row.train_loss);
+  return evaluation->top1;
 }
 
 std::shared_ptr<const Evaluation> Trainer::evaluate(const InterruptGuard& interrupt) {
@@ -523,8 +538,9 @@ std::shared_ptr<const Evaluation> Trainer::evaluate(const InterruptGuard& interr
   };
   step_.share_averages();
   const auto classes = static_cast<int64_t>(data_.test().classes().size());
-  auto evaluation =
-      std::make_shared<const Evaluation>(evaluator_.run(test_loader_, classes, keep_going, comm()));
+  auto evaluation = std::make_shared<const Evaluation>(
+      masked_ ? masked_->run(test_loader_, keep_going, comm())
+              : evaluator_->run(test_loader_, classes, keep_going, comm()));
   progress.clear();
   return evaluation;
 }
@@ -540,9 +556,11 @@ EpochMetrics Trainer::metrics(const Evaluation* evaluation) {
                    .lr = lr_at(schedule_, at_.step - 1),
                    .images_per_second = images / at_.seconds,
                    .seconds = at_.seconds};
-  if (evaluation)
-    row.test_loss = evaluation->loss, row.test_acc = evaluation->top1,
-    row.test_top5 = evaluation->top5;
+  if (evaluation) row.test_loss = evaluation->loss;
+  if (pretrains())
+    row.train_acc = EpochMetrics::kNone;
+  else if (evaluation)
+    row.test_acc = evaluation->top1, row.test_top5 = evaluation->top5;
   return row;
 }
 

@@ -14,6 +14,7 @@
 #include "vitrum/train/checkpoint.h"
 #include "vitrum/train/feature_cache.h"
 #include "vitrum/train/interrupt.h"
+#include "vitrum/train/pretraining.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/train/run_dir.h"
 #include "vitrum/train/saver.h"
@@ -40,7 +41,7 @@ struct RunOptions {
 struct TrainResult {
   int signal = 0;  // what stopped the run before its end: SIGINT, SIGTERM
   EpochMetrics last;
-  double best_accuracy = 0;
+  double best_accuracy = 0;  // of a pretraining the negative of the lowest loss
   int64_t best_epoch = 0;
 };
 
@@ -74,6 +75,7 @@ class Trainer {
   ParamStore& store() { return step_.store(); }
   Backend& backend() const { return *backend_; }
   const Schedule& schedule() const { return schedule_; }
+  bool pretrains() const { return recipe_.task == Task::kMae; }
   int64_t slice_size() const { return train_loader_.config().batch_size; }
   int64_t batch_size() const { return slice_size() * recipe_.slices; }
   int processes() const { return comm() ? comm()->size() : 1; }
@@ -134,6 +136,11 @@ class Trainer {
   int64_t steps_per_epoch() const { return schedule_.steps_per_epoch; }
   int64_t epoch_end() const;
   bool ema() const { return recipe_.ema > 0; }
+  // More is better, of an epoch that was judged; null: there are no test images.
+  double score(const Evaluation* evaluation, const EpochMetrics& row) const;
+  bool has_test() const { return data_.test().size() > 0; }
+  // What the test loader has: where there are no test images, it is never asked.
+  const Dataset& tested() const { return has_test() ? data_.test() : data_.train(); }
 
   // A step given to the device whose results were not read yet.
   struct Given {
@@ -161,7 +168,8 @@ class Trainer {
   Loader train_loader_, test_loader_;
   Schedule schedule_;
   TrainStep step_;
-  Evaluator evaluator_;
+  std::optional<Evaluator> evaluator_;
+  std::optional<MaskedEvaluator> masked_;  // in its place, where there are no labels
   std::string run_;
   std::unique_ptr<RunLock> lock_;
   TrainPosition at_;

@@ -103,12 +103,13 @@ const series = (...pairs) => runs.flatMap((r) => pairs.map(([key, name], i) => (
   name: several ? (name && pairs.length > 1 ? `${r.name} ${name}` : r.name) : name,
   ink: several ? r.ink : colour(pairs.length > 1 ? i : 2), dash: several && pairs.length > 1 && i === 0, x: r.metrics.epoch, y: r.metrics[key],
 })));
+const hasAccuracy = runs.some((r) => lastOf(r.metrics.train_acc) != null || lastOf(r.metrics.test_acc) != null);
 const curves = () => h("div", { class: "grid" }, [
   new Chart({ title: "Loss", mark: onDifferent, format: number.loss, series: series(["train_loss", "train"], ["test_loss", "test"]), logs: true }),
-  new Chart({ title: "Accuracy", mark: onDifferent, format: number.percent, factor: 100, ceiling: 1, series: series(["train_acc", "train"], ["test_acc", "test"]) }),
+  hasAccuracy && new Chart({ title: "Accuracy", mark: onDifferent, format: number.percent, factor: 100, ceiling: 1, series: series(["train_acc", "train"], ["test_acc", "test"]) }),
   new Chart({ title: "Learning rate", format: number.rate, series: series(["lr", "lr"]) }),
   new Chart({ title: "Images a second", format: number.count, series: series(["images_per_second", "training"]) }),
-].map((c) => c.element));
+].filter(Boolean).map((c) => c.element));
 
 // ---- model, recipe, environment ----
 const layers = (r) => {
