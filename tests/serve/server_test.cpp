@@ -289,6 +289,19 @@ TEST_F(ServerTest, LimitsAreAnsweredAndHold) {
   EXPECT_THAT(wrong.head, HasSubstr("Allow: POST"));
 }
 
+TEST_F(ServerTest, PhotosOfTooManyPixelsAreRefused) {
+  options_.limits.pixels = 100;
+  start();
+  const Answer large = ask(post("/v1/classify", photo()));
+  EXPECT_THAT(large.body, HasSubstr("more than the limit of 100"));
+}
+
+TEST_F(ServerTest, ADeadlineThatPassesIsAnswered) {
+  options_.limits.request_seconds = 1e-6;
+  start();
+  EXPECT_EQ(ask(post("/v1/classify", photo())).status, 504);
+}
+
 TEST_F(ServerTest, ClientsThatDawdleAreSentAway) {
   options_.limits.header_seconds = 0.2, options_.limits.body_seconds = 0.2;
   start();
