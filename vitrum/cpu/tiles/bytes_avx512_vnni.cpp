@@ -1,63 +1,22 @@
 // Bytes multiplied by the dot products of AVX512-VNNI.
-#pragma GCC diagnostic ignored "-Wuninitialized"  // of gcc's own intrinsics: bug 105593
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-
-#include "vitrum/cpu/tiles/product.h"
+#include "vitrum/cpu/tiles/avx512_block.h"
 
 namespace vitrum::cpu {
 namespace {
 
-struct Avx512Vnni {
-  // A slice of a band (24 KiB) stays in the first-level cache for all columns.
-  static constexpr int64_t kSliceSteps = 12;
-
-  Avx512Vnni() {}
-
-  template <bool kTall, bool kWide>
-  static void block(const uint32_t* a, const uint32_t* b, int32_t* c, int64_t ldc, int64_t rows,
-                    int64_t steps, bool accumulate) {
-    for (int64_t r = 0; r < rows; r += kRows)
-      eight_rows<kWide ? 2 : 1>(a + r * kTile, b, c + r * ldc, ldc, steps, accumulate);
-  }
-
- private:
-  static constexpr int kRows = 8;  // with two vectors 16 sums at once, more than their latency
-
-  template <int kVectors>
-  static void eight_rows(const uint32_t* a, const uint32_t* b, int32_t* c, int64_t ldc,
-                         int64_t steps, bool accumulate) {
-    __m512i sum[kRows][kVectors];
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v)
-        sum[r][v] =
-            accumulate ? _mm512_loadu_si512(c + r * ldc + v * kTile) : _mm512_setzero_si512();
-    for (int64_t s = 0; s < steps; ++s, a += kStepWords, b += kStepWords)
-      for (int word = 0; word < kTile; ++word) {
-        __m512i right[kVectors];
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v)
-          right[v] = _mm512_loadu_si512(b + v * kTileWords + word * kTile);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          const __m512i left = _mm512_set1_epi32(static_cast<int>(a[r * kTile + word]));
-#pragma GCC unroll 2
-          for (int v = 0; v < kVectors; ++v)
-            sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], left, right[v]);
-        }
-      }
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) _mm512_storeu_si512(c + r * ldc + v * kTile, sum[r][v]);
+struct ByteDot {
+  using Sums = __m512i;
+  static Sums zero() { return _mm512_setzero_si512(); }
+  static Sums load(const int32_t* c) { return _mm512_loadu_si512(c); }
+  static void store(int32_t* c, Sums sums) { _mm512_storeu_si512(c, sums); }
+  static Sums add(Sums sums, __m512i left, __m512i right) {
+    return _mm512_dpbusd_epi32(sums, left, right);
   }
 };
 
 }  // namespace
 
 constinit const ByteUnit kBytesAvx512Vnni = {.name = "avx512_vnni",
-                                             .multiply = multiply<Avx512Vnni, int32_t>};
+                                             .multiply = multiply<Avx512<ByteDot>, int32_t>};
 
 }  // namespace vitrum::cpu
