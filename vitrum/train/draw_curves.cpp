@@ -221,7 +221,9 @@ Picture draw_curves(std::span<const EpochMetrics> rows) {
   const RunCurves run{"", rows};
   std::vector<CurvePanel> panels = {CurvePanel::kLoss, CurvePanel::kAccuracy,
                                     CurvePanel::kLearningRate};
-  if (!has_points(CurvePanel::kAccuracy, {&run, 1})) std::erase(panels, CurvePanel::kAccuracy);
+  // A run without labels has none, and one that has just begun has nothing at all.
+  if (!rows.empty() && !has_points(CurvePanel::kAccuracy, {&run, 1}))
+    std::erase(panels, CurvePanel::kAccuracy);
   return draw_curves({&run, 1}, panels);
 }
 
