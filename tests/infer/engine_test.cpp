@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <deque>
 #include <limits>
 #include <thread>
 
@@ -181,74 +180,6 @@ TEST_F(EngineTest, ABatchMayWaitToFill) {
     });
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(batches, (std::vector<int64_t>{4}));
-}
-
-// Callers on their way. The model is made slow first, by who keeps its device from it: it waits for
-// others no longer than it would run.
-class ArrivalTest : public EngineTest {
- protected:
-  static constexpr std::chrono::milliseconds kRun{500};
-
-  std::shared_ptr<Job> job(size_t rows) {
-    auto j = std::make_shared<Job>();
-    for (size_t i = 0; i < rows; ++i)
-      j->rows.push_back({.pixels = pixels_[i].data(),
-                         .logits = logits_.emplace_back(std::vector<float>(7)).data()});
-    return j;
-  }
-  void make_slow(Engine& engine) {
-    std::thread caller;
-    {
-      const SharedDevice::Turn turn(predictor_->device());
-      caller = std::thread([&, slow = job(1)] { engine.run(slow); });
-      std::this_thread::sleep_for(kRun);
-    }
-    caller.join();
-    engine.on_batch = [this](int64_t images, double) { batches_.push_back(images); };
-  }
-  static void wait_for(Engine& engine, int64_t images) {
-    while (engine.waiting() < images) std::this_thread::yield();
-  }
-
-  std::deque<std::vector<float>> logits_;
-  std::vector<int64_t> batches_;
-};
-
-TEST_F(ArrivalTest, SharesTheBatchOfThoseWhoAreThere) {
-  Engine engine({predictor_}, {.max_batch = 8, .max_gather = 600});
-  make_slow(engine);
-  Engine::Arrival late(engine);
-  std::thread early([&, first = job(4)] { Engine::Arrival(engine).run(first); });
-  wait_for(engine, 4);
-  late.run(job(4));
-  early.join();
-  EXPECT_EQ(batches_, (std::vector<int64_t>{8}));
-  for (size_t i = 1; i < logits_.size(); ++i) EXPECT_EQ(logits_[i], expected_[(i - 1) % 4]);
-}
-
-TEST_F(ArrivalTest, IsNotWaitedForWhereItDoesNotCome) {
-  Engine engine({predictor_}, {.max_batch = 8, .max_gather = 600});
-  make_slow(engine);
-  auto late = std::make_unique<Engine::Arrival>(engine);
-  const auto first = job(4);
-  std::thread early([&] { engine.run(first); });
-  wait_for(engine, 4);
-  late.reset();  // its photo could not be read
-  early.join();
-  EXPECT_LT(first->started - first->queued, 4 * kRun);
-  // Nor for ever where it takes its time.
-  const Engine::Arrival never(engine);
-  engine.run(job(4));
-  EXPECT_EQ(batches_, (std::vector<int64_t>{4, 4}));
-}
-
-TEST_F(ArrivalTest, WaitsForNothingAlone) {
-  Engine engine({predictor_}, {.max_batch = 8, .max_gather = 600});
-  make_slow(engine);
-  const auto alone = job(4);
-  Engine::Arrival(engine).run(alone);
-  EXPECT_LT(alone->started - alone->queued, kRun);
-  EXPECT_EQ(batches_, (std::vector<int64_t>{4}));
 }
 
 // Calls from several threads are computed together; see AnswersAreTheSameBitsAtAnyConcurrency for

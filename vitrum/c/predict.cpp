@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <optional>
 
 #include "vitrum/c/structs.h"
 #include "vitrum/core/all_finite.h"
@@ -253,13 +252,11 @@ void run(vitrum_model& model, Inputs& inputs) {
 void predict_image(vitrum_model& model, const std::function<Image()>& decode, float* logits,
                    float* features) {
   Predictor& predictor = *model.predictor;
-  std::optional<Engine::Arrival> arrival;
-  if (model.coalesces) arrival.emplace(predictor.engine());
   const std::vector<uint8_t> pixels = pixels_of(model, decode);
   const auto job = std::make_shared<Job>();
   job->rows.push_back({.pixels = pixels.data(), .logits = logits, .features = features});
-  if (arrival)
-    arrival->run(job);
+  if (model.coalesces)
+    predictor.engine().run(job);
   else
     predictor.run_rows(job->rows, 1);
   if (job->error) std::rethrow_exception(job->error);

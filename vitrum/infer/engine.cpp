@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <utility>
 
 namespace vitrum {
 namespace {
@@ -13,10 +12,6 @@ CostTable warm_up(const std::vector<std::shared_ptr<Predictor>>& replicas) {
   return replicas.front()->warm_up();
 }
 
-Job::Clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<Job::Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
 }  // namespace
 
 Engine::Engine(std::vector<std::shared_ptr<Predictor>> replicas, const EngineOptions& options)
@@ -24,17 +19,15 @@ Engine::Engine(std::vector<std::shared_ptr<Predictor>> replicas, const EngineOpt
       costs_(warm_up(owned_)),
       most_(options.max_batch > 0 ? std::min(options.max_batch, costs_.entries().back().batch)
                                   : costs_.useful_batch()),
-      max_delay_(duration_of(options.max_delay)),
-      max_gather_(duration_of(options.max_gather)) {
+      max_delay_(std::chrono::duration_cast<Job::Clock::duration>(
+          std::chrono::duration<double>(options.max_delay))) {
   std::vector<Predictor*> models;
   for (const auto& predictor : owned_) models.push_back(predictor.get());
   start(models);
 }
 
 Engine::Engine(Predictor& predictor)
-    : costs_(CostTable::untimed(predictor.images_at_once())),
-      most_(predictor.images_at_once()),
-      max_gather_(duration_of(EngineOptions{}.max_gather)) {
+    : costs_(CostTable::untimed(predictor.images_at_once())), most_(predictor.images_at_once()) {
   start({{&predictor}});
 }
 
@@ -55,23 +48,7 @@ void Engine::enqueue(std::shared_ptr<Job> job) {
   const auto place = std::upper_bound(ready_.begin(), ready_.end(), job->priority, before);
   ready_.insert(place, std::move(job));
   waiting_ += rows, ready_rows_ += rows;
-  if (gathering_ > 0) arrived_.notify_all();
-}
-
-Engine::Arrival::Arrival(Engine& engine) : engine_(engine) {
-  const std::lock_guard lock(engine.mutex_);
-  ++engine.coming_;
-}
-
-Engine::Arrival::~Arrival() {
-  const std::lock_guard lock(engine_.mutex_);
-  engine_.arrive(*this);
-}
-
-void Engine::arrive(Arrival& arrival) {
-  if (!std::exchange(arrival.coming_, false)) return;
-  --coming_;
-  if (gathering_ > 0) arrived_.notify_all();
+  if (max_delay_ > Job::Clock::duration::zero()) changed_.notify_all();
 }
 
 Engine::Replica* Engine::claim() {
@@ -94,7 +71,7 @@ void Engine::submit(std::shared_ptr<Job> job) {
   if (replica) lead(*replica, [] { return false; });
 }
 
-void Engine::run(const std::shared_ptr<Job>& job, Arrival* arrival) {
+void Engine::run(const std::shared_ptr<Job>& job) {
   if (job->rows.empty()) return job->done ? job->done(*job) : void();
   bool over = false;
   auto then = std::move(job->done);
@@ -108,7 +85,6 @@ void Engine::run(const std::shared_ptr<Job>& job, Arrival* arrival) {
   job->left_ = job->rows.size();
   std::unique_lock lock(mutex_);
   enqueue(job);
-  if (arrival) arrive(*arrival);
   ++callers_;
   while (!over) {
     if (Replica* replica = claim()) {
@@ -137,25 +113,12 @@ std::shared_ptr<Job> Engine::remove_unwanted() {
   return nullptr;
 }
 
-// Waits for more rows than there are: as long as the first may wait, or for who is on the way.
-void Engine::gather(std::unique_lock<std::mutex>& lock) {
-  const auto start = Job::Clock::now();
-  ++gathering_;
-  while (ready_rows_ > 0 && ready_rows_ < most_) {
-    auto until = ready_.front()->queued + max_delay_;
-    if (coming_ > 0)
-      until = std::max(until, start + std::min(max_gather_, per_image_.load() * ready_rows_));
-    if (arrived_.wait_until(lock, until) == std::cv_status::timeout) break;
-  }
-  --gathering_;
-}
-
 // The rows of the next batch. Where there are none, or it is enough, the caller no longer leads.
 bool Engine::take(Replica& replica, const std::function<bool()>& enough) {
   std::unique_lock lock(mutex_);
-  if (coming_ > 0 || max_delay_ > Job::Clock::duration::zero()) {
-    if (!enough()) gather(lock);
-  }
+  if (max_delay_ > Job::Clock::duration::zero() && !ready_.empty())
+    changed_.wait_until(lock, ready_.front()->queued + max_delay_,
+                        [&] { return ready_rows_ >= most_; });
   while (const std::shared_ptr<Job> job = remove_unwanted()) {
     lock.unlock();
     job->dropped = true;
@@ -200,7 +163,6 @@ void Engine::run_batch(Replica& replica) {
   }
   const auto end = Job::Clock::now();
   const auto images = static_cast<int64_t>(rows.size());
-  per_image_ = (end - start) / images;
   if (on_batch) on_batch(images, std::chrono::duration<double>(end - start).count());
   waiting_ -= images;
   for (size_t i = 0; i < taken.size(); ++i) {

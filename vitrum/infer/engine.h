@@ -1,8 +1,7 @@
 // Images of many callers through one model, in batches that form by themselves. Whoever hands in
 // images while nobody runs the model runs it: what is ready is the next batch, and what arrives
-// meanwhile is the one after. A lone image waits for nothing: only callers that have said that they
-// are on their way are waited for, a short moment. There is no thread of the model's own, so it
-// changes hands as seldom as can be.
+// meanwhile is the one after. There is no timer, so a lone image waits for nothing, and no thread
+// of the model's own, so it changes hands as seldom as can be.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -48,8 +47,6 @@ struct Job {
 struct EngineOptions {
   int64_t max_batch = 0;  // images in one run of the model; 0: as many as make it faster
   double max_delay = 0;   // seconds that the first image of a batch may wait for others
-  // Seconds that callers on their way are waited for, at most; see Engine::Arrival.
-  double max_gather = 0.25;
 };
 
 class Engine {
@@ -69,26 +66,7 @@ class Engine {
   void submit(std::shared_ptr<Job> job);
   // The same, and waits for it. The calling thread runs the model no longer than for its own job if
   // somebody else waits for theirs.
-  void run(const std::shared_ptr<Job>& job) { run(job, nullptr); }
-
-  // A caller of run() from before it prepares its image. Where images of others are ready
-  // meanwhile, the model waits for it, no longer than it would run for those: they share a batch,
-  // and what prepares images has the cores to itself, instead of taking them from threads of the
-  // model that then wait for each other.
-  class Arrival {
-   public:
-    explicit Arrival(Engine& engine);
-    ~Arrival();  // it does not come, if it has not run
-    Arrival(const Arrival&) = delete;
-    Arrival& operator=(const Arrival&) = delete;
-
-    void run(const std::shared_ptr<Job>& job) { engine_.run(job, this); }
-
-   private:
-    friend class Engine;
-    Engine& engine_;
-    bool coming_ = true;
-  };
+  void run(const std::shared_ptr<Job>& job);
 
   int64_t waiting() const { return waiting_.load(std::memory_order_relaxed); }  // images
   double seconds_for(int64_t images) const {
@@ -112,10 +90,7 @@ class Engine {
     std::vector<PredictorRow> rows = {};
   };
   void start(std::span<Predictor* const> models);
-  void run(const std::shared_ptr<Job>& job, Arrival* arrival);
   void enqueue(std::shared_ptr<Job> job);
-  void arrive(Arrival& arrival);  // it is here, or does not come; under the lock
-  void gather(std::unique_lock<std::mutex>& lock);
   Replica* claim();  // one that nobody runs, where there is work for it; under the lock
   void lead(Replica& replica, const std::function<bool()>& enough);
   bool take(Replica& replica, const std::function<bool()>& enough);
@@ -125,19 +100,15 @@ class Engine {
   std::vector<std::shared_ptr<Predictor>> owned_;
   CostTable costs_;
   int64_t most_;
-  Job::Clock::duration max_delay_{}, max_gather_;
+  Job::Clock::duration max_delay_{};
   std::vector<Replica> replicas_;
   std::atomic<int64_t> waiting_{0};
-  std::atomic<Job::Clock::duration> per_image_{};  // of the last run
-  std::mutex mutex_;                               // guards what follows
+  std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  std::condition_variable arrived_;  // for those who lead and wait for more
-  int gathering_ = 0;                // how many do
   std::deque<std::shared_ptr<Job>> ready_;
   int64_t ready_rows_ = 0;
   std::vector<Replica*> idle_;
   int callers_ = 0;  // in run(), whose jobs are not done
-  int coming_ = 0;   // who will be there soon
 };
 
 }  // namespace vitrum
