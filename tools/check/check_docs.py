@@ -188,7 +188,8 @@ class Sandbox:
 
 # How a command of the pages becomes one for the sandbox.
 REWRITES = [
-    (r"^(vitrum (?:train|finetune|distill) .*)$", rf"\1 {SHORT}"),
+    (r"^(vitrum (?:train|finetune|distill|pretrain --method) .*)$", rf"\1 {SHORT}"),
+    (r"folder:sorted", "folder:photos"),
     (r"cifar10:DIR", "mnist:mnist"),
     (r"--recipe recipes/cifar10-\S+", "--model vit_mnist"),
     (r"--teacher \S+", "--teacher runs/mnist-vit-1/best"),
