@@ -32,7 +32,7 @@ struct Speed {
 
 struct Report {
   std::vector<std::string> layers;  // that are rounded
-  int64_t linear = 0;               // layers in blocks, those that stay included
+  size_t linear = 0;                // layers in blocks, those that stay included
   Agreement agreement;
   std::vector<Speed> speeds;
   Converted written;
@@ -51,8 +51,7 @@ std::vector<std::string> block_layers(const ModelSpec& spec) {
 }
 
 // The layers to round; a pattern that fits none is a mistake.
-std::vector<std::string> chosen_layers(const Options& o, const ModelSpec& spec) {
-  std::vector<std::string> layers = block_layers(spec);
+std::vector<std::string> chosen_layers(const Options& o, std::vector<std::string> layers) {
   if (layers.empty())
     fail_usage("{} has no blocks with linear layers: there is nothing to round", o.model);
   for (const std::string& pattern : o.keep)
@@ -212,8 +211,8 @@ int run(const Options& o, const CommonOptions& common) {
   guard_target(o);
   const ModelSpec spec = resolve_model(o.model, o.arch);
   if (!has_weights(o.model)) fail_without_weights(o.model);
-  Report r{.layers = chosen_layers(o, spec)};
-  r.linear = static_cast<int64_t>(block_layers(spec).size());
+  const std::vector<std::string> all = block_layers(spec);
+  Report r{.layers = chosen_layers(o, all), .linear = all.size()};
   r.bytes_before = static_cast<int64_t>(std::filesystem::file_size(weights_path(o.model)));
   PredictorOptions options{.arch = o.arch, .device = "cpu", .precision = DType::kF32};
   options.threads = static_cast<int>(common.threads);

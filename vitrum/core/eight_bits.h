@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 namespace vitrum {
 
@@ -29,6 +30,16 @@ inline int8_t weight_byte(float w, float scale) {
   if (!(scale > 0)) return 0;
   const float q = std::nearbyint(w / scale);
   return static_cast<int8_t>(q > 127 ? 127 : q < -127 ? -127 : q);
+}
+
+// A row of weights, rounded; returns its scale: 0 where all are zero, NaN where one is not finite.
+inline float round_weights(std::span<const float> row, int8_t* to) {
+  float largest = 0;
+  for (const float w : row)
+    if (!(std::abs(w) <= largest)) largest = std::abs(w);
+  const float scale = weight_scale(largest);
+  for (const float w : row) *to++ = weight_byte(w, scale);
+  return scale;
 }
 
 struct ByteRange {

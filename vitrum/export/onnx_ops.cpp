@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <set>
 
 #include "vitrum/core/eight_bits.h"
@@ -30,17 +31,14 @@ std::vector<float> transposed(const std::vector<float>& w, int64_t rows, int64_t
 struct ByteColumns {
   ByteColumns(const std::vector<float>& w, const Shape& shape)
       : columns(shape[0]), depth(shape[1]), bytes(w.size()) {
+    std::vector<int8_t> line(static_cast<size_t>(depth));
     for (int64_t c = 0; c < columns; ++c) {
-      const std::span row =
-          std::span(w).subspan(static_cast<size_t>(c * depth), static_cast<size_t>(depth));
-      float largest = 0;
-      for (const float x : row) largest = std::max(largest, std::abs(x));
-      scales.push_back(weight_scale(largest));
-      int32_t sum = 0;
-      for (int64_t d = 0; d < depth; ++d)
-        sum += bytes[static_cast<size_t>(d * columns + c)] =
-            weight_byte(row[static_cast<size_t>(d)], scales.back());
-      sums.push_back(sum);
+      const std::span all(w);
+      scales.push_back(
+          round_weights(all.subspan(static_cast<size_t>(c * depth), line.size()), line.data()));
+      sums.push_back(std::accumulate(line.begin(), line.end(), int32_t{0}));
+      for (size_t d = 0; d < line.size(); ++d)
+        bytes[d * static_cast<size_t>(columns) + static_cast<size_t>(c)] = line[d];
     }
   }
   int64_t columns, depth;

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <span>
 
 #include "vitrum/core/eight_bits.h"
 #include "vitrum/reference/kernels.h"
@@ -14,18 +16,11 @@ struct WeightRow {
   int32_t sum = 0;
 };
 
-// The largest magnitude of a row; NaN where one of its numbers is.
-WeightRow weight_row(const double* w, int64_t count) {
-  float largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const float magnitude = std::abs(static_cast<float>(w[i]));
-    if (!(magnitude <= largest)) largest = magnitude;
-  }
-  WeightRow row{.bytes = {}, .scale = weight_scale(largest)};
-  for (int64_t i = 0; i < count; ++i) {
-    row.bytes.push_back(weight_byte(static_cast<float>(w[i]), row.scale));
-    row.sum += row.bytes.back();
-  }
+WeightRow weight_row(std::span<const double> w) {
+  const std::vector<float> single(w.begin(), w.end());
+  WeightRow row{.bytes = std::vector<int8_t>(w.size())};
+  row.scale = round_weights(single, row.bytes.data());
+  row.sum = std::accumulate(row.bytes.begin(), row.bytes.end(), int32_t{0});
   return row;
 }
 
@@ -53,7 +48,7 @@ std::vector<WeightRow> byte_rows(const TensorView& w, std::span<const float> sca
   const auto* from = static_cast<const int8_t*>(w.data);
   for (const float scale : scales) {
     WeightRow& row = rows.emplace_back(WeightRow{{from, from + w.shape[1]}, scale});
-    for (const int8_t byte : row.bytes) row.sum += byte;
+    row.sum = std::accumulate(row.bytes.begin(), row.bytes.end(), int32_t{0});
     from += w.shape[1];
   }
   return rows;
@@ -64,7 +59,8 @@ std::vector<WeightRow> weight_rows(const TensorView& w, const PackedParams* pack
   const Values values = read(w);
   std::vector<WeightRow> rows;
   for (int64_t j = 0; j < w.shape[0]; ++j)
-    rows.push_back(weight_row(values.data() + j * w.shape[1], w.shape[1]));
+    rows.push_back(weight_row(std::span(values).subspan(static_cast<size_t>(j * w.shape[1]),
+                                                        static_cast<size_t>(w.shape[1]))));
   return rows;
 }
 

@@ -95,22 +95,17 @@ struct ByteMatrix {
 };
 
 ByteMatrix to_bytes(std::span<const float> w, size_t rows) {
-  ByteMatrix out;
   const size_t width = w.size() / rows;
+  ByteMatrix out{.bytes = std::vector<std::byte>(w.size())};
+  auto* q = reinterpret_cast<int8_t*>(out.bytes.data());
   double lost = 0, all = 0;
-  for (size_t i = 0; i < rows; ++i) {
-    const std::span<const float> row = w.subspan(i * width, width);
-    float largest = 0;
-    for (const float x : row) largest = std::max(largest, std::abs(x));
-    // A row of zeros has any scale.
-    const float scale = largest > 0 ? weight_scale(largest) : 1;
-    for (const float x : row) {
-      const int8_t q = weight_byte(x, scale);
-      out.bytes.push_back(static_cast<std::byte>(q));
-      const double off = static_cast<double>(x) - static_cast<double>(scale) * q;
-      lost += off * off, all += static_cast<double>(x) * static_cast<double>(x);
+  for (size_t i = 0; i < w.size(); i += width) {
+    const float scale = round_weights(w.subspan(i, width), q + i);
+    for (size_t k = i; k < i + width; ++k) {
+      const double x = w[k], off = x - static_cast<double>(scale) * q[k];
+      lost += off * off, all += x * x;
     }
-    out.scales.push_back(scale);
+    out.scales.push_back(scale > 0 ? scale : 1);  // a row of zeros has any
   }
   out.error = all > 0 ? std::sqrt(lost / all) : 0;
   return out;
