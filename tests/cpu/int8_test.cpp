@@ -38,6 +38,18 @@ TEST(EightBits, WeightsThatWereRoundedOnceStay) {
   EXPECT_TRUE(std::isnan(weight_scale(kInfinity)));
 }
 
+TEST(EightBits, ARowWithANumberThatIsNotFiniteHasNoScale) {
+  for (const float bad : {kNan, kInfinity, -kInfinity})
+    for (const size_t at : {0u, 2u, 4u}) {
+      std::vector<float> row = {1, -2, 3, -4, 5};
+      std::vector<int8_t> bytes(row.size());
+      EXPECT_EQ(round_weights(row, bytes.data()), weight_scale(5));
+      EXPECT_EQ(bytes.back(), 127);
+      row[at] = bad;
+      EXPECT_TRUE(std::isnan(round_weights(row, bytes.data()))) << bad << " at " << at;
+    }
+}
+
 TEST(EightBits, RowsAreRoundedToHalfAStep) {
   PhiloxStream draw(4, 0, 0);
   for (int trial = 0; trial < 20'000; ++trial) {

@@ -34,10 +34,12 @@ inline int8_t weight_byte(float w, float scale) {
 
 // A row of weights, rounded; returns its scale: 0 where all are zero, NaN where one is not finite.
 inline float round_weights(std::span<const float> row, int8_t* to) {
-  float largest = 0;
-  for (const float w : row)
-    if (!(std::abs(w) <= largest)) largest = std::abs(w);
-  const float scale = weight_scale(largest);
+  float largest = 0, finite = 0;
+  for (const float w : row) {
+    if (std::abs(w) > largest) largest = std::abs(w);
+    finite += w * 0;  // NaN where one is not
+  }
+  const float scale = weight_scale(largest + finite);
   for (const float w : row) *to++ = weight_byte(w, scale);
   return scale;
 }
