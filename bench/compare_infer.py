@@ -2,7 +2,7 @@
 
     tools/python.sh bench/compare_infer.py [--vitrum build/release/vitrum] [--rounds 3] [--threads 2]
                                            [--model NAME ...] [--batch N ...] [--peer NAME ...] [--clock processor]
-                                           [--precision f32|bf16|int8]
+                                           [--precision f32|bf16|int8] [--image-size N]
 
 bf16 is fair against peers that compute in it too: --precision bf16 --peer torch_bf16 torch_compile_bf16 openvino_bf16;
 so is int8: --precision int8 --peer onnxruntime_int8 onnxruntime_vitrum openvino_int8 (needs nncf, and takes bf16 for
@@ -32,17 +32,22 @@ def last_json(command):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def model_directory(model, at):
-    """A directory in timm's layout with random weights."""
+def model_directory(model, size, at):
+    """A directory in timm's layout with random weights, and the size of its images: `size`, or the model's own."""
     import timm
     from safetensors.torch import save_file
 
+    from peer_infer import timm_model
+
     at.mkdir()
-    net = timm.create_model(model, pretrained=False)
+    net = timm_model(timm, model, size)
+    size = size or net.pretrained_cfg["input_size"][-1]
     save_file(net.state_dict(), at / "model.safetensors")
-    config = {"architecture": model, "num_classes": 1000, "pretrained_cfg": {
-        "input_size": [3, 224, 224], "mean": [0.5] * 3, "std": [0.5] * 3, "num_classes": 1000}}
+    classes = net.num_classes
+    config = {"architecture": model, "num_classes": classes, "pretrained_cfg": {
+        "input_size": [3, size, size], "mean": [0.5] * 3, "std": [0.5] * 3, "num_classes": classes}}
     (at / "config.json").write_text(json.dumps(config))
+    return size
 
 
 def main():
@@ -53,6 +58,7 @@ def main():
     parser.add_argument("--model", nargs="+", default=["vit_tiny_patch16_224", "vit_base_patch16_224"])
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--peer", nargs="+", default=PEERS)
+    parser.add_argument("--image-size", type=int, help="other than the model's own")
     parser.add_argument("--precision", choices=["f32", "bf16", "int8"], default="f32", help="Vitrum's")
     parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
     args = parser.parse_args()
@@ -60,15 +66,15 @@ def main():
         for model in args.model:
             directory = pathlib.Path(temporary) / model
             onnx = f"{directory}.onnx"
-            model_directory(model, directory)
+            size = model_directory(model, args.image_size, directory)
             for precision, output in (("f32", onnx), ("int8", f"{directory}.int8.onnx")):
                 subprocess.run([str(args.vitrum), "export", "--model", str(directory), "--output", output, "-q",
                                 "--precision", precision], check=True)
             for batch in args.batch:
-                compare(args, model, directory, onnx, batch)
+                compare(args, model, size, directory, onnx, batch)
 
 
-def compare(args, model, directory, onnx, batch):
+def compare(args, model, size, directory, onnx, batch):
     times, shares = {}, []
     for _ in range(args.rounds):
         ours = last_json([args.vitrum, "bench", "--model", directory, "--batch", batch, "--device", "cpu", "--threads",
@@ -78,7 +84,7 @@ def compare(args, model, directory, onnx, batch):
         shares.append(ours["mfu"])
         for peer in args.peer:
             result = last_json([sys.executable, ROOT / "bench/peer_infer.py", peer, model, batch, args.threads, onnx,
-                                args.clock])
+                                size, args.clock])
             if result:
                 times.setdefault(peer, []).append(result["milliseconds"])
     own = statistics.median(times[f"vitrum_{args.precision}"])
