@@ -13,7 +13,7 @@ namespace {
 
 struct Options {
   std::string source, target, dialect, arch;
-  bool image_only = false, force = false;
+  bool image_only = false, decoder = false, force = false;
 };
 
 void guard_target(const Options& o) {
@@ -24,8 +24,9 @@ void guard_target(const Options& o) {
   for (const char* file : {".pth", ".pt", ".bin", ".npz"})
     if (ending == file) return guard.file(o.target, Content::kZip);
   guard.refuse_read(o.target);
-  for (const char* name : {"config.json", "preprocessor_config.json", "model.safetensors",
-                           "open_clip_config.json", "open_clip_model.safetensors"})
+  for (const char* name :
+       {"config.json", "preprocessor_config.json", "model.safetensors", "open_clip_config.json",
+        "open_clip_model.safetensors", "decoder.safetensors"})
     guard.refuse_read(o.target + "/" + name);
   if (!entries_of(o.target).empty() && !is_model_dir(o.target))
     guard.require_force(o.target, "holds files, and no model");
@@ -33,8 +34,8 @@ void guard_target(const Options& o) {
 
 int run(const Options& o, const CommonOptions& common) {
   guard_target(o);
-  const Converted done =
-      convert_model(o.source, o.arch, o.target, o.dialect, {}, {.texts = !o.image_only});
+  const Converted done = convert_model(o.source, o.arch, o.target, o.dialect, {},
+                                       {.texts = !o.image_only, .decoder = o.decoder});
   for (const std::string& note : done.notes) info(common, "note: " + note);
   if (common.json)
     print_out(JsonWriter()
@@ -81,6 +82,10 @@ Verb convert_verb() {
                {.name = "--image-only",
                 .target = &o->image_only,
                 .help = "of a model of images and texts, the image tower alone"},
+               {.name = "--with-decoder",
+                .target = &o->decoder,
+                .help = "of a masked autoencoder the decoder, too: transformers' "
+                        "ViTMAEForPreTraining, Meta's file"},
                force_option(o->force)},
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }

@@ -13,6 +13,7 @@
 #include "vitrum/weights/checkpoint.h"
 #include "vitrum/weights/convert_floats.h"
 #include "vitrum/weights/family.h"
+#include "vitrum/weights/mae_decoder.h"
 #include "vitrum/weights/stored_tensors.h"
 #include "vitrum/weights/text_tower.h"
 #include "vitrum/weights/tower_pair.h"
@@ -75,7 +76,8 @@ const char* torch_dtype(DType dtype) {
 // Weights first, configs last, as save_model_dir does. What cannot be written is known before
 // anything is.
 void write_directory(const fs::path& dir, std::string_view dialect, const ModelSpec& spec,
-                     const TowerPair* pair, std::span<const NamedTensor> tensors,
+                     const TowerPair* pair, const DecoderCopy* decoder,
+                     std::span<const NamedTensor> tensors,
                      const std::optional<std::vector<std::string>>& floats,
                      const std::function<void()>& verify) {
   const std::string preprocessor = dialect == "hf" ? hf_preprocessor_text(spec) : "";
@@ -83,6 +85,7 @@ void write_directory(const fs::path& dir, std::string_view dialect, const ModelS
   std::string config = pair              ? pair->config_text(spec, dtype)
                        : dialect == "hf" ? hf_config_text(spec, dtype)
                                          : model_config_text(spec);
+  if (decoder && dialect == "hf") config = decoder->hf_config(config);
   if (floats) config = with_quantization(config, *floats);
   if (pair) pair->require_room(dir);
   ensure_directory(dir.string());
@@ -91,6 +94,7 @@ void write_directory(const fs::path& dir, std::string_view dialect, const ModelS
                     {{"format", "pt"}}, verify);
   if (dialect == "hf") write_file_atomic((dir / "preprocessor_config.json").string(), preprocessor);
   if (pair) pair->copy_tokenizer(dir);
+  if (decoder && dialect == "timm") decoder->write_file(dir.string());
   write_file_atomic((dir / (pair ? pair->config_name() : "config.json")).string(), config);
 }
 
@@ -203,11 +207,20 @@ Converted convert_model(const std::string& source, const std::string& arch,
                          : std::unique_ptr<TowerPair>();
   Naming naming = naming_for(dialect, spec.config);
   if (pair) naming.prefix = pair->image_prefix();
+  const auto decoder = parts.decoder ? std::make_unique<const DecoderCopy>(source, spec, dialect)
+                                     : std::unique_ptr<DecoderCopy>();
+  if (decoder && dialect.name == "hf") naming.prefix = "vit.";
+  const bool own_file = decoder && dialect.name == "timm";
+  if (own_file && format != Format::kDirectory)
+    fail_usage("{}: timm's names have no decoder; write a directory, which keeps it in {}", target,
+               kDecoderFile);
   StoredTensors written(spec.config, naming);
   std::vector<QuantizedLayer> layers =
       add_params({file, params, stored.config}, spec, in_bytes, written);
   std::vector<NamedTensor> tensors = written.all();
   if (pair) tensors.insert(tensors.end(), pair->tensors().begin(), pair->tensors().end());
+  if (decoder && !own_file)
+    tensors.insert(tensors.end(), decoder->tensors().begin(), decoder->tensors().end());
   std::vector<BesideTensor> beside = family.beside(dialect, spec.config);
   for (BesideTensor& t : beside)
     tensors.push_back({t.name, {t.values.data(), t.shape, DType::kF32}});
@@ -217,10 +230,11 @@ Converted convert_model(const std::string& source, const std::string& arch,
   const auto verify = [&] {
     file.check_intact();
     if (pair) pair->check_intact();
+    if (decoder) decoder->check_intact();
   };
   switch (format) {
     case Format::kDirectory:
-      write_directory(target, dialect.name, spec, pair.get(), tensors,
+      write_directory(target, dialect.name, spec, pair.get(), decoder.get(), tensors,
                       in_bytes ? std::optional(float_layers(tensors)) : std::nullopt, verify);
       break;
     case Format::kSafetensors:

@@ -35,6 +35,9 @@ struct Parts {
   // tokenizer's files, where the dialect has names for both; timm's, which has not, gets the image
   // tower.
   bool texts = true;
+  // Of a masked autoencoder the decoder (weights/mae_decoder.h); fails where it has none, or the
+  // dialect has no place for it.
+  bool decoder = false;
 };
 Converted convert_model(const std::string& source, const std::string& arch,
                         const std::string& target, const std::string& dialect,
