@@ -40,8 +40,7 @@ def test_pretraining(tmp_path):
     assert tuple(model.embed(png(pixels())).shape) == (model.dimension,)
     tuned = vitrum.finetune(f"{run.directory}/last", "fashion-mnist", subset=32, batch_size=16, threads=1, epochs=1,
                             out=tmp_path / "tuned")
-    assert next(iter(tuned)).test_acc is not None
-    tuned.close()
+    assert [e.test_acc is not None for e in tuned] == [True]
     with vitrum.pretrain(**dict(settings, epochs=500), out=tmp_path / "stopped") as stopped:
         epoch = next(stopped).epoch
     with vitrum.pretrain(resume=stopped.directory, threads=1) as resumed:
@@ -59,6 +58,17 @@ def test_leaving_the_loop_saves(tmp_path):
     with vitrum.train(resume=directory, threads=1) as run:
         assert next(run).epoch > event.epoch
     assert run.stopped
+
+
+@needs_data
+def test_leaving_behind_the_last_epoch(tmp_path, monkeypatch):
+    """Ctrl-C may meet a process that has done everything and is about to end."""
+    run = vitrum.train(**SHORT, epochs=1, out=tmp_path / "run")
+    assert next(run).epoch == 1
+    wait = run._process.wait
+    monkeypatch.setattr(run._process, "wait", lambda: wait() and 0 or -signal.SIGINT)
+    run.close()
+    assert run.stopped and os.path.isdir(f"{run.directory}/last")
 
 
 @needs_data

@@ -110,7 +110,8 @@ class Training:
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe:
                 pipe.close()
-        if self.stopped and code in (0, 130):
+        # Behind its last epoch it has saved, and nothing there waits for a signal any more.
+        if self.stopped and (code in (0, 130) or (code == -signal.SIGINT and self.directory)):
             return
         if code:
             said = [line[8:] for line in self._log if line.startswith("vitrum: ")]
