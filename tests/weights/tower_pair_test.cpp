@@ -16,6 +16,7 @@
 #include "vitrum/weights/model_config.h"
 #include "vitrum/weights/open_clip.h"
 #include "vitrum/weights/open_tensors.h"
+#include "vitrum/weights/safetensors.h"
 #include "vitrum/weights/write_tensors.h"
 
 namespace vitrum {
@@ -133,6 +134,23 @@ TEST(TowerPair, TheImageTowerAloneIsThereForTheAsking) {
   EXPECT_EQ(convert_model(golden("clip"), {}, dir / "timm", "timm").notes.back(), notes[0]);
   EXPECT_ERROR(convert_model(golden("clip"), {}, dir / "x", "original", {}, {.texts = false}),
                ErrorKind::kUsage, "no model directories");
+}
+
+// What `quantize` rounds are layers of the image tower; words still find them.
+TEST(TowerPair, EightBitsLeaveTheTextTowerAsItIs) {
+  const TempDir dir;
+  convert_model(golden("clip"), {}, dir / "q", "hf",
+                [](const std::string& layer) { return layer == "blocks.0.mlp.fc1"; });
+  const auto before = open_tensors(golden("clip") + "/model.safetensors"),
+             after = open_tensors(dir / "q/model.safetensors");
+  const SafetensorsFile file(dir / "q/model.safetensors");
+  EXPECT_EQ(file.at("vision_model.encoder.layers.0.mlp.fc1.weight").dtype, DType::kI8);
+  const TensorInfo& text = after->at("text_model.encoder.layers.0.mlp.fc1.weight");
+  EXPECT_TRUE(std::ranges::equal(after->bytes(text), before->bytes(before->at(text.name))));
+  expect_same_texts(golden("clip"), dir / "q");
+  const JsonKeys config(read_file(dir / "q/config.json"), "config.json");
+  const auto ignored = config.object("quantization_config").texts("ignore");
+  EXPECT_EQ(std::ranges::count(ignored, "text_model.encoder.layers.0.mlp.fc1"), 1);
 }
 
 // A copy of a golden directory with a config of another text.
