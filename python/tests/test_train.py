@@ -28,6 +28,28 @@ def test_events(tmp_path):
 
 
 @needs_data
+def test_pretraining(tmp_path):
+    """Losses and no accuracy; its encoder is where fine-tuning starts, and its run goes on like any other."""
+    settings = dict(SHORT, model="vit_small28", method="mae", mask_ratio=0.5, decoder_depth=1)
+    run = vitrum.pretrain(**settings, epochs=2, lr=1e-3, out=tmp_path / "mae")
+    events = list(run)
+    assert [e.epoch for e in events] == [1, 2]
+    assert all(e.train_loss > 0 and e.test_loss > 0 and e.train_acc is None and e.test_acc is None for e in events)
+    assert os.path.isfile(f"{run.directory}/last/decoder.safetensors")
+    model = vitrum.load(f"{run.directory}/last")
+    assert tuple(model.embed(png(pixels())).shape) == (model.dimension,)
+    tuned = vitrum.finetune(f"{run.directory}/last", "fashion-mnist", subset=32, batch_size=16, threads=1, epochs=1,
+                            out=tmp_path / "tuned")
+    assert [e.test_acc is not None for e in tuned] == [True]
+    with vitrum.pretrain(**dict(settings, epochs=500), out=tmp_path / "stopped") as stopped:
+        epoch = next(stopped).epoch
+    with vitrum.pretrain(resume=stopped.directory, threads=1) as resumed:
+        assert next(resumed).epoch > epoch
+    with pytest.raises(vitrum.UsageError, match="mixup"):
+        list(vitrum.pretrain(**settings, epochs=1, mixup=0.5, out=tmp_path / "no"))
+
+
+@needs_data
 def test_leaving_the_loop_saves(tmp_path):
     for event in vitrum.train(**SHORT, epochs=500, out=tmp_path / "run"):
         directory = event.run
@@ -36,6 +58,17 @@ def test_leaving_the_loop_saves(tmp_path):
     with vitrum.train(resume=directory, threads=1) as run:
         assert next(run).epoch > event.epoch
     assert run.stopped
+
+
+@needs_data
+def test_leaving_behind_the_last_epoch(tmp_path, monkeypatch):
+    """Ctrl-C may meet a process that has done everything and is about to end."""
+    run = vitrum.train(**SHORT, epochs=1, out=tmp_path / "run")
+    assert next(run).epoch == 1
+    wait = run._process.wait
+    monkeypatch.setattr(run._process, "wait", lambda: wait() and 0 or -signal.SIGINT)
+    run.close()
+    assert run.stopped and os.path.isdir(f"{run.directory}/last")
 
 
 @needs_data

@@ -22,17 +22,18 @@ if TYPE_CHECKING:
     from ._build_info import build_info
     from ._explain import Picture
     from ._tensor import Tensor
-    from ._training import EpochEvent, Training, distill, finetune, train
+    from ._training import EpochEvent, Training, distill, finetune, pretrain, train
 
 __all__ = [
     "EpochEvent", "ExhaustedError", "FailedError", "InputError", "Model", "Picture", "Prediction", "Predictions", "Tensor",
-    "Training", "UsageError", "VitrumError", "__version__", "build_info", "distill", "finetune", "load", "train",
+    "Training", "UsageError", "VitrumError", "__version__", "build_info", "distill", "finetune", "load", "pretrain",
+    "train",
 ]
 
 # What a program that only predicts does not need is imported when it is first asked for.
 _LATER = {
     "EpochEvent": "_training", "Training": "_training", "distill": "_training", "finetune": "_training",
-    "train": "_training", "Picture": "_explain", "Tensor": "_tensor", "build_info": "_build_info",
+    "pretrain": "_training", "train": "_training", "Picture": "_explain", "Tensor": "_tensor", "build_info": "_build_info",
 }
 
 

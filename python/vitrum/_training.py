@@ -110,7 +110,8 @@ class Training:
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe:
                 pipe.close()
-        if self.stopped and code in (0, 130):
+        # Behind its last epoch it has saved, and nothing there waits for a signal any more.
+        if self.stopped and (code in (0, 130) or (code == -signal.SIGINT and self.directory)):
             return
         if code:
             said = [line[8:] for line in self._log if line.startswith("vitrum: ")]
@@ -145,9 +146,17 @@ def distill(teacher: PathLike, recipe: PathLike | None = None, **settings: Any) 
     return _start("distill", recipe, {"teacher": teacher, **settings})
 
 
+def pretrain(recipe: PathLike | None = None, **settings: Any) -> Training:
+    """Learns from images without labels: `pretrain(model="vit_small_patch16_224", data="folder:photos", epochs=400)`.
+
+    `method="mae"` is what it does unless a recipe says otherwise; `mask_ratio=`, `norm_pix=` and `decoder_width=` are keys
+    like others, `weights=` a model to go on from. Events have losses and no accuracy; `finetune` starts from last/."""
+    return _start("pretrain", recipe, settings)
+
+
 # Options of the command line; everything else is a key of the recipe.
 _OPTIONS = ("recipe", "model", "data", "epochs", "batch_size", "lr", "out", "resume", "seed", "weights", "teacher", "device",
-            "threads", "precision", "ranks")
+            "threads", "precision", "ranks", "method")
 
 
 def _start(verb: str, recipe: PathLike | None, settings: dict[str, Any]) -> Training:

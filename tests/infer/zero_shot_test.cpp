@@ -12,6 +12,7 @@
 #include "tests/support/temp_dir.h"
 #include "vitrum/core/files.h"
 #include "vitrum/infer/text_encoder.h"
+#include "vitrum/weights/convert.h"
 #include "vitrum/weights/convert_floats.h"
 #include "vitrum/weights/open_tensors.h"
 
@@ -81,6 +82,24 @@ TEST_P(Words, ProbabilitiesAreTransformersComputedOrCached) {
         EXPECT_NEAR(p.probability, probabilities[image * classes + static_cast<size_t>(p.index)],
                     2e-6f);
     }
+  }
+}
+
+// What transformers and OpenCLIP are given computes what they computed.
+TEST_P(Words, ConvertedDirectoriesComputeTheSame) {
+  std::string model = dir();
+  const bool siglip = std::string_view(GetParam()) == "siglip";
+  int turn = 0;
+  for (const char* to : {"hf", "original", "hf"}) {
+    if (siglip && std::string_view(to) == "original") continue;  // no model of timm's
+    SCOPED_TRACE(to);
+    const std::string out = cache_ / ("converted" + std::to_string(turn++));
+    convert_model(model, {}, out, to);
+    Predictor predictor(out, {.device = "cpu", .precision = DType::kF32});
+    expect_near(image_vectors(predictor), want("images"), 2e-6f);
+    TextEncoder texts(out, predictor.device(), DType::kF32);
+    expect_near(texts.encode(labels()), want("texts"), 2e-6f);
+    model = out;
   }
 }
 

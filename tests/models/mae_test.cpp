@@ -11,6 +11,7 @@
 #include "tests/support/vit_of.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
+#include "vitrum/graph/passes.h"
 #include "vitrum/models/registry.h"
 #include "vitrum/runtime/backends.h"
 #include "vitrum/runtime/program.h"
@@ -229,6 +230,53 @@ TEST(Mae, ImpossibleOnesAreRefused) {
   ViTConfig one = c;
   one.image_h = one.image_w = 16;
   refused({}, one, "leaves none to ask for");
+}
+
+// What is drawn is what the loss is of: the mean square of the guess less the pixels, over those
+// patches that were hidden; what was seen is left out.
+TEST(Mae, TheGuessIsWhatTheLossIsOf) {
+  const Golden golden("mae");
+  const ViTConfig encoder = encoder_of(golden);
+  const MaeConfig mae = decoder_of(golden, /*norm_pix=*/false);
+  for (const char* device : {"reference", "cpu"}) {
+    const auto backend = make_backend({.device = device, .threads = 2});
+    Graph g(Mode::kInference);
+    const Value image = g.input("image", {3, encoder.channels, encoder.image_h, encoder.image_w});
+    const MaeGuess guess = mae_guess(Scope(g), image, encoder, mae);
+    fuse(g);
+    ParamStore store(g, *backend);
+    for (size_t i = 0; i < store.specs().size(); ++i)
+      store.write(i, golden.f32("param." + store.specs()[i].name));
+    const std::array outputs = {guess.pixels, guess.hidden};
+    Program program(g, outputs, store);
+    const std::vector<float> pixels = golden.f32("image"), mask = golden.f32("mask");
+    const auto& step = golden.meta.at("step");
+    const RandomState random{golden.meta.at("seed"), 0, step[0], step[1]};
+    program.upload(image, pixels.data());
+    program.upload(g.rng(), &random);
+    program.run();
+    std::vector<float> said(static_cast<size_t>(guess.pixels.shape().numel())), hidden(mask.size());
+    program.download(said.data(), guess.pixels);
+    program.download(hidden.data(), guess.hidden);
+    EXPECT_EQ(hidden, mask);
+    const int64_t side = encoder.image_h, patch = encoder.patch_h, columns = side / patch,
+                  values = 3 * patch * patch;
+    double sum = 0, count = 0;
+    for (int64_t i = 0; i < std::ssize(said); ++i) {
+      const int64_t at = i / values, b = at / (columns * columns), n = at % (columns * columns),
+                    c = i % 3, x = i % values / 3 % patch, y = i % values / 3 / patch;
+      const float v = said[static_cast<size_t>(i)];
+      if (mask[static_cast<size_t>(at)] == 0) {
+        ASSERT_EQ(v, 0);
+        continue;
+      }
+      const int64_t pixel =
+          ((b * 3 + c) * side + n / columns * patch + y) * side + n % columns * patch + x;
+      sum += std::pow(v - pixels[static_cast<size_t>(pixel)], 2), ++count;
+    }
+    const double expected = golden.f32("loss.plain")[0];
+    EXPECT_NEAR(sum / count, expected, 1e-5 * expected) << device;
+  }
 }
 
 }  // namespace

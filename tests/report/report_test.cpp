@@ -21,6 +21,7 @@
 #include "vitrum/report/live_report.h"
 #include "vitrum/report/page.h"
 #include "vitrum/report/plots.h"
+#include "vitrum/report/reconstructions.h"
 #include "vitrum/train/predictions.h"
 
 namespace vitrum {
@@ -490,6 +491,62 @@ TEST(EncodeWebp, ComesBackAsAPicture) {
       decode_image({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, "x");
   ASSERT_EQ(back.width, 60);
   for (size_t i = 0; i < image.pixels.size(); ++i) ASSERT_NEAR(back.pixels[i], image.pixels[i], 24);
+}
+
+// A masked pretraining shows photos, what was hidden of them and what the model fills in.
+TEST(Reconstructions, AreDrawnOfAPretraining) {
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  recipe.task = Task::kMae, recipe.epochs = 2, recipe.mask_ratio = 0.5;
+  Trainer trainer(recipe, tiny.options("mae"));
+  trainer.run();
+  const Finished done = test::run_vitrum({"report", tiny / "mae"}, tiny / "output");
+  ASSERT_EQ(done.code, 0) << done.err;
+  const std::string png = read_text(tiny / "mae/report-reconstructions.png");
+  const json page = data_of(read_text(tiny / "mae/report.html"))["runs"][0];
+  EXPECT_EQ(page["reconstructions"], "data:image/png;base64," + base64(png));
+  const Image sheet =
+      decode_image({reinterpret_cast<const uint8_t*>(png.data()), png.size()}, "sheet");
+  EXPECT_EQ(sheet.width, 2 * (3 * (14 * 8 + 4) + 8));
+  EXPECT_EQ(sheet.height, 4 * (14 * 8 + 4) + 4);
+  // A run that learns from labels has none.
+  Trainer(tiny.recipe(), tiny.options("labels")).run();
+  EXPECT_TRUE(page_of(tiny / "labels")["reconstructions"].is_null());
+  // Nor one whose decoder is gone.
+  fs::remove(tiny / "mae/last/decoder.safetensors");
+  EXPECT_TRUE(page_of(tiny / "mae")["reconstructions"].is_null());
+}
+
+TEST(Reconstructions, HiddenPatchesAreGreyAndFilledInWithThePhotosOwnLight) {
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  recipe.task = Task::kMae, recipe.mask_ratio = 0.5;
+  Trainer trainer(recipe, tiny.options("mae"));
+  trainer.run();
+  const auto all = reconstruct(tiny / "mae/last", recipe, trainer.data().test(), 3);
+  ASSERT_EQ(all.size(), 3u);
+  for (const Reconstruction& r : all) {
+    int hidden = 0;
+    for (int patch = 0; patch < 4; ++patch) {
+      double photo = 0, filled = 0;
+      bool grey = true, same = true;
+      for (int y = 0; y < 4; ++y)
+        for (int x = 0; x < 4; ++x) {
+          const auto at = static_cast<size_t>((patch / 2 * 4 + y) * 8 + patch % 2 * 4 + x);
+          grey &= r.seen.pixels[at] == 128;
+          same &=
+              r.seen.pixels[at] == r.photo.pixels[at] && r.filled.pixels[at] == r.photo.pixels[at];
+          photo += r.photo.pixels[at] / 16.0, filled += r.filled.pixels[at] / 16.0;
+        }
+      EXPECT_TRUE(grey || same) << patch;
+      hidden += grey;
+      EXPECT_NEAR(filled, photo, 45) << "a guess about 0 with the patch's own mean";
+    }
+    EXPECT_EQ(hidden, 2);
+  }
+  const auto again = reconstruct(tiny / "mae/last", recipe, trainer.data().test(), 3,
+                                 {.device = "cpu", .threads = 3});
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(again[i].filled.pixels, all[i].filled.pixels);
 }
 
 }  // namespace

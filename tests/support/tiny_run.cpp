@@ -155,9 +155,9 @@ void expect_same(const Outcome& got, const Outcome& expected) {
 
 Outcome outcome(const std::string& run) {
   Outcome files;
-  for (const char* name :
-       {"config.toml", "best/model.safetensors", "best/config.json", "last/model.safetensors",
-        "last/config.json", "confusion.svg", "predictions.csv"}) {
+  for (const char* name : {"config.toml", "best/model.safetensors", "best/config.json",
+                           "last/model.safetensors", "last/config.json", "best/decoder.safetensors",
+                           "last/decoder.safetensors", "confusion.svg", "predictions.csv"}) {
     const std::string path = run + "/" + name;
     files[name] = fs::exists(path) ? read_text(path) : "";  // not every run has answers to draw
   }

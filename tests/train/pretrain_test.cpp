@@ -13,6 +13,9 @@
 #include "vitrum/core/files.h"
 #include "vitrum/models/mae.h"
 #include "vitrum/train/fast_recipe.h"
+#include "vitrum/weights/convert.h"
+#include "vitrum/weights/json_keys.h"
+#include "vitrum/weights/mae_decoder.h"
 #include "vitrum/weights/safetensors.h"
 
 namespace vitrum {
@@ -105,6 +108,74 @@ TEST(Pretrain, FinetuningStartsFromIt) {
   trainer.run();
   recipe.head_only = true;
   EXPECT_TRUE(Trainer(recipe, tiny.options("probe")).keeps_features());
+}
+
+// Beside the encoder, which timm finds as it would without it.
+TEST(Pretrain, LeavesItsDecoderBesideAndGoesOnFromIt) {
+  const TinyRun tiny;
+  Recipe recipe = masked(tiny);
+  recipe.mask_ratio = 0.5, recipe.norm_pix = false, recipe.decoder_heads = 2;
+  Trainer trainer(recipe, tiny.options("run"));
+  trainer.run();
+  const std::optional<MaeConfig> stored = stored_decoder(tiny / "run/last");
+  ASSERT_TRUE(stored);
+  EXPECT_EQ(*stored, mae_for(recipe, trainer.model()));
+  EXPECT_TRUE(fs::exists(tiny / "run/best/decoder.safetensors"));
+  Recipe on = masked(tiny);
+  on.model.clear(), on.weights = tiny / "run/last", on.mask_ratio = 0.5;
+  Trainer again(on, tiny.options("on"));
+  EXPECT_THAT(again.loaded().adapted, testing::Contains("decoder as stored"));
+  for (const char* name : {"decoder_pred.weight", "mask_token", "decoder_blocks.1.attn.qkv.bias"}) {
+    const auto values = [&](Trainer& t) {
+      return t.store().read(static_cast<size_t>(t.store().index(name)));
+    };
+    EXPECT_EQ(values(again), values(trainer)) << name;
+  }
+  fs::copy(tiny / "run/last", tiny / "cut", fs::copy_options::recursive);
+  test::write_file(tiny / "cut/decoder.safetensors", {1, 2, 3});
+  on.weights = tiny / "cut";
+  EXPECT_ERROR(Trainer(on, tiny.options("no")), ErrorKind::kInput, "cut/decoder.safetensors");
+}
+
+std::vector<std::byte> bytes_of(const SafetensorsFile& file, const std::string& name) {
+  const auto bytes = file.bytes(file.at(name));
+  return {bytes.begin(), bytes.end()};
+}
+
+// transformers' ViTMAEForPreTraining and Meta's file, and back.
+TEST(Pretrain, ItsDecoderIsConvertedWhereThatIsAskedFor) {
+  const TinyRun tiny;
+  Trainer(masked(tiny), tiny.options("run")).run();
+  const std::string last = tiny / "run/last";
+  const Parts with{.decoder = true};
+  convert_model(last, {}, tiny / "hf", "hf", {}, with);
+  const JsonKeys config(read_file(tiny / "hf/config.json"), "config.json");
+  EXPECT_EQ(config.text("model_type", ""), "vit_mae");
+  EXPECT_EQ(config.texts("architectures"), std::vector<std::string>{"ViTMAEForPreTraining"});
+  EXPECT_EQ(config.integer("decoder_hidden_size", 0, {0, 1000}), 16);
+  EXPECT_EQ(config.integer("decoder_num_hidden_layers", 0, {0, 1000}), 4);
+  EXPECT_TRUE(config.boolean("norm_pix_loss", false));
+  const SafetensorsFile hf(tiny / "hf/model.safetensors"), own(last + "/" + kDecoderFile);
+  EXPECT_EQ(bytes_of(hf, "decoder.decoder_pred.weight"), bytes_of(own, "decoder_pred.weight"));
+  EXPECT_NE(hf.find("vit.encoder.layer.1.attention.attention.key.weight"), nullptr);
+  EXPECT_NE(hf.find("decoder.decoder_layers.3.attention.attention.key.weight"), nullptr);
+  // What the hub's files are called is read again, by every way.
+  convert_model(tiny / "hf", {}, tiny / "back", "timm", {}, with);
+  for (const char* file : {"model.safetensors", kDecoderFile})
+    EXPECT_EQ(read_file(tiny / ("back/" + std::string(file))), read_file(last + "/" + file));
+  EXPECT_EQ(stored_decoder(tiny / "hf"), stored_decoder(last));
+  convert_model(last, {}, tiny / "meta.pth", "original", {}, with);
+  EXPECT_EQ(stored_decoder(tiny / "meta.pth")->depth, 4);
+  // Not asked for, it stays out: an encoder that sees all of an image is what most want.
+  convert_model(last, {}, tiny / "plain", "hf");
+  EXPECT_EQ(JsonKeys(read_file(tiny / "plain/config.json"), "c").text("model_type", ""), "vit");
+  EXPECT_FALSE(stored_decoder(tiny / "plain"));
+  EXPECT_ERROR(convert_model(tiny / "plain", {}, tiny / "x", "hf", {}, with), ErrorKind::kUsage,
+               "has no decoder");
+  EXPECT_ERROR(convert_model(last, {}, tiny / "x.npz", "npz", {}, with), ErrorKind::kInput,
+               "has no masked autoencoder");
+  EXPECT_ERROR(convert_model(last, {}, tiny / "x.safetensors", "timm", {}, with), ErrorKind::kUsage,
+               "decoder.safetensors");
 }
 
 TEST(Pretrain, InterruptedAtEveryStepIsTheUninterruptedRun) {

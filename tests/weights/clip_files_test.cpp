@@ -109,6 +109,10 @@ TEST(Clip, RefusesConfigs) {
   refuses(R"({"model_type": "siglip", "vision_config": {"vision_use_head": 2}})",
           "vision_use_head");
   refuses(R"({"model_type": "siglip", "vision_config": {"num_attention_heads": 7}})", "7 heads");
+  // Of any aspect ratio: what has one size is named.
+  for (const char* type : {"siglip2", "siglip2_vision_model"})
+    refuses(R"({"model_type": ")" + std::string(type) + R"("})",
+            "download google/siglip2-base-patch16-256");
 }
 
 }  // namespace

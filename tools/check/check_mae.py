@@ -5,7 +5,8 @@
 A model of random weights is saved by transformers, `vitrum pretrain` starts from it and does one step of SGD with a
 rate of zero on one batch: metrics.csv has the loss, and state/ the gradients, which are the first momentum. Our masks
 and our order of the images are drawn again here and given to transformers. Loss to 1e-5, gradients to 1e-4 of their
-norm. --base adds ViT-B/16. Exit status 1 when a case differs.
+norm. What the run leaves is then converted --with-decoder: transformers reads every tensor and gives the same loss, and
+Meta's names are those of its code. --base adds ViT-B/16. Exit status 1 when a case differs.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from transformers import ViTMAEConfig
+from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
 from mae_reference import by_our_names, epoch_order, loss_and_gradients, our_noise, random_model
@@ -70,6 +71,24 @@ def one_step(vitrum, folder, images, options):
     return float(row["train_loss"]), load_file(run / "state" / "state.safetensors")
 
 
+def written_back(vitrum, folder, model, images, noise, theirs):
+    """What the run leaves (a rate of zero: nothing has moved), converted: transformers' loss of it; and Meta's names."""
+    last = folder / "run" / "last"
+    for to, target in (("hf", folder / "hf"), ("original", folder / "meta.safetensors")):
+        subprocess.run([vitrum, "convert", last, target, "--to", to, "--with-decoder", "--quiet"], check=True,
+                       stdout=subprocess.DEVNULL)
+    again, loading = ViTMAEForPreTraining.from_pretrained(folder / "hf", output_loading_info=True)
+    assert not any(loading[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), loading
+    assert again.config.norm_pix_loss == model.config.norm_pix_loss
+    with torch.no_grad():
+        loss = again.eval()(images, noise=noise).loss.item()
+    ours = by_our_names({n: p.detach() for n, p in model.named_parameters()}, model.config)
+    meta = load_file(folder / "meta.safetensors")
+    assert set(meta) == set(ours), set(meta) ^ set(ours)
+    assert all((meta[n].reshape(p.shape) - p).abs().max() <= 1e-6 for n, p in ours.items())
+    return abs(loss - theirs) / theirs
+
+
 def compare(vitrum, case):
     sizes, images, options = case
     with tempfile.TemporaryDirectory() as name:
@@ -81,7 +100,9 @@ def compare(vitrum, case):
         loss, state = one_step(vitrum, folder, images, options)
         patches = (config.image_size // config.patch_size) ** 2
         noise = our_noise(0, 0, images, patches, config.mask_ratio)
-        theirs, gradients = loss_and_gradients(model, batch(folder, epoch_order(0, 0, images)), noise)
+        pixels = batch(folder, epoch_order(0, 0, images))
+        theirs, gradients = loss_and_gradients(model, pixels, noise)
+        back = written_back(vitrum, folder, model, pixels, noise, theirs)
     params = by_our_names({n: p.detach() for n, p in model.named_parameters()}, config)
     for name, p in params.items():
         assert torch.allclose(state[f"weights/{name}"].reshape(p.shape), p, atol=1e-6), f"{name} was not read"
@@ -94,7 +115,7 @@ def compare(vitrum, case):
         error = float((state[f"moment1/{name}"].reshape(g.shape) - g).norm() / max(float(g.norm()), 1e-2 * norm))
         if error >= worst:
             worst, where = error, name
-    return abs(loss - theirs) / theirs, worst, where
+    return abs(loss - theirs) / theirs, worst, where, back
 
 
 def main():
@@ -105,9 +126,10 @@ def main():
     args = parser.parse_args()
     failed = False
     for name, case in (CASES | (BASE if args.base else {})).items():
-        loss, gradient, where = compare(args.vitrum, case)
-        failed |= not (loss <= 1e-5 and gradient <= 1e-4)
-        print(f"{name:14} loss off by {loss:.1e}, gradients by {gradient:.1e} at most ({where})")
+        loss, gradient, where, back = compare(args.vitrum, case)
+        failed |= not (loss <= 1e-5 and gradient <= 1e-4 and back <= 1e-5)
+        print(f"{name:14} loss off by {loss:.1e}, gradients by {gradient:.1e} at most ({where}), "
+              f"theirs of what is converted by {back:.1e}")
     sys.exit(failed)
 
 

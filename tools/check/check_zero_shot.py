@@ -3,8 +3,9 @@
     tools/python.sh tools/check/check_zero_shot.py [--build build/release] [--device cpu]
 
 Needs torch, transformers, timm, open_clip_torch, tokenizers, sentencepiece, safetensors, numpy and Pillow. CLIPModel,
-SiglipModel and OpenCLIP's CLIP in small sizes: vectors of images (`embed`) and texts (`embed --text`), probabilities (`classify --labels`), the image
-towers in timm's and transformers' classes, read and written. Exit status 1 where one differs by more than 2e-5 of its
+SiglipModel and OpenCLIP's CLIP in small sizes: vectors of images (`embed`) and texts (`embed --text`), probabilities
+(`classify --labels`), the image towers in timm's and transformers' classes, read and written, and both towers as
+`convert` writes them for transformers and OpenCLIP. Exit status 1 where one differs by more than 2e-5 of its
 norm (probabilities: 2e-5).
 """
 
@@ -113,6 +114,31 @@ def make_pair(kind, folder):
     return model, torch.tensor(ids), mean, std
 
 
+def compare_pair(check, name, folder, ids, pixels, logits):
+    """transformers' model of both towers, as `convert` wrote it: every tensor read, the same logits."""
+    model, loading = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not loading["missing_keys"] and not loading["unexpected_keys"], loading
+    with torch.no_grad():
+        theirs = model.eval()(input_ids=ids, pixel_values=pixels).logits_per_image
+    check.close(name, theirs.numpy(), logits)
+
+
+def compare_open_clip(check, name, folder, ids, pixels, logits):
+    """OpenCLIP's model of a directory that `convert` wrote, by its own factory: every tensor read, the same logits."""
+    import open_clip
+    model = open_clip.create_model(f"local-dir:{folder}").eval()
+    state = load_file(folder / "open_clip_model.safetensors")
+    assert set(state) == set(model.state_dict()), set(state) ^ set(model.state_dict())
+    assert all((state[k] == v).all() for k, v in model.state_dict().items())
+    with torch.no_grad():
+        images, texts = (torch.nn.functional.normalize(x, dim=-1)
+                         for x in (model.encode_image(pixels), model.encode_text(ids)))
+        theirs = model.logit_scale.exp() * images @ texts.T
+        if model.logit_bias is not None:
+            theirs = theirs + model.logit_bias
+    check.close(name, theirs.numpy(), logits)
+
+
 def check_pair(check, kind):
     folder = check.folder / kind
     folder.mkdir()
@@ -138,8 +164,11 @@ def check_pair(check, kind):
             for p in json.loads(line)["predictions"]:
                 row[p["index"]] = p["probability"]
         check.close(f"{kind}: probabilities, {attempt}", ours, theirs, 1)
+    check.run("convert", folder, check.folder / f"{kind}_pair", "--to", "hf")
+    compare_pair(check, f"{kind}: converted, both towers", check.folder / f"{kind}_pair", ids, pixels, out.logits_per_image)
+    assert (check.folder / f"{kind}_pair" / ("tokenizer.json" if kind == "clip" else "spiece.model")).exists()
     tower_class = transformers.CLIPVisionModelWithProjection if kind == "clip" else transformers.SiglipVisionModel
-    check.run("convert", folder, check.folder / f"{kind}_back", "--to", "hf")
+    check.run("convert", folder, check.folder / f"{kind}_back", "--to", "hf", "--image-only")
     tower = tower_class.from_pretrained(check.folder / f"{kind}_back").eval()
     back = tower(pixel_values=pixels)
     check.close(f"{kind}: transformers reads what convert writes", (back.image_embeds if kind == "clip" else
@@ -189,8 +218,9 @@ def check_open_clip(check, timm_tower):
     with torch.no_grad():
         images, texts = model.encode_image(pixels), model.encode_text(torch.tensor(ids))
         unit = torch.nn.functional.normalize
-        scores = model.logit_scale.exp() * unit(images, dim=-1) @ unit(texts, dim=-1).T
-        scores = (scores + model.logit_bias).sigmoid() if timm_tower else scores.softmax(-1)
+        logits = model.logit_scale.exp() * unit(images, dim=-1) @ unit(texts, dim=-1).T
+        logits = logits + model.logit_bias if timm_tower else logits
+        scores = logits.sigmoid() if timm_tower else logits.softmax(-1)
     check.close(f"{name}: vectors of images", check.embed(folder / "photos", "--model", folder), images)
     arguments = [a for t in LABELS for a in ("--text", t)]
     check.close(f"{name}: vectors of texts", check.embed(*arguments, "--model", folder), texts)
@@ -202,12 +232,22 @@ def check_open_clip(check, timm_tower):
         for p in json.loads(line)["predictions"]:
             row[p["index"]] = p["probability"]
     check.close(f"{name}: probabilities", ours, scores, 1)
-    check.run("convert", folder, check.folder / f"{name}.safetensors", "--to", "original")
-    state = load_file(check.folder / f"{name}.safetensors")
-    expected = {k: v for k, v in model.state_dict().items() if k.startswith("visual.")}
-    assert set(state) == set(expected), set(state) ^ set(expected)
-    assert all((state[k] == expected[k]).all() for k in state)
-    check.run("convert", folder, check.folder / f"{name}_hf", "--to", "hf")
+    expected = dict(model.state_dict())
+    for arguments in ([], ["--image-only"]):
+        check.run("convert", folder, check.folder / f"{name}.safetensors", "--to", "original", *arguments)
+        state = load_file(check.folder / f"{name}.safetensors")
+        if arguments:
+            expected = {k: v for k, v in expected.items() if k.startswith("visual.")}
+        assert set(state) == set(expected), set(state) ^ set(expected)
+        assert all((state[k] == expected[k]).all() for k in state)
+    # To transformers, and from there to OpenCLIP again, which must not need what it said itself.
+    ids = torch.tensor(ids)
+    check.run("convert", folder, check.folder / f"{name}_pair", "--to", "hf")
+    compare_pair(check, f"{name}: both towers in transformers", check.folder / f"{name}_pair", ids, pixels, logits)
+    for source, what in ((folder, "itself"), (check.folder / f"{name}_pair", "transformers")):
+        check.run("convert", source, check.folder / f"{name}_{what}", "--to", "original")
+        compare_open_clip(check, f"{name}: both towers from {what}", check.folder / f"{name}_{what}", ids, pixels, logits)
+    check.run("convert", folder, check.folder / f"{name}_hf", "--to", "hf", "--image-only")
     tower_class = transformers.SiglipVisionModel if timm_tower else transformers.CLIPVisionModelWithProjection
     back = tower_class.from_pretrained(check.folder / f"{name}_hf").eval()(pixel_values=pixels)
     check.close(f"{name}: its image tower in transformers", (back.pooler_output if timm_tower else

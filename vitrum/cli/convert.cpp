@@ -13,7 +13,7 @@ namespace {
 
 struct Options {
   std::string source, target, dialect, arch;
-  bool force = false;
+  bool image_only = false, decoder = false, force = false;
 };
 
 void guard_target(const Options& o) {
@@ -24,7 +24,9 @@ void guard_target(const Options& o) {
   for (const char* file : {".pth", ".pt", ".bin", ".npz"})
     if (ending == file) return guard.file(o.target, Content::kZip);
   guard.refuse_read(o.target);
-  for (const char* name : {"config.json", "preprocessor_config.json", "model.safetensors"})
+  for (const char* name :
+       {"config.json", "preprocessor_config.json", "model.safetensors", "open_clip_config.json",
+        "open_clip_model.safetensors", "decoder.safetensors"})
     guard.refuse_read(o.target + "/" + name);
   if (!entries_of(o.target).empty() && !is_model_dir(o.target))
     guard.require_force(o.target, "holds files, and no model");
@@ -32,7 +34,8 @@ void guard_target(const Options& o) {
 
 int run(const Options& o, const CommonOptions& common) {
   guard_target(o);
-  const Converted done = convert_model(o.source, o.arch, o.target, o.dialect);
+  const Converted done = convert_model(o.source, o.arch, o.target, o.dialect, {},
+                                       {.texts = !o.image_only, .decoder = o.decoder});
   for (const std::string& note : done.notes) info(common, "note: " + note);
   if (common.json)
     print_out(JsonWriter()
@@ -57,24 +60,33 @@ Verb convert_verb() {
           .examples = {"convert runs/1/best OUT --to hf",
                        "convert google.npz OUT --arch vit_base_patch16_224 --to timm",
                        "convert DIR vit_b_16.pth --to torchvision",
-                       "convert DIR dinov2_vits14.pth --to original"},
-          .options = {{.name = "SRC",
-                       .target = &o->source,
-                       .help = "model directory, or a weight file with --arch",
-                       .required = true},
-                      {.name = "DST",
-                       .target = &o->target,
-                       .help = "directory (timm, hf), or file ending in .safetensors, .pth or .npz",
-                       .required = true,
-                       .also = {"--output", "--out"}},
-                      {.name = "--to",
-                       .target = &o->dialect,
-                       .help = "whose names and layout",
-                       .required = true,
-                       .choices = {"timm", "hf", "torchvision", "npz", "original"}},
-                      {"--arch", &o->arch, "preset that a weight file without a config is of",
-                       "PRESET"},
-                      force_option(o->force)},
+                       "convert DIR dinov2_vits14.pth --to original",
+                       "convert clip-vit-base-patch32 open_clip_dir --to original"},
+          .options =
+              {{.name = "SRC",
+                .target = &o->source,
+                .help = "model directory, or a weight file with --arch",
+                .required = true},
+               {.name = "DST",
+                .target = &o->target,
+                .help = "directory (timm, hf; original where there are texts), or file ending in "
+                        ".safetensors, .pth or .npz",
+                .required = true,
+                .also = {"--output", "--out"}},
+               {.name = "--to",
+                .target = &o->dialect,
+                .help = "whose names and layout",
+                .required = true,
+                .choices = {"timm", "hf", "torchvision", "npz", "original"}},
+               {"--arch", &o->arch, "preset that a weight file without a config is of", "PRESET"},
+               {.name = "--image-only",
+                .target = &o->image_only,
+                .help = "of a model of images and texts, the image tower alone"},
+               {.name = "--with-decoder",
+                .target = &o->decoder,
+                .help = "of a masked autoencoder the decoder, too: transformers' "
+                        "ViTMAEForPreTraining, Meta's file"},
+               force_option(o->force)},
           .run = [o](const CommonOptions& common) { return run(*o, common); }};
 }
 

@@ -112,13 +112,15 @@ void validate(const MaeConfig& mae, const ViTConfig& encoder) {
                encoder.patches());
 }
 
-Value mae_loss(Scope s, const MaeInputs& in, const ViTConfig& encoder, const MaeConfig& mae) {
+// What the decoder says of the patches that were not seen, (B, M, P P C); `choice` becomes theirs.
+static Value predict(Scope s, Value image, const ViTConfig& encoder, const MaeConfig& mae,
+                     TokenChoice& choice) {
   validate(mae, encoder);
   Graph& g = s.graph();
   const ViTConfig decoder = decoder_of(encoder, mae);
-  TokenChoice choice = choose_tokens(g, encoder.prefix_tokens(), encoder.patches(),
-                                     static_cast<float>(mae.mask_ratio));
-  Value x = vit_encode(s, in.image, encoder, choice);
+  choice = choose_tokens(g, encoder.prefix_tokens(), encoder.patches(),
+                         static_cast<float>(mae.mask_ratio));
+  Value x = vit_encode(s, image, encoder, choice);
   x = linear(s / "decoder_embed", x, mae.width);
   Value fill = s.param("mask_token", {1, 1, mae.width}, Init::normal(0.02f), /*decay=*/false);
   x = place_tokens(s / "decoder_tokens", x, encoder.tokens(), choice, fill);
@@ -133,8 +135,34 @@ Value mae_loss(Scope s, const MaeInputs& in, const ViTConfig& encoder, const Mae
   x = linear(s / "decoder_pred", keep_tokens(s / "decoder_asked", x, choice),
              patch_values(encoder));
   start_as_authors(g, encoder);
+  return x;
+}
+
+Value mae_loss(Scope s, const MaeInputs& in, const ViTConfig& encoder, const MaeConfig& mae) {
+  TokenChoice choice;
+  const Value x = predict(s, in.image, encoder, mae, choice);
   const Value asked = asked_pixels(s, in.asked, encoder, mae, choice);
   return cross_entropy(x, asked, in.weight, LossForm{.kind = LossKind::kSquare});
+}
+
+MaeGuess mae_guess(Scope s, Value image, const ViTConfig& encoder, const MaeConfig& mae) {
+  TokenChoice choice;
+  const Value x = predict(s, image, encoder, mae, choice);
+  choice.prefix = 0;
+  const Shape marks = {x.dim(0), x.dim(1), 1};
+  const Value ones = s.graph().constant(
+      "hidden.ones", marks, std::vector<float>(static_cast<size_t>(marks.numel()), 1.f));
+  return {place_tokens(s / "guess", x, encoder.patches(), choice, Value()),
+          place_tokens(s / "hidden", ones, encoder.patches(), choice, Value())};
+}
+
+std::vector<ParamSpec> decoder_params(const ViTConfig& encoder, const MaeConfig& mae) {
+  Graph g(Mode::kInference);
+  TokenChoice choice;
+  predict(Scope(g), g.input("image", {1, encoder.channels, encoder.image_h, encoder.image_w}),
+          encoder, mae, choice);
+  std::erase_if(g.params, [](const ParamSpec& p) { return !in_decoder(p.name); });
+  return g.params;
 }
 
 }  // namespace vitrum

@@ -3,6 +3,7 @@
 // authors.
 #pragma once
 #include <string_view>
+#include <vector>
 
 #include "vitrum/models/vit.h"
 
@@ -29,6 +30,17 @@ struct MaeInputs {
 // the encoder are those of vit() without a head; its positions are fixed, as the decoder's are:
 // sine-cosine tables that do not learn, unless weights bring others.
 Value mae_loss(Scope s, const MaeInputs& in, const ViTConfig& encoder, const MaeConfig& mae);
+
+// What the decoder makes of an image, to be looked at.
+struct MaeGuess {
+  Value pixels;  // (B, N, P P C), patches flattened channel last: as the loss asks for those that
+                 // were not seen, 0 in the others
+  Value hidden;  // (B, N, 1): 1 where a patch was not seen, else 0
+};
+MaeGuess mae_guess(Scope s, Value image, const ViTConfig& encoder, const MaeConfig& mae);
+
+// The decoder's parameters, in the order of the graph.
+std::vector<ParamSpec> decoder_params(const ViTConfig& encoder, const MaeConfig& mae);
 
 // Whether a parameter is the decoder's.
 bool in_decoder(std::string_view param);

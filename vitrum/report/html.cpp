@@ -155,6 +155,9 @@ void put_run(JsonWriter& json, const ReportRun& run) {
   put_confusion(json, run);
   put_tiles(json, "mistakes", run.mistakes), put_tiles(json, "uncertain", run.uncertain);
   put_tiles(json, "confused", run.confused), put_tiles(json, "augmented", run.augmented);
+  put_picture(
+      json, "reconstructions",
+      run.reconstructions.empty() ? "" : "data:image/png;base64," + base64(run.reconstructions));
   put_model(json, run.model);
   json.end_object();
 }

@@ -47,6 +47,12 @@ std::vector<std::string> write_plots(std::span<const ReportRun> runs, const std:
                                 i % 2 == 0 ? ".svg" : ".png"));
     write_file_atomic((page.parent_path() / names.back()).string(), files[i]);
   }
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].reconstructions.empty()) continue;
+    names.push_back(fmt::format("{}-reconstructions{}.png", page.stem().string(),
+                                runs.size() > 1 ? fmt::format("-{}", i + 1) : ""));
+    write_file_atomic((page.parent_path() / names.back()).string(), runs[i].reconstructions);
+  }
   return names;
 }
 

@@ -8,8 +8,10 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
+#include "vitrum/data/encode_png.h"
 #include "vitrum/infer/model_program.h"
 #include "vitrum/report/compare.h"
+#include "vitrum/report/reconstructions.h"
 #include "vitrum/train/predictions.h"
 #include "vitrum/train/run_dir.h"
 
@@ -111,6 +113,20 @@ Confusion confusion_of(const ReportRun& run) {
   return cells;
 }
 
+// Of images that were not trained on, where there are any.
+static void add_reconstructions(ReportRun& run, const Recipe& recipe, const TrainData& data,
+                                int threads) {
+  constexpr int64_t kPhotos = 8;
+  const std::string model = model_of_run(run.path);
+  if (recipe.task != Task::kMae || model.empty() || !has_decoder(model)) return;
+  attempt(run, "No reconstructions", [&] {
+    const Dataset& images = data.test().size() > 0 ? data.test() : data.train();
+    const Image sheet = sheet_of(
+        reconstruct(model, recipe, images, kPhotos, {.device = "cpu", .threads = threads}));
+    if (!sheet.pixels.empty()) run.reconstructions = encode_png(sheet);
+  });
+}
+
 void add_pictures(ReportRun& run, const Overlay& overlay, int threads) {
   attempt(run, "No pictures, the data cannot be opened", [&] {
     const Recipe recipe = recipe_of_run(run.path);
@@ -120,6 +136,7 @@ void add_pictures(ReportRun& run, const Overlay& overlay, int threads) {
     run.train_images = data.train().size();
     if (const auto spec = saved_model(run.path))
       add_training_samples(run, recipe, *spec, data.train(), threads);
+    add_reconstructions(run, recipe, data, threads);
   });
 }
 

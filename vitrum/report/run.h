@@ -44,7 +44,8 @@ struct ReportRun {
   std::optional<ReportModel> model;
   std::vector<ReportTile> mistakes, uncertain, augmented;
   std::vector<ReportTile> confused;  // more of the pairs of classes that are mistaken most often
-  std::vector<std::string> notes;    // what is missing, and why
+  std::string reconstructions;     // of a masked pretraining: a PNG of photos, hidden and filled in
+  std::vector<std::string> notes;  // what is missing, and why
 };
 
 // Draws over an image what the model looked at for its guess.

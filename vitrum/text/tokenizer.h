@@ -31,6 +31,7 @@ class Tokenizer {
   // The tokens of the text alone.
   virtual std::vector<int32_t> tokens(std::string_view text) const = 0;
   virtual int64_t vocabulary() const = 0;  // one more than the largest number
+  const Framing& framing() const { return framing_; }
 
  protected:
   Framing framing_;

@@ -109,7 +109,10 @@ std::string usage(const ModelCard& c) {
   if (pretrained(c))
     text +=
         "    vitrum finetune --weights DIR --data DATA\n"
-        "    vitrum embed photo.jpg --model DIR --output features.npy\n";
+        "    vitrum embed photo.jpg --model DIR --output features.npy\n"
+        "    vitrum pretrain --method mae --weights DIR --data DATA\n"
+        "\ndecoder.safetensors is the part that guesses hidden patches: `vitrum convert DIR DIR-hf "
+        "--to hf --with-decoder` gives a ViTMAEForPreTraining, without it an encoder.\n";
   else
     text += fmt::format(
         "    vitrum classify photo.jpg --model DIR\n    vitrum eval --model DIR --data {}\n",

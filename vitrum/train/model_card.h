@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "vitrum/models/mae.h"
 #include "vitrum/train/metrics_log.h"
 #include "vitrum/train/recipe.h"
 #include "vitrum/weights/model_dir.h"
@@ -18,7 +19,8 @@ struct ModelCard {
   ModelSpec model;
   std::vector<std::string> classes = {};
   int64_t train_images = 0, test_images = 0;
-  bool held_out = false;  // test images are held out of the training images
+  bool held_out = false;                  // test images are held out of the training images
+  std::optional<MaeConfig> decoder = {};  // of a masked pretraining, beside the model
 };
 
 // `row` is the evaluation of these weights; null where there was none yet.

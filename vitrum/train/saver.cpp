@@ -6,6 +6,7 @@
 
 #include "vitrum/core/files.h"
 #include "vitrum/train/lora.h"
+#include "vitrum/weights/mae_decoder.h"
 
 namespace vitrum {
 namespace {
@@ -94,6 +95,7 @@ void Saver::draw(bool now) {
 void Saver::write_model(const std::string& name, Snapshot& snapshot,
                         const EpochMetrics* row) const {
   const std::string dir = run_ + "/" + name;
+  if (card_.decoder) save_decoder(dir, *card_.decoder, snapshot.store(), which_);
   if (card_.model.lora.rank > 0)
     save_adapted_model(dir, card_.model, snapshot.store(), which_);
   else

@@ -149,12 +149,14 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
   if (recipe_.on_bad_image == OnBadImage::kSkip) save_skipped(run_, data_.skipped());
   write_file_atomic(config_path(run_), to_toml(recipe_));
   write_file_atomic(run_ + "/env.json", environment_json(*backend_, options.device.threads));
-  const ModelCard card{.recipe = recipe_,
-                       .model = model_,
-                       .classes = data_.test().classes(),
-                       .train_images = data_.train().size(),
-                       .test_images = data_.test().size(),
-                       .held_out = recipe_.holdout > 0};
+  const ModelCard card{
+      .recipe = recipe_,
+      .model = model_,
+      .classes = data_.test().classes(),
+      .train_images = data_.train().size(),
+      .test_images = data_.test().size(),
+      .held_out = recipe_.holdout > 0,
+      .decoder = pretrains() ? std::optional(mae_for(recipe_, model_)) : std::nullopt};
   saver_ = std::make_unique<Saver>(run_, card, judged, at_);
 }
 

@@ -13,8 +13,10 @@
 #include "vitrum/weights/checkpoint.h"
 #include "vitrum/weights/convert_floats.h"
 #include "vitrum/weights/family.h"
+#include "vitrum/weights/mae_decoder.h"
 #include "vitrum/weights/stored_tensors.h"
 #include "vitrum/weights/text_tower.h"
+#include "vitrum/weights/tower_pair.h"
 
 namespace vitrum {
 namespace {
@@ -23,7 +25,8 @@ namespace fs = std::filesystem;
 
 enum class Format { kDirectory, kSafetensors, kPth, kNpz };
 
-Format format_of(const std::string& target, const Dialect& dialect) {
+// `pair`: both towers of a model of images and texts are written.
+Format format_of(const std::string& target, const Dialect& dialect, bool pair) {
   const std::string extension = fs::path(target).extension().string();
   if (dialect.name == "npz") {
     if (extension != ".npz") fail_usage("{}: --to npz writes a file that ends in .npz", target);
@@ -31,7 +34,7 @@ Format format_of(const std::string& target, const Dialect& dialect) {
   }
   if (extension == ".safetensors") return Format::kSafetensors;
   if (extension == ".pth" || extension == ".pt" || extension == ".bin") return Format::kPth;
-  if (dialect.name == "torchvision" || dialect.original)
+  if (dialect.name == "torchvision" || (dialect.original && !pair))
     fail_usage("{}: {} has no model directories; end the name in .pth or .safetensors", target,
                dialect.title);
   return Format::kDirectory;
@@ -70,21 +73,29 @@ const char* torch_dtype(DType dtype) {
   }
 }
 
-// Weights first, configs last, as save_model_dir does.
+// Weights first, configs last, as save_model_dir does. What cannot be written is known before
+// anything is.
 void write_directory(const fs::path& dir, std::string_view dialect, const ModelSpec& spec,
+                     const TowerPair* pair, const DecoderCopy* decoder,
                      std::span<const NamedTensor> tensors,
                      const std::optional<std::vector<std::string>>& floats,
                      const std::function<void()>& verify) {
   const std::string preprocessor = dialect == "hf" ? hf_preprocessor_text(spec) : "";
+  const std::string dtype = torch_dtype(tensors.front().tensor.dtype);
+  std::string config = pair              ? pair->config_text(spec, dtype)
+                       : dialect == "hf" ? hf_config_text(spec, dtype)
+                                         : model_config_text(spec);
+  if (decoder && dialect == "hf") config = decoder->hf_config(config);
+  if (floats) config = with_quantization(config, *floats);
+  if (pair) pair->require_room(dir);
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());
-  write_safetensors((dir / "model.safetensors").string(), tensors, {{"format", "pt"}}, verify);
+  write_safetensors((dir / (pair ? pair->weights_name() : "model.safetensors")).string(), tensors,
+                    {{"format", "pt"}}, verify);
   if (dialect == "hf") write_file_atomic((dir / "preprocessor_config.json").string(), preprocessor);
-  std::string config = dialect == "hf"
-                           ? hf_config_text(spec, torch_dtype(tensors.front().tensor.dtype))
-                           : model_config_text(spec);
-  if (floats) config = with_quantization(config, *floats);
-  write_file_atomic((dir / "config.json").string(), config);
+  if (pair) pair->copy_tokenizer(dir);
+  if (decoder && dialect == "timm") decoder->write_file(dir.string());
+  write_file_atomic((dir / (pair ? pair->config_name() : "config.json")).string(), config);
 }
 
 // A matrix of f32, rounded row by row.
@@ -122,41 +133,17 @@ std::vector<std::string> float_layers(std::span<const NamedTensor> tensors) {
   return names;
 }
 
-}  // namespace
+// The model as its file has it.
+struct StoredModel {
+  const Checkpoint& file;
+  const std::vector<ParamSpec>& params;
+  const ModelConfig& config;
+};
 
-void require_hf(const ModelSpec& spec) {
-  const Dialect& dialect = find_dialect(spec.config, "hf");
-  weights_of(spec.config).require_plain(dialect, spec.config);
-  hf_preprocessor_text(spec);
-}
-
-Converted convert_model(const std::string& source, const std::string& arch,
-                        const std::string& target, const std::string& dialect_name,
-                        const InBytes& in_bytes) {
-  ModelSpec stored = resolve_model(source, arch);
-  const Dialect& dialect = find_dialect(stored.config, dialect_name);
-  // The weights are written as they are; only transformers can say that images are of another size.
-  const StoredSize shown{stored.config.image_h(), stored.config.image_w()};
-  const bool resized = stored.stored != StoredSize{} && dialect.name != "hf";
-  if (resized) set_image_size(stored, stored.stored.height, stored.stored.width);
-  stored.config = stored_config(stored), stored.stored = {};
-  const Format format = format_of(target, dialect);
-  if (!has_weights(source)) fail_without_weights(source);
-  std::error_code none_there;
-  if (fs::equivalent(source, target, none_there) ||
-      fs::equivalent(weights_path(source), target + "/model.safetensors", none_there))
-    fail_usage("{} is the model itself; write the converted one to another place", target);
-  const WeightFamily& family = weights_of(stored.config);
-  const Checkpoint file(weights_path(source));
-  const std::vector<ParamSpec> params = model_params(stored.config);
-  file.check(params, stored.config, stored.config.classes() > 0);
-
-  ModelSpec spec = stored;
-  if (has_zero_head_bias(file, params, stored.config)) spec.config.set_head_bias(false);
-  family.require_plain(dialect, spec.config);
-  family.give_biases(dialect, spec.config);
-  const Naming naming = naming_for(dialect, spec.config);
-  StoredTensors written(spec.config, naming);
+// Every parameter of what is written; those that are not stored are biases of zero.
+std::vector<QuantizedLayer> add_params(const StoredModel& stored, const ModelSpec& spec,
+                                       const InBytes& in_bytes, StoredTensors& written) {
+  const auto& [file, params, config] = stored;
   std::vector<QuantizedLayer> layers;
   DType dtype = DType::kF32;  // zeros are of the type of the parameter before them
   for (const ParamSpec& param : model_params(spec.config)) {
@@ -164,7 +151,7 @@ Converted convert_model(const std::string& source, const std::string& arch,
     std::vector<std::byte> scratch;
     std::span<const std::byte> bytes;
     if (is_stored)
-      dtype = file.dtype(param, stored.config), bytes = file.read(param, stored.config, scratch);
+      dtype = file.dtype(param, config), bytes = file.read(param, config, scratch);
     else
       scratch.resize(static_cast<size_t>(param.shape.numel()) * size_of(dtype));
     if (in_bytes && param.name.ends_with(".weight") && in_bytes(layer_of(param.name))) {
@@ -177,16 +164,77 @@ Converted convert_model(const std::string& source, const std::string& arch,
     if (!scratch.empty()) bytes = written.keep(std::move(scratch));
     written.add(param, dtype, bytes);
   }
+  return layers;
+}
+
+}  // namespace
+
+void require_hf(const ModelSpec& spec) {
+  const Dialect& dialect = find_dialect(spec.config, "hf");
+  weights_of(spec.config).require_plain(dialect, spec.config);
+  hf_preprocessor_text(spec);
+}
+
+Converted convert_model(const std::string& source, const std::string& arch,
+                        const std::string& target, const std::string& dialect_name,
+                        const InBytes& in_bytes, const Parts& parts) {
+  ModelSpec stored = resolve_model(source, arch);
+  const Dialect& dialect = find_dialect(stored.config, dialect_name);
+  // The weights are written as they are; only transformers can say that images are of another size.
+  const StoredSize shown{stored.config.image_h(), stored.config.image_w()};
+  const bool resized = stored.stored != StoredSize{} && dialect.name != "hf";
+  if (resized) set_image_size(stored, stored.stored.height, stored.stored.width);
+  stored.config = stored_config(stored), stored.stored = {};
+  const bool texts = has_text_tower(source);
+  const bool both = texts && parts.texts && TowerPair::holds_texts(dialect);
+  const Format format = format_of(target, dialect, both);
+  if (!has_weights(source)) fail_without_weights(source);
+  std::error_code none_there;
+  if (fs::equivalent(source, target, none_there) ||
+      fs::equivalent(weights_path(source), target + "/model.safetensors", none_there) ||
+      fs::equivalent(weights_path(source), target + "/open_clip_model.safetensors", none_there))
+    fail_usage("{} is the model itself; write the converted one to another place", target);
+  const WeightFamily& family = weights_of(stored.config);
+  const Checkpoint file(weights_path(source));
+  const std::vector<ParamSpec> params = model_params(stored.config);
+  file.check(params, stored.config, stored.config.classes() > 0);
+
+  ModelSpec spec = stored;
+  if (has_zero_head_bias(file, params, stored.config)) spec.config.set_head_bias(false);
+  family.require_plain(dialect, spec.config);
+  family.give_biases(dialect, spec.config);
+  const auto pair = both ? std::make_unique<const TowerPair>(source, dialect, spec)
+                         : std::unique_ptr<TowerPair>();
+  Naming naming = naming_for(dialect, spec.config);
+  if (pair) naming.prefix = pair->image_prefix();
+  const auto decoder = parts.decoder ? std::make_unique<const DecoderCopy>(source, spec, dialect)
+                                     : std::unique_ptr<DecoderCopy>();
+  if (decoder && dialect.name == "hf") naming.prefix = "vit.";
+  const bool own_file = decoder && dialect.name == "timm";
+  if (own_file && format != Format::kDirectory)
+    fail_usage("{}: timm's names have no decoder; write a directory, which keeps it in {}", target,
+               kDecoderFile);
+  StoredTensors written(spec.config, naming);
+  std::vector<QuantizedLayer> layers =
+      add_params({file, params, stored.config}, spec, in_bytes, written);
   std::vector<NamedTensor> tensors = written.all();
+  if (pair) tensors.insert(tensors.end(), pair->tensors().begin(), pair->tensors().end());
+  if (decoder && !own_file)
+    tensors.insert(tensors.end(), decoder->tensors().begin(), decoder->tensors().end());
   std::vector<BesideTensor> beside = family.beside(dialect, spec.config);
   for (BesideTensor& t : beside)
     tensors.push_back({t.name, {t.values.data(), t.shape, DType::kF32}});
   if (format != Format::kPth) add_counters(tensors);  // loading a .pth does without them
-  const std::string not_finite = file.not_finite(params, stored.config);
-  const auto verify = [&] { file.check_intact(); };
+  std::string not_finite = file.not_finite(params, stored.config);
+  if (pair && not_finite.empty()) not_finite = pair->not_finite();
+  const auto verify = [&] {
+    file.check_intact();
+    if (pair) pair->check_intact();
+    if (decoder) decoder->check_intact();
+  };
   switch (format) {
     case Format::kDirectory:
-      write_directory(target, dialect.name, spec, tensors,
+      write_directory(target, dialect.name, spec, pair.get(), decoder.get(), tensors,
                       in_bytes ? std::optional(float_layers(tensors)) : std::nullopt, verify);
       break;
     case Format::kSafetensors:
@@ -196,15 +244,17 @@ Converted convert_model(const std::string& source, const std::string& arch,
     case Format::kNpz: write_npz(target, tensors, verify); break;
   }
   const bool says_so =
-      format == Format::kDirectory && (dialect.name == "hf" || family.write_timm(spec).says_eps);
+      format == Format::kDirectory &&
+      (pair ? pair->says_eps(spec) : dialect.name == "hf" || family.write_timm(spec).says_eps);
   Converted result{static_cast<int64_t>(tensors.size()), 0, std::move(layers),
                    family.notes(dialect, spec.config, says_so)};
   if (resized)
     result.notes.push_back(fmt::format(
         "{} shows the model images of {} x {}, its weights are of {} x {}: so is what is written",
         source, shown.height, shown.width, spec.config.image_h(), spec.config.image_w()));
-  if (has_text_tower(source))
+  if (texts && !pair)
     result.notes.push_back(fmt::format("{} has a text tower, too, which is not written", source));
+  if (pair) std::ranges::copy(pair->notes(), std::back_inserter(result.notes));
   if (!not_finite.empty())
     result.notes.push_back(
         fmt::format("weights '{}': {} holds NaN or infinite numbers; they are written as they are",

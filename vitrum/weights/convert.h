@@ -24,14 +24,24 @@ struct Converted {
 
 // `source` is a model directory, or a weight file of the preset `arch`. `dialect` is "timm" or "hf"
 // (`target` is a directory with configs, or a bare .safetensors or .pth), "torchvision" or
-// "original", the names of the model's authors (a bare file), or "npz" (a .npz). Fails, naming it,
+// "original", the names of the model's authors (a bare file, of OpenCLIP's pairs also a directory),
+// or "npz" (a .npz). Fails, naming it,
 // where the target has no place for a part of the model.
 // Layers that `in_bytes` knows are rounded to eight bits (core/eight_bits.h); only directories and
 // .safetensors hold these.
 using InBytes = std::function<bool(const std::string& layer)>;
+struct Parts {
+  // Of a model of images and texts (weights/text_tower.h) both towers are written, with the
+  // tokenizer's files, where the dialect has names for both; timm's, which has not, gets the image
+  // tower.
+  bool texts = true;
+  // Of a masked autoencoder the decoder (weights/mae_decoder.h); fails where it has none, or the
+  // dialect has no place for it.
+  bool decoder = false;
+};
 Converted convert_model(const std::string& source, const std::string& arch,
                         const std::string& target, const std::string& dialect,
-                        const InBytes& in_bytes = {});
+                        const InBytes& in_bytes = {}, const Parts& parts = {});
 
 // Fails, saying why, where transformers' directories cannot hold the model.
 void require_hf(const ModelSpec& spec);

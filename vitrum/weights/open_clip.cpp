@@ -210,4 +210,12 @@ Naming open_clip_text_naming(const TensorSource& file, const TextConfig& config)
   return {config.proj_bias ? &kLayerText : &kMatrixText, false, prefixed ? "text." : ""};
 }
 
+Naming open_clip_text_naming(const TextConfig& config, bool beside_timm) {
+  return {config.proj_bias ? &kLayerText : &kMatrixText, false, beside_timm ? "text." : ""};
+}
+
+std::string open_clip_config(const std::string& dir) {
+  return read_file((fs::path(dir) / kConfigFile).string(), kMaxConfig);
+}
+
 }  // namespace vitrum

@@ -28,5 +28,9 @@ OpenClipText read_open_clip_text(const std::string& dir);
 std::string open_clip_weights(const std::string& dir);
 // How the text tower's tensors are called in that file.
 Naming open_clip_text_naming(const TensorSource& file, const TextConfig& config);
+// How they are written: beside a tower of timm's they have a prefix.
+Naming open_clip_text_naming(const TextConfig& config, bool beside_timm);
+// The text of open_clip_config.json.
+std::string open_clip_config(const std::string& dir);
 
 }  // namespace vitrum

@@ -23,6 +23,11 @@ void StoredTensors::add(const ParamSpec& param, DType dtype, std::span<const std
   }
 }
 
+void StoredTensors::add_plain(const std::string& name, const Shape& shape, DType dtype,
+                              std::span<const std::byte> bytes) {
+  tensors_.push_back({name, {const_cast<std::byte*>(bytes.data()), shape, dtype}});
+}
+
 void StoredTensors::add_scales(const ParamSpec& param, std::span<const float> scales) {
   const auto stored = stored_as(naming_, param.name, param.shape, config_);
   if (!same_memory(stored->layout) || param.held.count > 0)

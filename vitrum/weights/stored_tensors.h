@@ -19,6 +19,9 @@ class StoredTensors {
   // `bytes` are ours. What is stored as it is stays where it is, so they must live until it is
   // written; keep() takes them over. Fails where the dialect has no place for the parameter.
   void add(const ParamSpec& param, DType dtype, std::span<const std::byte> bytes);
+  // A tensor that is no parameter, under the file's own name.
+  void add_plain(const std::string& name, const Shape& shape, DType dtype,
+                 std::span<const std::byte> bytes);
   // The scales of a parameter that is added in eight bits, one a row: NAME_scale beside NAME.
   void add_scales(const ParamSpec& param, std::span<const float> scales);
   std::span<const std::byte> keep(std::vector<std::byte> bytes) {

@@ -147,7 +147,7 @@ static TextSpec read_text_spec(const std::string& model) {
   }
   const OpenClipText theirs = read_open_clip_text(model);
   check_size(theirs.config, model + "/open_clip_config.json");
-  return {.config = theirs.config, .canonical = theirs.canonical};
+  return {.config = theirs.config, .canonical = theirs.canonical, .from_open_clip = true};
 }
 
 TextSpec resolve_text_tower(const std::string& model) {
@@ -185,16 +185,26 @@ std::string text_digest(const std::string& model) {
   return sha256(all);
 }
 
+const Dialect& hf_text_dialect(bool siglip) { return siglip ? kSiglipText : kClipText; }
+
+TextFile text_file(const std::string& model) {
+  const std::string path = text_weights(model);
+  if (has_pair(model)) return {path, {&hf_text_dialect(is_siglip(read_config(model))), false, {}}};
+  return {path, open_clip_text_naming(*open_tensors(path), read_open_clip_text(model).config)};
+}
+
+std::vector<ParamSpec> text_params(const TextConfig& config) {
+  Graph g(Mode::kInference);
+  const Value ids = g.input("ids", {1, config.context}, DType::kI32);
+  const Value ends = config.causal ? g.input("ends", {1}, DType::kI32) : Value();
+  text_features(Scope(g, "text"), ids, ends, config);
+  return g.params;
+}
+
 std::unique_ptr<FrozenWeights> open_text_weights(const std::string& model, const Graph& g,
                                                  Backend& backend) {
-  const std::string path = text_weights(model);
-  if (!has_pair(model)) {
-    const Naming naming =
-        open_clip_text_naming(*open_tensors(path), read_open_clip_text(model).config);
-    return std::make_unique<FrozenWeights>(path, naming, g, backend);
-  }
-  const Dialect& dialect = is_siglip(read_config(model)) ? kSiglipText : kClipText;
-  return std::make_unique<FrozenWeights>(path, Naming{&dialect, false, {}}, g, backend);
+  const TextFile file = text_file(model);
+  return std::make_unique<FrozenWeights>(file.path, file.naming, g, backend);
 }
 
 }  // namespace vitrum

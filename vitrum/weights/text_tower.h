@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "vitrum/models/text.h"
 #include "vitrum/weights/frozen_weights.h"
@@ -15,6 +16,7 @@ struct TextSpec {
   float scale = 1, bias = 0;
   bool sigmoid = false;
   bool canonical = false;  // texts go through canonical() before they are cut into tokens
+  bool from_open_clip = false;
 };
 
 // Whether the directory holds a model of images and texts: CLIPModel or SiglipModel of
@@ -25,6 +27,16 @@ TextSpec resolve_text_tower(const std::string& model);
 // What tells one text tower from another: its config, and of its weights those that every training
 // changes and that are few, vectors, positions and the projection.
 std::string text_digest(const std::string& model);
+// Where its tensors are, and what they are called there.
+struct TextFile {
+  std::string path;
+  Naming naming;
+};
+TextFile text_file(const std::string& model);
+// transformers' names: those of SiglipModel or of CLIPModel.
+const Dialect& hf_text_dialect(bool siglip);
+// Every parameter of such a tower, under "text.".
+std::vector<ParamSpec> text_params(const TextConfig& config);
 // `g` states its parameters, under "text.".
 std::unique_ptr<FrozenWeights> open_text_weights(const std::string& model, const Graph& g,
                                                  Backend& backend);

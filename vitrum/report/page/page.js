@@ -137,6 +137,7 @@ const details = (r) => {
   }
   if (r.mistakes.length) parts.push(section("mistakes", "Worst mistakes", h("p", { class: "muted small" }, "Wrong, and surest of it: the true class, then what the model said. Some may be labelled wrongly."), tiles(r, r.mistakes, mistaken(r))));
   if (r.uncertain.length) parts.push(section("uncertain", "Most uncertain", h("p", { class: "muted small" }, "Smallest distance between the first guess and the second; the true class is marked."), tiles(r, r.uncertain, guesses(r))));
+  if (r.reconstructions) parts.push(section("reconstructions", "Reconstructions", h("p", { class: "muted small" }, "Each photo as the model is given it, what it sees of it, and what it fills in. A patch that was asked for without its mean and deviation is drawn with the photo's."), h("img", { class: "wide", src: r.reconstructions, alt: "photos, hidden and filled in" })));
   if (r.augmented.length) parts.push(section("samples", "Training samples", h("p", { class: "muted small" }, "The first images of the first epoch, resized and augmented as the model is given them."), augmented(r)));
   if (r.model) parts.push(section("model", "Model", layers(r)));
   parts.push(section("recipe", "Recipe and environment", h("div", { class: "grid" }, pairs("Recipe", r.recipe), pairs(`Environment, seed ${recipe(r, "seed") ?? "–"}`, [["run", r.path], ...environment(r)]))));
@@ -156,7 +157,7 @@ const header = () => h("header", { class: "head" }, h("div", {}, h("div", { clas
     h("span", { class: "muted" }, ` · ${unquoted(recipe(runs[0], "model") ?? "?")} on ${unquoted(recipe(runs[0], "data") ?? "?")}`))), toggle);
 const measured = runs.some((r) => r.metrics.epoch.length), judged = runs.filter((r) => r.totals.length);
 const links = () => watch(h("nav", { "aria-label": "sections" }, [["curves", "Curves", measured], ["differences", "Differences", several], ["classes", "Classes", judged.length], ["confusion", "Confusion", judged.length],
-  ["mistakes", "Mistakes", runs.some((r) => r.mistakes.length)], ["uncertain", "Uncertain", runs.some((r) => r.uncertain.length)], ["samples", "Samples", runs.some((r) => r.augmented.length)],
+  ["mistakes", "Mistakes", runs.some((r) => r.mistakes.length)], ["uncertain", "Uncertain", runs.some((r) => r.uncertain.length)], ["reconstructions", "Reconstructions", runs.some((r) => r.reconstructions)], ["samples", "Samples", runs.some((r) => r.augmented.length)],
   ["model", "Model", runs.some((r) => r.model)], ["recipe", "Recipe", true]].filter(([, , there]) => there).map(([id, name]) => h("a", { href: `#${id}` }, name))));
 
 document.body.prepend(h("main", { class: "page" }, header(), links(), mixed ? warning() : null,

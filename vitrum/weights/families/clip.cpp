@@ -43,11 +43,17 @@ constexpr NameRule kOpenClip[] = {
 // A text tower beside the image tower is no part of it; a table of numbers from 0 on is no weight.
 constexpr std::string_view kIgnored[] = {"embeddings.position_ids", "post_layernorm.",
                                          "^text_model.", "^text_projection.", "^logit_scale"};
-constexpr std::string_view kOpenClipIgnored[] = {"^transformer.",         "^token_embedding.",
-                                                 "^positional_embedding", "^ln_final.",
-                                                 "^text_projection",      "^logit_scale",
-                                                 "^input_resolution",     "^context_length",
-                                                 "^vocab_size",           "^text."};
+constexpr std::string_view kOpenClipIgnored[] = {"^transformer.",
+                                                 "^token_embedding.",
+                                                 "^positional_embedding",
+                                                 "^ln_final.",
+                                                 "^text_projection",
+                                                 "^logit_scale",
+                                                 "^input_resolution",
+                                                 "^context_length",
+                                                 "^vocab_size",
+                                                 "^text.",
+                                                 "^logit_bias"};
 
 constexpr std::string_view kProbes[] = {"patch_embed.proj.weight", "cls_token", "norm_pre.weight",
                                         "blocks.0.norm1.weight", "norm.weight"};
