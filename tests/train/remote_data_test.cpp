@@ -69,9 +69,7 @@ TEST_F(RemoteData, ResumedIsTheUninterruptedRun) {
     };
     EXPECT_EQ(Trainer(recipe(url), tiny_.options(out)).run({.step = hook}).signal, SIGINT);
     fs::remove_all(tiny_ / "cache");
-    RunOptions options = tiny_.options(out, 3);
-    options.resume = true;
-    Trainer rest(recipe_of_run(tiny_ / out), options);
+    Trainer rest = tiny_.resumed(out, 3);
     EXPECT_EQ(rest.position().step, stop);
     rest.run();
     test::expect_same(outcome(tiny_ / out), expected);
