@@ -21,10 +21,11 @@ class TinyRun {
   void use_batch_norm(Recipe& recipe) const;
   // The run goes on from its last checkpoint.
   Trainer resumed(const std::string& out, int threads = 1) const;
+  const std::string& path() const { return dir_.path(); }
   std::string operator/(const std::string& name) const { return dir_ / name; }
 
  private:
-  vitrum::TempDir dir_;  // not that of data_files.h, whichever comes first
+  TempDir dir_;
 };
 
 // What a run leaves behind, comparable between runs: every file that must not depend on
