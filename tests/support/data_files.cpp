@@ -5,7 +5,6 @@
 #include <zlib.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 // libjpeg's header needs FILE declared before it.
 #include <jpeglib.h>
@@ -15,6 +14,23 @@
 namespace vitrum::test {
 
 namespace fs = std::filesystem;
+
+TempDir::TempDir() {
+  std::string pattern = (fs::temp_directory_path() / "vitrum-test-XXXXXX").string();
+  if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
+  path_ = pattern;
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+std::string TempDir::operator/(const std::string& name) const {
+  const fs::path path = path_ / name;
+  fs::create_directories(path.parent_path());
+  return path.string();
+}
 
 void write_file(const std::string& path, const Bytes& bytes) {
   std::ofstream file(path, std::ios::binary);

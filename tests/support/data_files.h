@@ -1,21 +1,35 @@
-// Files for the data tests: IDX, CIFAR, PNG and JPEG writers, and where real data is.
+// Files for the data tests: a temporary folder, IDX, CIFAR, PNG and JPEG writers, and where real
+// data is.
 #pragma once
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tests/support/temp_dir.h"
 #include "vitrum/data/dataset.h"
 
 namespace vitrum::test {
 
 using Bytes = std::vector<uint8_t>;
 
-using vitrum::TempDir;
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  // Absolute path of `name` below the folder; the folders above it are made.
+  std::string operator/(const std::string& name) const;
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
 
 void write_file(const std::string& path, const Bytes& bytes);
 Bytes gzip(const Bytes& bytes);

@@ -25,7 +25,7 @@ class TinyRun {
   std::string operator/(const std::string& name) const { return dir_ / name; }
 
  private:
-  TempDir dir_;
+  vitrum::TempDir dir_;  // not that of data_files.h, whichever comes first
 };
 
 // What a run leaves behind, comparable between runs: every file that must not depend on
