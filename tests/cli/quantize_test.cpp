@@ -10,6 +10,8 @@
 #include "tests/support/process.h"
 #include "tests/support/tiny_model.h"
 #include "vitrum/core/files.h"
+#include "vitrum/infer/model_program.h"
+#include "vitrum/runtime/backends.h"
 #include "vitrum/weights/safetensors.h"
 
 namespace vitrum {
@@ -138,6 +140,41 @@ TEST_F(QuantizeCli, Export) {
   EXPECT_THAT(run({"export", "--model", dir_ / "model", "--output", dir_ / "f.onnx"}).err,
               HasSubstr("nodes"));
   EXPECT_THAT(read_file(dir_ / "f.onnx", 1 << 24), testing::Not(HasSubstr("MatMulInteger")));
+}
+
+TEST_F(QuantizeCli, TakesNoOtherPrecision) {
+  const test::Finished o =
+      run({"quantize", dir_ / "model", dir_ / "small", "--precision", "bf16", "-q"});
+  EXPECT_EQ(o.code, 2) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("leave --precision bf16 out"));
+  EXPECT_FALSE(fs::exists(dir_ / "small"));
+}
+
+TEST_F(QuantizeCli, SaysWhereThereIsNothingToRound) {
+  ModelSpec spec = test::tiny_rgb_model();
+  spec.architecture = "resnet18_cifar";
+  spec.config = ResNetConfig{.image_h = 32,
+                             .image_w = 32,
+                             .classes = 7,
+                             .depths = {1, 1, 1, 1},
+                             .width = 4,
+                             .small_stem = true};
+  Graph g(Mode::kInference);
+  trace(g, spec, 1);
+  const auto backend = make_backend({.device = "reference"});
+  ParamStore store(g, *backend);
+  store.initialize(7);
+  const std::string model = dir_ / "resnet";
+  save_model_dir(model, spec, store);
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"quantize", model, dir_ / "small"},
+           {"export", "--model", model, "--output", dir_ / "m.onnx", "--precision", "int8"},
+           {"classify", dir_ / "photos", "--model", model, "--precision", "int8"}}) {
+    const test::Finished o = run(words);
+    EXPECT_EQ(o.code, 2) << words[0] << o.err;
+    EXPECT_THAT(o.err, HasSubstr("has no blocks with linear layers: int8 has nothing to round"))
+        << words[0];
+  }
 }
 
 TEST_F(QuantizeCli, TrainingRefusesIt) {

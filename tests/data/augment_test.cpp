@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <zlib.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 
 #include "tests/support/data_files.h"
 #include "tests/support/expect_error.h"
@@ -50,8 +53,18 @@ struct Request {
   }
 };
 
+// As tests/golden/augment.txt calls them, in the order of the enumeration.
+EditKind edit_kind(const std::string& name) {
+  constexpr std::array<std::string_view, 13> kNames = {
+      "affine", "auto-contrast", "equalize",   "invert",    "posterize", "solarize", "solarize-add",
+      "color",  "contrast",      "brightness", "sharpness", "blur",      "hue"};
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) throw std::runtime_error("no edit " + name);
+  return static_cast<EditKind>(found - kNames.begin());
+}
+
 Image edited(Request& r, Editor& editor) {
-  Edit edit{.kind = parse_edit(r.next<std::string>()), .value = r.next<double>()};
+  Edit edit{.kind = edit_kind(r.next<std::string>()), .value = r.next<double>()};
   for (double& m : edit.matrix) m = r.next<double>();
   edit.filter = parse_filter(r.next<std::string>());
   edit.fill = r.colour();

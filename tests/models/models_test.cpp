@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/small_models.h"
 #include "tests/support/vit_of.h"
 #include "vitrum/core/error.h"
 #include "vitrum/models/registry.h"
@@ -87,25 +88,12 @@ std::vector<float> logits_of(const ViTConfig& c) {
   return values;
 }
 
-ViTConfig small() {
-  return {.image_h = 8,
-          .image_w = 12,
-          .patch_h = 4,
-          .patch_w = 4,
-          .channels = 2,
-          .width = 8,
-          .depth = 1,
-          .heads = 2,
-          .mlp_width = 16,
-          .classes = 3};
-}
-
 TEST(Models, PixelsBeyondTheLastWholePatchAreNotSeen) {
-  ViTConfig larger = small();
+  ViTConfig larger = test::small_vit();
   larger.image_h = 11, larger.image_w = 13;
   EXPECT_ERROR(logits_of(larger), ErrorKind::kUsage, "not divisible by patch size 4x4");
   larger.floor_patches = true;
-  EXPECT_EQ(logits_of(larger), logits_of(small()));
+  EXPECT_EQ(logits_of(larger), logits_of(test::small_vit()));
   ViTConfig tiny = larger;
   tiny.image_w = 3;
   EXPECT_ERROR(logits_of(tiny), ErrorKind::kUsage, "smaller than a patch");
@@ -113,7 +101,7 @@ TEST(Models, PixelsBeyondTheLastWholePatchAreNotSeen) {
 
 TEST(Models, WavelengthsOfFixedPositions) {
   const auto positions = [](bool endpoint) {
-    ViTConfig c = small();
+    ViTConfig c = test::small_vit();
     c.sincos_positions = true, c.sincos_endpoint = endpoint;
     Graph g;
     record(g, c);
@@ -133,7 +121,7 @@ TEST(Models, WavelengthsOfFixedPositions) {
 // Meta's files have the periods of rotary positions in bf16.
 TEST(Models, PeriodsAreRoundedWhereAskedFor) {
   const auto table = [](bool rounded) {
-    ViTConfig c = small();
+    ViTConfig c = test::small_vit();
     c.width = 16, c.heads = 1, c.rope = Rope::kDinov3, c.rope_theta = 100, c.rope_bf16 = rounded;
     Graph g;
     record(g, c);

@@ -131,6 +131,12 @@ RunOptions TinyRun::options(const std::string& out, int threads) const {
   return {.out = dir_ / out, .device = {.device = "cpu", .threads = threads}, .quiet = true};
 }
 
+Trainer TinyRun::resumed(const std::string& out, int threads) const {
+  RunOptions options = this->options(out, threads);
+  options.resume = true;
+  return Trainer(recipe_of_run(dir_ / out), options);
+}
+
 void TinyRun::use_batch_norm(Recipe& recipe) const {
   ModelSpec model{.architecture = "resnet18_cifar"};
   model.config = ResNetConfig{.image_h = kSide,

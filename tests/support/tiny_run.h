@@ -19,6 +19,9 @@ class TinyRun {
   RunOptions options(const std::string& out, int threads = 1) const;
   // A ResNet in place of the ViT: running statistics move with every batch, before the step ends.
   void use_batch_norm(Recipe& recipe) const;
+  // The run goes on from its last checkpoint.
+  Trainer resumed(const std::string& out, int threads = 1) const;
+  const std::string& path() const { return dir_.path(); }
   std::string operator/(const std::string& name) const { return dir_ / name; }
 
  private:

@@ -226,9 +226,7 @@ TEST_F(Distill, StoppedAndResumedIsTheSameRun) {
                              if (step == stop) raise(SIGINT);
                            }};
     EXPECT_EQ(Trainer(r, tiny_.options(out)).run(hooks).signal, SIGINT);
-    RunOptions options = tiny_.options(out, 2);
-    options.resume = true;
-    Trainer(recipe_of_run(tiny_ / out), options).run();
+    tiny_.resumed(out, 2).run();
     for (const auto& [name, text] : outcome(tiny_ / out))
       EXPECT_TRUE(expected.at(name) == text) << name << " differs after step " << stop;
   }

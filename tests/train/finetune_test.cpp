@@ -62,10 +62,7 @@ class Finetune : public testing::Test {
 
 TEST_F(Finetune, StartsFromTheWeightsAndKeepsAHeadThatFits) {
   Trainer from_weights(recipe(), tiny_.options("run"));
-  Recipe resumed = recipe_of_run(tiny_ / "base");
-  RunOptions options = tiny_.options("base");
-  options.resume = true;
-  Trainer base(resumed, options);
+  Trainer base = tiny_.resumed("base");
   for (const char* name : {"pos_embed", "blocks.1.mlp.fc2.weight", "head.weight", "head.bias"})
     EXPECT_EQ(param(from_weights, name), param(base, name)) << name;
   EXPECT_TRUE(from_weights.loaded().adapted.empty());
@@ -199,9 +196,7 @@ TEST_F(Finetune, HeadOnlyTrainsTheHeadAndResumes) {
       if (step == 13) raise(SIGINT);
     }});
   }
-  RunOptions options = tiny_.options("part");
-  options.resume = true;
-  Trainer(recipe_of_run(tiny_ / "part"), options).run();
+  tiny_.resumed("part").run();
   EXPECT_TRUE(outcome(tiny_ / "part") == outcome(tiny_ / "whole"));
 }
 

@@ -42,12 +42,6 @@ Recipe full_recipe(const TinyRun& tiny) {
   return recipe;
 }
 
-Trainer resumed(const TinyRun& tiny, const std::string& out, int threads = 1) {
-  RunOptions options = tiny.options(out, threads);
-  options.resume = true;
-  return Trainer(recipe_of_run(tiny / out), options);
-}
-
 TEST(Pretrain, LeavesAnEncoderAndLearns) {
   const TinyRun tiny;
   Recipe recipe = masked(tiny);
@@ -196,7 +190,7 @@ TEST(Pretrain, InterruptedAtEveryStepIsTheUninterruptedRun) {
                     .signal,
                 SIGINT);
     }
-    resumed(tiny, out, 1 + static_cast<int>(step % 3)).run();
+    tiny.resumed(out, 1 + static_cast<int>(step % 3)).run();
     test::expect_same(outcome(tiny / out), expected);
   }
 }

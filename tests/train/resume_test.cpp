@@ -31,12 +31,6 @@ Recipe full_recipe(const TinyRun& tiny) {
   return recipe;
 }
 
-Trainer resumed(const TinyRun& tiny, const std::string& out, int threads = 1) {
-  RunOptions options = tiny.options(out, threads);
-  options.resume = true;
-  return Trainer(recipe_of_run(tiny / out), options);
-}
-
 TrainHooks stop_at(int64_t wanted) {
   return {.step = [wanted](int64_t step, double) {
     if (step == wanted) raise(SIGINT);
@@ -68,7 +62,7 @@ TEST_F(Resume, InterruptedAtEveryStepIsTheUninterruptedRun) {
       EXPECT_EQ(trainer.run(stop_at(step)).signal, SIGINT);
       stopped = trainer.position();
     }
-    Trainer rest = resumed(tiny_, out, 1 + static_cast<int>(step % 4));
+    Trainer rest = tiny_.resumed(out, 1 + static_cast<int>(step % 4));
     EXPECT_EQ(rest.position().step, step);
     EXPECT_EQ(rest.position().epochs, stopped.epochs);
     EXPECT_EQ(rest.position().loss_images, stopped.loss_images);
@@ -92,7 +86,7 @@ TEST_F(Resume, KilledAnywhereIsTheUninterruptedRun) {
       if (at == step) throw Killed();
     };
     EXPECT_THROW(Trainer(recipe, tiny_.options(out)).run({.step = die}), Killed);
-    Trainer rest = resumed(tiny_, out);
+    Trainer rest = tiny_.resumed(out);
     // Every third step is on disk, and the end of every epoch.
     const int64_t epoch = steps_ / 3, done = step - 1;
     EXPECT_EQ(rest.position().step, std::max(done / 3 * 3, done / epoch * epoch));
@@ -104,8 +98,8 @@ TEST_F(Resume, KilledAnywhereIsTheUninterruptedRun) {
 
 TEST_F(Resume, StoppedAgainAndAgain) {
   Trainer(full_recipe(tiny_), tiny_.options("run")).run(stop_at(2));
-  for (int64_t step = 3; step < steps_; step += 2) resumed(tiny_, "run").run(stop_at(step));
-  resumed(tiny_, "run").run();
+  for (int64_t step = 3; step < steps_; step += 2) tiny_.resumed("run").run(stop_at(step));
+  tiny_.resumed("run").run();
   expect_same("run");
 }
 
@@ -115,12 +109,12 @@ TEST_F(Resume, InBf16Too) {
   Trainer(recipe, tiny_.options("bf16")).run();
   expected_ = outcome(tiny_ / "bf16");
   Trainer(recipe, tiny_.options("cut")).run(stop_at(7));
-  resumed(tiny_, "cut", 2).run();
+  tiny_.resumed("cut", 2).run();
   expect_same("cut");
 }
 
 TEST_F(Resume, AfterTheEndChangesNothing) {
-  const TrainResult result = resumed(tiny_, "whole").run();
+  const TrainResult result = tiny_.resumed("whole").run();
   EXPECT_EQ(result.signal, 0);
   EXPECT_EQ(result.last.epoch, 3);
   expect_same("whole");
@@ -141,12 +135,12 @@ TEST_F(Resume, MoreEpochsMayFollow) {
 TEST_F(Resume, WhatIsNewerThanTheCheckpointIsDropped) {
   Trainer(full_recipe(tiny_), tiny_.options("run")).run(stop_at(4));
   const std::string old = test::read_text(checkpoint_path(tiny_ / "run"));
-  resumed(tiny_, "run").run(stop_at(11));
+  tiny_.resumed("run").run(stop_at(11));
   write_file_atomic(checkpoint_path(tiny_ / "run"), old);
   const std::string csv = tiny_ / "run/metrics.csv";
   write_file_atomic(csv, test::read_text(csv) + "3,15,0.");
   write_file_atomic(tiny_ / "run/state/.123-0.vitrum-tmp", "torn");
-  resumed(tiny_, "run").run();
+  tiny_.resumed("run").run();
   expect_same("run");
   EXPECT_FALSE(fs::exists(tiny_ / "run/state/.123-0.vitrum-tmp"));
 }
@@ -155,7 +149,7 @@ TEST_F(Resume, ADamagedStateIsRefused) {
   const std::string path = checkpoint_path(tiny_ / "whole"), good = test::read_text(path);
   const auto message = [&] {
     try {
-      resumed(tiny_, "whole");
+      tiny_.resumed("whole");
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInput);
       return std::string(error.what());

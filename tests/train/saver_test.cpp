@@ -36,9 +36,7 @@ class Saving : public testing::Test {
     return outcome(tiny_ / "whole");
   }
   void resume(const std::string& out) {
-    RunOptions options = tiny_.options(out);
-    options.resume = true;
-    Trainer(recipe_of_run(tiny_ / out), options).run();
+    tiny_.resumed(out).run();
   }
   int64_t epochs_on_disk(const std::string& out) const {
     return std::stoll(SafetensorsFile(checkpoint_path(tiny_ / out)).metadata().at("epochs"));

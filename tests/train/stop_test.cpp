@@ -33,9 +33,7 @@ void expect_same_when_cut(const TinyRun& tiny, const Recipe& recipe) {
     int64_t count = 0;
     const RunOptions signalled = with_signal_at(tiny, out, kernels * part / 6 + part, count);
     EXPECT_EQ(Trainer(recipe, signalled).run().signal, SIGTERM);
-    RunOptions options = tiny.options(out, 3);
-    options.resume = true;
-    Trainer(recipe_of_run(tiny / out), options).run();
+    tiny.resumed(out, 3).run();
     test::expect_same(outcome(tiny / out), expected);
   }
 }

@@ -229,9 +229,7 @@ TEST(Trainer, HoldsOut) {
 
 // What a run directory resumes with.
 std::vector<float> saved_weights(const TinyRun& tiny, const std::string& out) {
-  RunOptions options = tiny.options(out);
-  options.resume = true;
-  Trainer trainer(recipe_of_run(tiny / out), options);
+  Trainer trainer = tiny.resumed(out);
   return weights(trainer);
 }
 

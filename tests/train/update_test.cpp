@@ -50,9 +50,7 @@ TEST(Update, ResumedRunsAreTheUninterruptedOnes) {
     Trainer(recipe, tiny.options("cut")).run({.step = [](int64_t step, double) {
       if (step == 7) raise(SIGINT);
     }});
-    RunOptions options = tiny.options("cut", 3);
-    options.resume = true;
-    Trainer(recipe_of_run(tiny / "cut"), options).run();
+    tiny.resumed("cut", 3).run();
     test::expect_same(outcome(tiny / "cut"), outcome(tiny / "whole"));
   }
 }

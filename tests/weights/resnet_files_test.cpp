@@ -192,9 +192,7 @@ TEST(ResNetFiles, ResumedRunIsTheUninterruptedOne) {
     if (step == 7) raise(SIGINT);
   }};
   EXPECT_EQ(Trainer(recipe, tiny.options("cut", 2)).run(stop).signal, SIGINT);
-  RunOptions options = tiny.options("cut", 3);
-  options.resume = true;
-  Trainer(recipe_of_run(tiny / "cut"), options).run();
+  tiny.resumed("cut", 3).run();
   const auto whole = outcome(tiny / "whole"), cut = outcome(tiny / "cut");
   for (const auto& [name, text] : whole) EXPECT_TRUE(cut.at(name) == text) << name << " differs";
 }

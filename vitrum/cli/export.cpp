@@ -10,6 +10,7 @@
 #include "vitrum/export/onnx.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/graph/passes.h"
+#include "vitrum/infer/model_program.h"
 #include "vitrum/models/vit.h"
 #include "vitrum/runtime/backends.h"
 
@@ -30,9 +31,8 @@ void round_layers(Graph& g, const Options& o, const ModelSpec& spec, const std::
   const auto keeps = [&](const std::string& layer) {
     return !stored.empty() && std::ranges::find(stored, layer) == stored.end();
   };
-  if (quantize(g, keeps).empty())
-    fail_usage("{} has no blocks with linear layers: --precision int8 has nothing to round",
-               o.model);
+  block_layers(spec, o.model);
+  quantize(g, keeps);
 }
 
 OnnxSummary export_model(const Options& o, const std::string& precision) {

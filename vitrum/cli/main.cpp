@@ -1,4 +1,4 @@
-// The only place that catches: one line on stderr, and an exit code that says what kind of thing
+// Where an error of a verb ends: one line on stderr, and an exit code that says what kind of thing
 // went wrong.
 #include <fcntl.h>
 

@@ -9,9 +9,9 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
 #include "vitrum/core/progress.h"
-#include "vitrum/graph/passes.h"
 #include "vitrum/infer/agreement.h"
 #include "vitrum/infer/match_labels.h"
+#include "vitrum/infer/model_program.h"
 #include "vitrum/weights/checkpoint.h"
 #include "vitrum/weights/convert.h"
 
@@ -44,16 +44,8 @@ bool fits_any(const std::vector<std::string>& patterns, const std::string& layer
       patterns, [&](const std::string& p) { return fnmatch(p.c_str(), layer.c_str(), 0) == 0; });
 }
 
-std::vector<std::string> block_layers(const ModelSpec& spec) {
-  Graph g(Mode::kInference);
-  trace(g, spec, 1);
-  return quantize(g);
-}
-
 // The layers to round; a pattern that fits none is a mistake.
 std::vector<std::string> chosen_layers(const Options& o, std::vector<std::string> layers) {
-  if (layers.empty())
-    fail_usage("{} has no blocks with linear layers: there is nothing to round", o.model);
   for (const std::string& pattern : o.keep)
     if (std::ranges::none_of(layers, [&](const auto& l) { return fits_any({pattern}, l); }))
       fail_usage("--keep {}: no layer fits; they are called {} and so on", pattern, layers.front());
@@ -208,10 +200,12 @@ std::string to_json(const Options& o, const Report& r) {
 int run(const Options& o, const CommonOptions& common) {
   if (common.device.starts_with("cuda"))
     fail_usage("int8 computes on CPUs: quantize compares there; leave --device out");
+  if (common.precision != "auto" && common.precision != "int8")
+    fail_usage("quantize compares int8 with f32; leave --precision {} out", common.precision);
   guard_target(o);
   const ModelSpec spec = resolve_model(o.model, o.arch);
   if (!has_weights(o.model)) fail_without_weights(o.model);
-  const std::vector<std::string> all = block_layers(spec);
+  const std::vector<std::string> all = block_layers(spec, o.model);
   Report r{.layers = chosen_layers(o, all), .linear = all.size()};
   r.bytes_before = static_cast<int64_t>(std::filesystem::file_size(weights_path(o.model)));
   PredictorOptions options{.arch = o.arch, .device = "cpu", .precision = DType::kF32};

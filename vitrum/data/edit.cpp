@@ -4,18 +4,11 @@
 #include <array>
 #include <cassert>
 #include <cmath>
-#include <string>
 
-#include "vitrum/core/error.h"
-#include "vitrum/core/nearest.h"
 #include "vitrum/data/edit_loops.h"
 
 namespace vitrum {
 namespace {
-
-const std::array<std::string, 13> kNames = {
-    "affine", "auto-contrast", "equalize",   "invert",    "posterize", "solarize", "solarize-add",
-    "color",  "contrast",      "brightness", "sharpness", "blur",      "hue"};
 
 template <class Map>
 Lut lut_of(const Map& map) {
@@ -178,14 +171,6 @@ void box_columns(const BoxWeights& box, int height, size_t width, uint8_t* image
 }
 
 }  // namespace
-
-std::string_view name_of(EditKind kind) { return kNames[static_cast<size_t>(kind)]; }
-
-EditKind parse_edit(std::string_view name) {
-  const auto found = std::find(kNames.begin(), kNames.end(), name);
-  if (found == kNames.end()) fail_usage("unknown edit '{}'{}", name, did_you_mean(name, kNames));
-  return static_cast<EditKind>(found - kNames.begin());
-}
 
 const uint8_t* Editor::grey_of(const Image& image) {
   if (image.channels == 1) return image.plane(0);

@@ -4,7 +4,6 @@
 #pragma once
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "vitrum/data/affine.h"
@@ -28,8 +27,6 @@ enum class EditKind : uint8_t {
   kBlur,        // value: standard deviation in pixels
   kHue,         // value: turn of the colour circle, -0.5 to 0.5
 };
-std::string_view name_of(EditKind kind);
-EditKind parse_edit(std::string_view name);
 
 struct Edit {
   EditKind kind = EditKind::kInvert;

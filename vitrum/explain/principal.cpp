@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "vitrum/core/philox.h"
+#include "vitrum/core/rows.h"
 
 namespace vitrum {
 namespace {
@@ -18,16 +19,6 @@ struct Matrix {
   double* row(size_t i) { return values.data() + i * columns; }
   const double* row(size_t i) const { return values.data() + i * columns; }
 };
-
-double dot(const double* a, const double* b, size_t n) {
-  double sum = 0;
-  for (size_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-void add_scaled(double* to, double factor, const double* from, size_t n) {
-  for (size_t i = 0; i < n; ++i) to[i] += factor * from[i];
-}
 
 Matrix product(const Matrix& a, const Matrix& b) {
   Matrix c(a.rows, b.columns);

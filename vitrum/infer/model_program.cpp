@@ -5,7 +5,9 @@
 #include <bit>
 #include <cmath>
 
+#include "vitrum/core/error.h"
 #include "vitrum/graph/functional.h"
+#include "vitrum/graph/passes.h"
 #include "vitrum/graph/taps.h"
 #include "vitrum/runtime/summary.h"
 
@@ -54,6 +56,15 @@ bool head_sees_features_only(const ModelSpec& model) {
              g.values[static_cast<size_t>(id)].role == Role::kInput;
     });
   });
+}
+
+std::vector<std::string> block_layers(const ModelSpec& model, const std::string& name) {
+  Graph g(Mode::kInference);
+  trace(g, model, 1);
+  std::vector<std::string> layers = quantize(g);
+  if (layers.empty())
+    fail_usage("{} has no blocks with linear layers: int8 has nothing to round", name);
+  return layers;
 }
 
 Preprocess preprocess_of(const ModelSpec& model) {

@@ -56,14 +56,6 @@ DType suitable_precision(const Backend& backend, const FrozenWeights& weights) {
   return backend.host_visible() && weights.has_quantized() ? DType::kI8 : backend.usual_precision();
 }
 
-void require_block_layers(const ModelSpec& spec) {
-  Graph g(Mode::kInference);
-  trace(g, spec, 1);
-  if (quantize(g).empty())
-    fail_usage("{} has no blocks with linear layers: --precision int8 has nothing to round",
-               spec.architecture);
-}
-
 }  // namespace
 
 std::vector<Prediction> top_predictions(std::span<const float> logits,
@@ -104,7 +96,7 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
       preprocess_(preprocess_of(spec_)),
       at_once_(vitrum::images_at_once(macs_, device_->backend(), precision(), options.max_batch)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
-  if (precision_ == DType::kI8) require_block_layers(spec_);
+  if (precision_ == DType::kI8) block_layers(spec_, spec_.architecture);
   if (!options_.keeps_float && weights_.has_quantized())
     options_.keeps_float = [this](const std::string& layer) {
       return !weights_.is_quantized(layer);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "vitrum/core/rows.h"
 #include "vitrum/reference/kernels.h"
 #include "vitrum/reference/values.h"
 
@@ -24,16 +25,6 @@ template <class Body>
 void for_each_head(const Shape& kv, int64_t heads, const Body& body) {
   for (int64_t b = 0; b < kv[0]; ++b)
     for (int64_t h = 0; h < heads; ++h) body(Head{b, h, heads, kv[1], kv[2] / 2 / heads});
-}
-
-double dot(const double* a, const double* b, int64_t n) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-void add_scaled(double* to, double factor, const double* from, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
 }
 
 // How much of each token the query takes.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "vitrum/core/rows.h"
 #include "vitrum/reference/kernels.h"
 #include "vitrum/reference/values.h"
 
@@ -25,16 +26,6 @@ template <class Body>
 void for_each_head(const Shape& qkv, int64_t heads, const Body& body) {
   for (int64_t b = 0; b < qkv[0]; ++b)
     for (int64_t h = 0; h < heads; ++h) body(Head{b, h, heads, qkv[1], qkv[2] / 3 / heads});
-}
-
-double dot(const double* a, const double* b, int64_t n) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-void add_scaled(double* to, double factor, const double* from, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
 }
 
 // What is added to the scores; both may be empty.

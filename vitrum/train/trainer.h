@@ -58,7 +58,12 @@ struct TrainHooks {
 // DeviceOptions.
 LoaderConfig loader_config(const Recipe& recipe, const ModelSpec& model, const Dataset& data,
                            int threads);
+// The same for images to evaluate on: each once, in order and as it is. A batch larger than the
+// data would be padding.
+LoaderConfig test_config(LoaderConfig config, const Recipe& recipe, int64_t images);
+int64_t eval_batch(const Recipe& recipe, int64_t images);
 
+// trainer_setup.cpp has what comes before the first step, trainer.cpp the loop.
 class Trainer {
  public:
   // Opens data and model and builds the programs before it touches the run directory.

@@ -1,5 +1,9 @@
 #include "vitrum/weights/adapt.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 #include "vitrum/weights/family.h"
 
 namespace vitrum {
@@ -37,6 +41,23 @@ std::vector<float> adapt_channels(const std::vector<float>& weight, int64_t widt
       for (int64_t place = 0; place < area; ++place)
         adapted[at(out, b == 1 ? 0 : c, place, b)] += scale * weight[at(out, c % a, place, a)];
   return adapted;
+}
+
+ChannelAdapter::ChannelAdapter(FirstLayer first, int64_t stored, int64_t wanted)
+    : first_(std::move(first)), stored_(stored), wanted_(wanted) {}
+
+bool ChannelAdapter::changes(const std::string& param) const {
+  return param == first_.weight && stored_ != wanted_;
+}
+
+std::vector<float> ChannelAdapter::operator()(const std::string&,
+                                              const std::vector<float>& values) const {
+  return adapt_channels(values, first_.width, stored_, wanted_, true);
+}
+
+std::vector<std::string> ChannelAdapter::report() const {
+  if (stored_ == wanted_) return {};
+  return {fmt::format("{} of {} -> {} channels", first_.title, stored_, wanted_)};
 }
 
 }  // namespace vitrum

@@ -57,6 +57,10 @@ std::vector<std::string> computed_otherwise(const Dialect& dialect, float eps, A
   return notes;
 }
 
+void RequirePlain::operator()(bool has, const char* what) const {
+  if (!has) fail_input("{} has no {} {}", dialect.title, kind, what);
+}
+
 const WeightFamily& weights_of(const ModelConfig& config) {
   for (const WeightFamily* family : weight_families())
     if (family->name == family_of(config) && family->holds(config)) return *family;

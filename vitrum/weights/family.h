@@ -191,6 +191,25 @@ inline constexpr double kMaxParameters = 1e11, kMaxTokens = 1 << 20;
 std::vector<float> adapt_channels(const std::vector<float>& weight, int64_t width, int64_t from,
                                   int64_t to, bool channels_first);
 
+// For families that store nothing by position: only the first layer's channels change.
+class ChannelAdapter final : public Adapter {
+ public:
+  struct FirstLayer {
+    std::string weight, title;  // its parameter, (width, channels, ..), and what people call it
+    int64_t width = 0;
+  };
+  ChannelAdapter(FirstLayer first, int64_t stored, int64_t wanted);
+
+  bool changes(const std::string& param) const override;
+  std::vector<float> operator()(const std::string& param,
+                                const std::vector<float>& values) const override;
+  std::vector<std::string> report() const override;
+
+ private:
+  const FirstLayer first_;
+  const int64_t stored_, wanted_;
+};
+
 // The side of a square of n, 0 where n is none.
 int64_t square_root(int64_t n);
 
@@ -198,6 +217,13 @@ int64_t square_root(int64_t n);
 inline const std::vector<float> kImageNetMean = {0.485f, 0.456f, 0.406f},
                                 kImageNetStd = {0.229f, 0.224f, 0.225f};
 void center_crop(Preprocessing& p, const char* interpolation, int64_t resize);
+
+// What require_plain() is made of: fails where a framework has no such model.
+struct RequirePlain {
+  const Dialect& dialect;
+  const char* kind;  // of models: "ViT"
+  void operator()(bool has, const char* what) const;
+};
 
 // What a framework without a place to say so computes otherwise: eps and activation.
 std::vector<std::string> computed_otherwise(const Dialect& dialect, float eps, Act act,

@@ -127,15 +127,7 @@ struct Beit : EvaFiles {
   }
 
   static void read_hf(const JsonKeys& keys, ViTConfig& c) {
-    c.width = keys.integer("hidden_size", 768, kWidths);
-    c.depth = keys.integer("num_hidden_layers", 12, kDepths);
-    c.heads = keys.integer("num_attention_heads", 12, kWidths);
-    c.mlp_width = keys.integer("intermediate_size", 3072, {1, 1 << 20});
-    c.act = read_hf_act(keys);
-    c.eps = static_cast<float>(keys.number("layer_norm_eps", 1e-12, 0, 1));
-    std::tie(c.image_h, c.image_w) = keys.pair("image_size", {224, 224}, kSides);
-    std::tie(c.patch_h, c.patch_w) = keys.pair("patch_size", {16, 16}, kSides);
-    c.channels = keys.integer("num_channels", 3, kSides);
+    read_hf_sizes(keys, c);
     c.k_bias = false;
     c.learned_positions = keys.boolean("use_absolute_position_embeddings", false);
     read_biases(keys, keys.boolean("use_relative_position_bias", false),
@@ -203,9 +195,7 @@ struct Beit : EvaFiles {
 
   static void require_plain(const Dialect& dialect, const ViTConfig& c) {
     if (dialect.name == "timm") return;
-    const auto require = [&](bool has, const char* what) {
-      if (!has) fail_input("{} has no BEiT {}", dialect.title, what);
-    };
+    const RequirePlain require{dialect, "BEiT"};
     require(c.pre_norm, "with the norms after the blocks");
     require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");
     require(!c.sincos_positions, "with fixed positions");

@@ -118,26 +118,6 @@ Json model_args(const ConvNeXtConfig& c) {
   return args;
 }
 
-class ConvNeXtAdapter final : public Adapter {
- public:
-  ConvNeXtAdapter(const ConvNeXtConfig& stored, const ConvNeXtConfig& wanted)
-      : stored_(stored), wanted_(wanted) {}
-  bool changes(const std::string& param) const override {
-    return param == "stem.0.weight" && stored_.channels != wanted_.channels;
-  }
-  std::vector<float> operator()(const std::string&,
-                                const std::vector<float>& values) const override {
-    return adapt_channels(values, stored_.widths[0], stored_.channels, wanted_.channels, true);
-  }
-  std::vector<std::string> report() const override {
-    if (stored_.channels == wanted_.channels) return {};
-    return {fmt::format("stem of {} -> {} channels", stored_.channels, wanted_.channels)};
-  }
-
- private:
-  const ConvNeXtConfig stored_, wanted_;
-};
-
 constexpr Dialect dialect(Names name, Names title, std::span<const NameRule> rules,
                           bool original = false) {
   return {"convnext", name, title, rules, {}, {}, kConvNeXtProbes, {}, 1e-6f, Act::kGelu, original};
@@ -307,14 +287,14 @@ struct ConvNeXt {
   }
   static std::unique_ptr<Adapter> adapt(const ConvNeXtConfig& stored, const ConvNeXtConfig& wanted,
                                         PositionRule) {
-    return std::make_unique<ConvNeXtAdapter>(stored, wanted);
+    return std::make_unique<ChannelAdapter>(
+        ChannelAdapter::FirstLayer{"stem.0.weight", "stem", stored.widths[0]}, stored.channels,
+        wanted.channels);
   }
 
   static void require_plain(const Dialect& dialect, const ConvNeXtConfig& c) {
     if (dialect.name == "timm") return;
-    const auto require = [&](bool has, const char* what) {
-      if (!has) fail_input("{} has no ConvNeXt {}", dialect.title, what);
-    };
+    const RequirePlain require{dialect, "ConvNeXt"};
     require(c.kernel == 7, "with windows other than of 7 pixels");
     require(c.mlp_ratio == 4, "whose MLPs are other than 4 times as wide");
     require(c.patch_h == c.patch_w, "whose stem's windows are not square");

@@ -199,9 +199,7 @@ struct Dinov2 : ViTFiles {
 
   static void require_plain(const Dialect& dialect, const ViTConfig& c) {
     if (dialect.name == "timm") return;
-    const auto require = [&](bool has, const char* what) {
-      if (!has) fail_input("{} has no DINOv2 {}", dialect.title, what);
-    };
+    const RequirePlain require{dialect, "DINOv2"};
     require(c.pre_norm, "with the norms after the blocks");
     require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");
     require(!c.sincos_positions, "with fixed positions");

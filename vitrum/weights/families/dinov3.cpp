@@ -213,9 +213,7 @@ struct Dinov3 : EvaFiles {
 
   static void require_plain(const Dialect& dialect, const ViTConfig& c) {
     if (dialect.name == "timm") return;
-    const auto require = [&](bool has, const char* what) {
-      if (!has) fail_input("{} has no DINOv3 {}", dialect.title, what);
-    };
+    const RequirePlain require{dialect, "DINOv3"};
     require(c.classes == 0, "with a classifier");
     require(c.pre_norm, "with the norms after the blocks");
     require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");

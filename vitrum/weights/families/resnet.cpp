@@ -68,27 +68,6 @@ Json model_args(const ResNetConfig& c) {
   return args;
 }
 
-class ResNetAdapter final : public Adapter {
- public:
-  ResNetAdapter(const ResNetConfig& stored, const ResNetConfig& wanted)
-      : stored_(stored), wanted_(wanted) {}
-  bool changes(const std::string& param) const override {
-    return param == "conv1.weight" && stored_.channels != wanted_.channels;
-  }
-  std::vector<float> operator()(const std::string&,
-                                const std::vector<float>& values) const override {
-    return adapt_channels(values, stored_.width, stored_.channels, wanted_.channels, true);
-  }
-  std::vector<std::string> report() const override {
-    if (stored_.channels == wanted_.channels) return {};
-    return {
-        fmt::format("first convolution of {} -> {} channels", stored_.channels, wanted_.channels)};
-  }
-
- private:
-  const ResNetConfig stored_, wanted_;
-};
-
 struct ResNet {
   using Config = ResNetConfig;
   static constexpr Dialect kDialects[] = {
@@ -232,14 +211,14 @@ struct ResNet {
   static void take_stored(ResNetConfig&, const ResNetConfig&) {}
   static std::unique_ptr<Adapter> adapt(const ResNetConfig& stored, const ResNetConfig& wanted,
                                         PositionRule) {
-    return std::make_unique<ResNetAdapter>(stored, wanted);
+    return std::make_unique<ChannelAdapter>(
+        ChannelAdapter::FirstLayer{"conv1.weight", "first convolution", stored.width},
+        stored.channels, wanted.channels);
   }
 
   static void require_plain(const Dialect& dialect, const ResNetConfig& c) {
     if (dialect.name == "timm") return;
-    const auto require = [&](bool has, const char* what) {
-      if (!has) fail_input("{} has no ResNet {}", dialect.title, what);
-    };
+    const RequirePlain require{dialect, "ResNet"};
     require(!c.small_stem, "with a stem for small images");
   }
 

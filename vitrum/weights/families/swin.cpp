@@ -44,18 +44,6 @@ constexpr NameRule kHuggingFaceSwin[] = {
     {"head.fc", "^classifier"},
 };
 #undef THEIRS
-
-constexpr NameRule kTorchvisionSwin[] = {
-    {"patch_embed.proj.weight", "features.0.0.weight", {}, kConv},
-    {"patch_embed.proj", "features.0.0"},
-    {"patch_embed.norm", "features.0.2"},
-    {"layers.{s}.downsample", "features.{2s}"},
-    {BLOCK "mlp.fc1", "features.{2s+1}.{i}.mlp.0"},
-    {BLOCK "mlp.fc2", "features.{2s+1}.{i}.mlp.3"},
-    {"layers.{s}.blocks.{i}", "features.{2s+1}.{i}"},
-    {"norm", "norm"},
-    {"head.fc", "head"},
-};
 #undef BLOCK
 
 // Buffers that follow from the sizes; some versions save them.
@@ -71,6 +59,7 @@ constexpr Names kSwinProbes[] = {"patch_embed.proj.weight",
                                  "layers.1.downsample.norm.weight",
                                  "norm.weight",
                                  "head.fc.weight"};
+
 std::string timm_name(const ModelSpec& spec, const SwinConfig& c) {
   if (c.eps != 1e-5f || c.act != Act::kGelu || !c.head_bias || (c.pad_first && fills_up(c)))
     return "vitrum_swin";
@@ -127,74 +116,33 @@ class SwinAdapter final : public Adapter {
   PositionRule rule_;
 };
 
-struct Swin {
+constexpr Dialect dialect(Names name, Names title, std::span<const NameRule> rules,
+                          PositionRule positions, bool original = false) {
+  return {"swin",      name,      title, rules,      kSwinIgnored, {},
+          kSwinProbes, positions, 1e-5f, Act::kGelu, original};
+}
+
+struct Swin : EitherSwin {
   using Config = SwinConfig;
   static constexpr Dialect kDialects[] = {
       // Before timm's: a file without a head that is both by its names is Microsoft's.
-      {"swin",
-       "microsoft",
-       "Microsoft",
-       kMicrosoftSwin,
-       kSwinIgnored,
-       {},
-       kSwinProbes,
-       PositionRule::kBicubic,
-       1e-5f,
-       Act::kGelu,
-       /*original=*/true},
-      {"swin",
-       "timm",
-       "timm",
-       kTimmRules,
-       kSwinIgnored,
-       {},
-       kSwinProbes,
-       PositionRule::kGeometric,
-       1e-5f,
-       Act::kGelu},
-      {"swin",
-       "hf",
-       "Hugging Face transformers",
-       kHuggingFaceSwin,
-       kSwinIgnored,
-       {},
-       kSwinProbes,
-       PositionRule::kBicubic,
-       1e-5f,
-       Act::kGelu},
-      {"swin",
-       "torchvision",
-       "torchvision",
-       kTorchvisionSwin,
-       kSwinIgnored,
-       {},
-       kSwinProbes,
-       PositionRule::kBicubic,
-       1e-5f,
-       Act::kGelu},
+      dialect("microsoft", "Microsoft", kMicrosoftSwin, PositionRule::kBicubic, /*original=*/true),
+      dialect("timm", "timm", kTimmRules, PositionRule::kGeometric),
+      dialect("hf", "Hugging Face transformers", kHuggingFaceSwin, PositionRule::kBicubic),
+      dialect("torchvision", "torchvision", kTorchvisionSwin, PositionRule::kBicubic),
   };
   static constexpr std::string_view kHf[] = {"swin"};
-  static constexpr bool kFixedInputSize = true;
 
-  static bool holds(const SwinConfig&) { return true; }
   static void fields(FieldVisitor& visit, SwinConfig& c) { swin_fields(visit, c); }
 
   static bool same_sizes(const SwinConfig& p, const SwinConfig& c) { return same_swin_sizes(p, c); }
 
-  static void check_size(const SwinConfig& c, const std::string& path) { check_swin_size(c, path); }
-
   static void read_timm(const JsonKeys& top, const JsonKeys& args, SwinConfig& c) {
-    const std::vector<JsonKeys::Fixed> only = {{"always_partition", "false"}};
-    args.only(swin_timm_args({}), only);
     read_swin_timm(top, args, c);
   }
 
   static TimmConfig write_timm(const ModelSpec& spec, const SwinConfig& c) {
-    return {.architecture = timm_name(spec, c),
-            .pool = "avg",
-            .model_args = swin_timm_sizes(c).dump(),
-            .first = "patch_embed.proj",
-            .classifiers = {"head.fc"}};
+    return swin_timm_config(timm_name(spec, c), swin_timm_sizes(c));
   }
 
   static void read_hf(const JsonKeys& keys, SwinConfig& c) { read_swin_hf(keys, c); }
@@ -205,21 +153,8 @@ struct Swin {
 
   static std::string_view hf_base(const SwinConfig&) { return "swin"; }
 
-  static void read_preprocessor(const ConfigText& stated, ModelSpec& spec) {
-    read_hf_preprocessor(JsonKeys(stated.text, stated.path), spec.config, spec.preprocess);
-  }
-
-  static LayoutSizes layout_sizes(const SwinConfig& c) {
-    return {.patch_h = c.patch_h, .patch_w = c.patch_w, .channels = c.channels};
-  }
-
   static SwinConfig stored_sizes(SwinConfig c, const Dialect&, const StoredDims& dims) {
-    const std::vector<int64_t> head = dims("head.fc.weight", 2);
-    c.classes = !head.empty() && head[1] == c.features() ? head[0] : 0;
-    c.head_bias = c.classes == 0 || !dims("head.fc.bias", 1).empty();
-    const std::vector<int64_t> patch = dims("patch_embed.proj.weight", 4);
-    if (!patch.empty() && patch[0] == c.width && patch[2] == c.patch_h && patch[3] == c.patch_w)
-      c.channels = std::max<int64_t>(patch[1], 1);
+    take_swin_dims(c, dims);
     const std::vector<int64_t> table =
         dims("layers.0.blocks.0.attn.relative_position_bias_table", 2);
     const int64_t side = table.empty() || table[1] != c.heads[0] ? 0 : square_root(table[0]);
@@ -253,29 +188,15 @@ struct Swin {
 
   static void require_plain(const Dialect& dialect, const SwinConfig& c) {
     if (dialect.name == "timm") return;
-    const auto require = [&](bool has, const char* what) {
-      if (!has) fail_input("{} has no Swin {}", dialect.title, what);
-    };
+    const RequirePlain require{dialect, "Swin"};
     require(!shrinks(c), "whose windows are smaller in later stages");
     require(c.window_h == c.window_w || dialect.name == "torchvision",
             "with windows that are not square");
   }
 
-  static void give_biases(const Dialect& dialect, SwinConfig& c) {
-    c.head_bias = true;
-    if (dialect.name == "torchvision") c.qkv_bias = true;
-  }
-
   static std::vector<std::string> notes(const Dialect& dialect, const SwinConfig& c, bool says_so) {
-    std::vector<std::string> all = computed_otherwise(dialect, c.eps, c.act, says_so);
-    const bool pads_first = dialect.name == "torchvision" || dialect.name == "hf";
-    if (fills_up(c) && c.pad_first != pads_first)
-      all.push_back(fmt::format("{} fills up windows {} they are shifted, the model does not",
-                                dialect.title, pads_first ? "before" : "after"));
-    return all;
+    return swin_notes(dialect, c, fills_up(c), says_so);
   }
-  static bool two_heads(const SwinConfig&) { return false; }
-  static std::vector<BesideTensor> beside(const Dialect&, const SwinConfig&) { return {}; }
 };
 
 }  // namespace

@@ -1,5 +1,8 @@
 #include "vitrum/weights/families/swin_keys.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -38,7 +41,7 @@ bool same_swin_sizes(const SwinConfig& p, const SwinConfig& c) {
          p.window_w == c.window_w && p.mlp_ratio == c.mlp_ratio && p.image_h == c.image_h;
 }
 
-void check_swin_size(const SwinConfig& c, const std::string& path) {
+void EitherSwin::check_size(const SwinConfig& c, const std::string& path) {
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   double width = real(c.width);
   double total = width * real(c.channels) * real(c.patch_h) * real(c.patch_w);
@@ -56,17 +59,16 @@ void check_swin_size(const SwinConfig& c, const std::string& path) {
         path, total, tokens, c.window_h, c.window_w);
 }
 
-std::vector<std::string> swin_timm_args(const std::vector<std::string>& more) {
+void read_swin_timm(const JsonKeys& top, const JsonKeys& args, SwinConfig& c,
+                    const std::vector<std::string>& more) {
+  const std::vector<JsonKeys::Fixed> only = {{"always_partition", "false"}};
   std::vector<std::string> known = {
       "img_size",    "patch_size",     "in_chans",       "num_classes",    "global_pool",
       "embed_dim",   "depths",         "num_heads",      "window_size",    "mlp_ratio",
       "qkv_bias",    "proj_drop_rate", "attn_drop_rate", "drop_path_rate", "drop_rate",
       "weight_init", "strict_img_size"};
   known.insert(known.end(), more.begin(), more.end());
-  return known;
-}
-
-void read_swin_timm(const JsonKeys& top, const JsonKeys& args, SwinConfig& c) {
+  args.only(known, only);
   std::tie(c.image_h, c.image_w) = args.pair("img_size", {c.image_h, c.image_w}, kSides);
   std::tie(c.patch_h, c.patch_w) = args.pair("patch_size", {c.patch_h, c.patch_w}, kSides);
   std::tie(c.window_h, c.window_w) = args.pair("window_size", {c.window_h, c.window_w}, kSides);
@@ -103,6 +105,14 @@ Json swin_timm_sizes(const SwinConfig& c) {
   if (c.drop_proj > 0 && c.drop_proj == c.drop_act && c.drop_act == c.drop_mlp)
     args["proj_drop_rate"] = tidy(c.drop_proj);
   return args;
+}
+
+TimmConfig swin_timm_config(const std::string& architecture, const Json& model_args) {
+  return {.architecture = architecture,
+          .pool = "avg",
+          .model_args = model_args.dump(),
+          .first = "patch_embed.proj",
+          .classifiers = {"head.fc"}};
 }
 
 void read_swin_hf(const JsonKeys& keys, SwinConfig& c) {
@@ -151,6 +161,29 @@ Json swin_hf_keys(const SwinConfig& c, const std::string& kind, const std::strin
           {"qkv_bias", c.qkv_bias},
           {"use_absolute_embeddings", false},
           {"window_size", c.window_h}};
+}
+
+void take_swin_dims(SwinConfig& c, const StoredDims& dims) {
+  const std::vector<int64_t> head = dims("head.fc.weight", 2);
+  c.classes = !head.empty() && head[1] == c.features() ? head[0] : 0;
+  c.head_bias = c.classes == 0 || !dims("head.fc.bias", 1).empty();
+  const std::vector<int64_t> patch = dims("patch_embed.proj.weight", 4);
+  if (!patch.empty() && patch[0] == c.width && patch[2] == c.patch_h && patch[3] == c.patch_w)
+    c.channels = std::max<int64_t>(patch[1], 1);
+}
+
+std::vector<std::string> swin_notes(const Dialect& dialect, const SwinConfig& c, bool fills_up,
+                                    bool says_so) {
+  std::vector<std::string> all = computed_otherwise(dialect, c.eps, c.act, says_so);
+  const bool pads_first = dialect.name == "torchvision" || dialect.name == "hf";
+  if (fills_up && c.pad_first != pads_first)
+    all.push_back(fmt::format("{} fills up windows {} they are shifted, the model does not",
+                              dialect.title, pads_first ? "before" : "after"));
+  return all;
+}
+
+void EitherSwin::read_preprocessor(const ConfigText& stated, ModelSpec& spec) {
+  read_hf_preprocessor(JsonKeys(stated.text, stated.path), spec.config, spec.preprocess);
 }
 
 }  // namespace vitrum

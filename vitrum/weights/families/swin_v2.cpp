@@ -57,18 +57,6 @@ constexpr NameRule kHuggingFaceSwinV2[] = {
     {"head.fc", "^classifier"},
 };
 #undef THEIRS
-
-constexpr NameRule kTorchvisionSwinV2[] = {
-    {"patch_embed.proj.weight", "features.0.0.weight", {}, kConv},
-    {"patch_embed.proj", "features.0.0"},
-    {"patch_embed.norm", "features.0.2"},
-    {"layers.{s}.downsample", "features.{2s}"},
-    {BLOCK "mlp.fc1", "features.{2s+1}.{i}.mlp.0"},
-    {BLOCK "mlp.fc2", "features.{2s+1}.{i}.mlp.3"},
-    {"layers.{s}.blocks.{i}", "features.{2s+1}.{i}"},
-    {"norm", "norm"},
-    {"head.fc", "head"},
-};
 #undef BLOCK
 
 // Buffers that follow from the sizes; some versions save them.
@@ -86,6 +74,7 @@ constexpr Names kSwinV2Probes[] = {"patch_embed.proj.weight",
                                    "layers.1.downsample.norm.weight",
                                    "norm.weight",
                                    "head.fc.weight"};
+
 bool fills_up(const SwinV2Config& c) {
   for (int64_t i = 0; i < c.stages(); ++i) {
     const SwinWindows w = swin_windows(c, i, false);
@@ -93,6 +82,7 @@ bool fills_up(const SwinV2Config& c) {
   }
   return false;
 }
+
 // Whether some stage has fewer tokens than a window.
 bool exceeds(const SwinV2Config& c) {
   const SwinWindows last = swin_windows(c, c.stages() - 1, false);
@@ -124,47 +114,23 @@ std::vector<int64_t> stated_windows(std::vector<int64_t> windows) {
   return windows;
 }
 
-// Nothing is stored by position.
-class SwinV2Adapter final : public Adapter {
- public:
-  SwinV2Adapter(const SwinV2Config& stored, const SwinV2Config& wanted)
-      : stored_(stored), wanted_(wanted) {}
-  bool changes(const std::string& param) const override {
-    return param == "patch_embed.proj.weight" && stored_.channels != wanted_.channels;
-  }
-  std::vector<float> operator()(const std::string&,
-                                const std::vector<float>& values) const override {
-    return adapt_channels(values, stored_.width, stored_.channels, wanted_.channels, true);
-  }
-  std::vector<std::string> report() const override {
-    if (stored_.channels == wanted_.channels) return {};
-    return {
-        fmt::format("patch embedding of {} -> {} channels", stored_.channels, wanted_.channels)};
-  }
-
- private:
-  const SwinV2Config stored_, wanted_;
-};
-
 constexpr Dialect dialect(Names name, Names title, std::span<const NameRule> rules,
                           bool original = false) {
   return {"swin_v2",     name, title, rules,      kSwinV2Ignored, {},
           kSwinV2Probes, {},   1e-5f, Act::kGelu, original};
 }
 
-struct SwinV2 {
+struct SwinV2 : EitherSwin {
   using Config = SwinV2Config;
   static constexpr Dialect kDialects[] = {
       // Before timm's: a file without a head that is both by its names is Microsoft's.
       dialect("microsoft", "Microsoft", kMicrosoftSwinV2, /*original=*/true),
       dialect("timm", "timm", kTimmSwinV2),
       dialect("hf", "Hugging Face transformers", kHuggingFaceSwinV2),
-      dialect("torchvision", "torchvision", kTorchvisionSwinV2),
+      dialect("torchvision", "torchvision", kTorchvisionSwin),
   };
   static constexpr std::string_view kHf[] = {"swinv2"};
-  static constexpr bool kFixedInputSize = true;
 
-  static bool holds(const SwinV2Config&) { return true; }
   static void fields(FieldVisitor& visit, SwinV2Config& c) {
     swin_fields(visit, c);
     visit("pretrained_windows", c.pretrained_windows, IntRange{0, kSides.high});
@@ -175,25 +141,15 @@ struct SwinV2 {
     return same_swin_sizes(p, c) && p.pretrained_windows == c.pretrained_windows;
   }
 
-  static void check_size(const SwinV2Config& c, const std::string& path) {
-    check_swin_size(c, path);
-  }
-
   static void read_timm(const JsonKeys& top, const JsonKeys& args, SwinV2Config& c) {
-    const std::vector<JsonKeys::Fixed> only = {{"always_partition", "false"}};
-    args.only(swin_timm_args({"pretrained_window_sizes"}), only);
-    read_swin_timm(top, args, c);
+    read_swin_timm(top, args, c, {"pretrained_window_sizes"});
     if (args.has("pretrained_window_sizes"))
       c.pretrained_windows =
           stated_windows(args.integers("pretrained_window_sizes", {0, kSides.high}));
   }
 
   static TimmConfig write_timm(const ModelSpec& spec, const SwinV2Config& c) {
-    return {.architecture = timm_name(spec, c),
-            .pool = "avg",
-            .model_args = model_args(c).dump(),
-            .first = "patch_embed.proj",
-            .classifiers = {"head.fc"}};
+    return swin_timm_config(timm_name(spec, c), model_args(c));
   }
 
   static void read_hf(const JsonKeys& keys, SwinV2Config& c) {
@@ -211,21 +167,8 @@ struct SwinV2 {
 
   static std::string_view hf_base(const SwinV2Config&) { return "swinv2"; }
 
-  static void read_preprocessor(const ConfigText& stated, ModelSpec& spec) {
-    read_hf_preprocessor(JsonKeys(stated.text, stated.path), spec.config, spec.preprocess);
-  }
-
-  static LayoutSizes layout_sizes(const SwinV2Config& c) {
-    return {.patch_h = c.patch_h, .patch_w = c.patch_w, .channels = c.channels};
-  }
-
   static SwinV2Config stored_sizes(SwinV2Config c, const Dialect&, const StoredDims& dims) {
-    const std::vector<int64_t> head = dims("head.fc.weight", 2);
-    c.classes = !head.empty() && head[1] == c.features() ? head[0] : 0;
-    c.head_bias = c.classes == 0 || !dims("head.fc.bias", 1).empty();
-    const std::vector<int64_t> patch = dims("patch_embed.proj.weight", 4);
-    if (!patch.empty() && patch[0] == c.width && patch[2] == c.patch_h && patch[3] == c.patch_w)
-      c.channels = std::max<int64_t>(patch[1], 1);
+    take_swin_dims(c, dims);
     return c;
   }
 
@@ -250,14 +193,14 @@ struct SwinV2 {
   }
   static std::unique_ptr<Adapter> adapt(const SwinV2Config& stored, const SwinV2Config& wanted,
                                         PositionRule) {
-    return std::make_unique<SwinV2Adapter>(stored, wanted);
+    return std::make_unique<ChannelAdapter>(
+        ChannelAdapter::FirstLayer{"patch_embed.proj.weight", "patch embedding", stored.width},
+        stored.channels, wanted.channels);
   }
 
   static void require_plain(const Dialect& dialect, const SwinV2Config& c) {
     if (dialect.name == "timm" || dialect.name == "microsoft") return;
-    const auto require = [&](bool has, const char* what) {
-      if (!has) fail_input("{} has no Swin V2 {}", dialect.title, what);
-    };
+    const RequirePlain require{dialect, "Swin V2"};
     const bool torchvision = dialect.name == "torchvision";
     require(c.window_h == c.window_w || torchvision, "with windows that are not square");
     require(!torchvision || !c.shrink_windows || !exceeds(c),
@@ -267,22 +210,10 @@ struct SwinV2 {
             "that fills up windows of which a stage has not all tokens");
   }
 
-  static void give_biases(const Dialect& dialect, SwinV2Config& c) {
-    c.head_bias = true;
-    if (dialect.name == "torchvision") c.qkv_bias = true;
-  }
-
   static std::vector<std::string> notes(const Dialect& dialect, const SwinV2Config& c,
                                         bool says_so) {
-    std::vector<std::string> all = computed_otherwise(dialect, c.eps, c.act, says_so);
-    const bool pads_first = dialect.name == "torchvision" || dialect.name == "hf";
-    if (fills_up(c) && c.pad_first != pads_first)
-      all.push_back(fmt::format("{} fills up windows {} they are shifted, the model does not",
-                                dialect.title, pads_first ? "before" : "after"));
-    return all;
+    return swin_notes(dialect, c, fills_up(c), says_so);
   }
-  static bool two_heads(const SwinV2Config&) { return false; }
-  static std::vector<BesideTensor> beside(const Dialect&, const SwinV2Config&) { return {}; }
 };
 
 }  // namespace

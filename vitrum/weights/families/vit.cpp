@@ -214,16 +214,8 @@ struct ViT : ViTFiles {
     keys.require(kOnly);
     c.distilled = keys.text("model_type", {}) == "deit";
     c.dist_head = !c.distilled || is_hf_class(keys, kTwoHeads);
-    c.width = keys.integer("hidden_size", 768, kWidths);
-    c.depth = keys.integer("num_hidden_layers", 12, kDepths);
-    c.heads = keys.integer("num_attention_heads", 12, kWidths);
-    c.mlp_width = keys.integer("intermediate_size", 3072, {1, 1 << 20});
-    c.act = read_hf_act(keys);
-    c.eps = static_cast<float>(keys.number("layer_norm_eps", 1e-12, 0, 1));
-    std::tie(c.image_h, c.image_w) = keys.pair("image_size", {224, 224}, kSides);
-    std::tie(c.patch_h, c.patch_w) = keys.pair("patch_size", {16, 16}, kSides);
+    read_hf_sizes(keys, c);
     c.floor_patches = c.image_h % c.patch_h != 0 || c.image_w % c.patch_w != 0;
-    c.channels = keys.integer("num_channels", 3, kSides);
     c.qkv_bias = keys.boolean("qkv_bias", true);
     if (keys.has("head_dim") && keys.integer("head_dim", 0, kWidths) * c.heads != c.width)
       fail_input("{}: head_dim is not hidden_size / num_attention_heads", keys.where());
@@ -279,9 +271,7 @@ struct ViT : ViTFiles {
   // What other frameworks' ViTs have no switch for. timm's directories keep ours beside timm's.
   static void require_plain(const Dialect& dialect, const ViTConfig& c) {
     if (dialect.name == "timm") return;
-    const auto require = [&](bool has, const char* what) {
-      if (!has) fail_input("{} has no ViT {}", dialect.title, what);
-    };
+    const RequirePlain require{dialect, "ViT"};
     require(c.pre_norm, "with the norms after the blocks");
     require(c.patch_order == PatchOrder::kChannelFirst, "with patches flattened channel last");
     const bool meta = dialect.original;

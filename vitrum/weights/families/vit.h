@@ -34,6 +34,8 @@ struct ViTFiles {
   static void check_size(const ViTConfig& c, const std::string& path);
   static void read_timm(const JsonKeys& top, const JsonKeys& args, ViTConfig& c);
   static TimmConfig write_timm(const ModelSpec& spec, const ViTConfig& c);
+  // What transformers' ViT and BEiT call alike.
+  static void read_hf_sizes(const JsonKeys& keys, ViTConfig& c);
   static LayoutSizes layout_sizes(const ViTConfig& c);
   // Only what agrees with the rest of the model is taken: a size is then no larger than the file.
   static ViTConfig stored_sizes(ViTConfig c, const Dialect& dialect, const StoredDims& dims);

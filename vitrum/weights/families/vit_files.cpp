@@ -271,6 +271,18 @@ TimmConfig ViTFiles::write_timm(const ModelSpec& spec, const ViTConfig& c) {
           .says_eps = timm_has(c) && as_clip(c)};
 }
 
+void ViTFiles::read_hf_sizes(const JsonKeys& keys, ViTConfig& c) {
+  c.width = keys.integer("hidden_size", 768, kWidths);
+  c.depth = keys.integer("num_hidden_layers", 12, kDepths);
+  c.heads = keys.integer("num_attention_heads", 12, kWidths);
+  c.mlp_width = keys.integer("intermediate_size", 3072, {1, 1 << 20});
+  c.act = read_hf_act(keys);
+  c.eps = static_cast<float>(keys.number("layer_norm_eps", 1e-12, 0, 1));
+  std::tie(c.image_h, c.image_w) = keys.pair("image_size", {224, 224}, kSides);
+  std::tie(c.patch_h, c.patch_w) = keys.pair("patch_size", {16, 16}, kSides);
+  c.channels = keys.integer("num_channels", 3, kSides);
+}
+
 LayoutSizes ViTFiles::layout_sizes(const ViTConfig& c) {
   return {.patch_h = c.patch_h,
           .patch_w = c.patch_w,
