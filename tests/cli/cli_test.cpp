@@ -180,6 +180,9 @@ TEST(Cli, OptionsMayStandAnywhere) {
   EXPECT_EQ(json_of("summary vit_mnist --batch 2 --batch 3 --json")["batch"], 3)
       << "the last one counts";
   EXPECT_THAT(vitrum("--version").out, StartsWith("vitrum "));
+  const Outcome o = vitrum("summary -- --json");  // behind the dashes it is a model's name
+  EXPECT_EQ(o.out, "");
+  EXPECT_THAT(o.err, HasSubstr("'--json'"));
 }
 
 TEST(Cli, Models) {

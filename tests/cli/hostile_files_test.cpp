@@ -186,7 +186,7 @@ TEST_F(HostileFilesCli, NamesDoNotReachTheTerminalAsCommands) {
 // ---- no memory, no disk ----
 
 TEST_F(HostileFilesCli, OutOfMemoryIsExitCode4) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer needs all the address space there is";
 #endif
   std::ofstream(dir_ / "large.csv").close();
@@ -197,7 +197,7 @@ TEST_F(HostileFilesCli, OutOfMemoryIsExitCode4) {
 
 // Nothing but the address space is short: there is no room for the stack of a thread.
 TEST_F(HostileFilesCli, NoRoomForThreadsIsExitCode4) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer needs all the address space there is";
 #endif
   write_photo("a.png");

@@ -15,6 +15,10 @@ TEST(Nearest, IsOfferedForWhatLooksLikeATypingError) {
   EXPECT_EQ(nearest("FINETUNE", kWords), "finetune");
   EXPECT_EQ(nearest("explane", kWords), "explain");
   EXPECT_EQ(did_you_mean("trai", kWords), "; did you mean 'train'?");
+  // Two letters in the wrong order are one mistake, which a word of three may have, not two.
+  const std::array<std::string, 1> fit = {"fit"};
+  EXPECT_EQ(nearest("fti", fit), "fit");
+  EXPECT_FALSE(nearest("fxx", fit));
 }
 
 // A wrong guess is worse than none.

@@ -437,5 +437,22 @@ TEST(EpochOrder, WithoutGroupsIsAsEver) {
   EXPECT_THAT(other, testing::UnorderedElementsAre(0, 1, 2, 3, 4));
 }
 
+// Windows of eight groups of ten images: in no two of them an image goes where the one at its place
+// in the other goes.
+TEST(EpochOrder, EachWindowHasChancesOfItsOwn) {
+  constexpr int64_t kEach = 10, kWindow = kShuffleWindow * kEach, kWindows = 4;
+  std::vector<int32_t> groups(static_cast<size_t>(kWindows * kWindow));
+  for (size_t i = 0; i < groups.size(); ++i) groups[i] = static_cast<int32_t>(i / kEach);
+  std::vector<int64_t> order(groups.size());
+  shuffle_epoch(order, groups, 1, 2);
+  std::set<std::vector<int64_t>> ways;
+  for (auto from = order.begin(); from != order.end(); from += kWindow) {
+    std::vector<int64_t> places_in_groups(from, from + kWindow);
+    for (int64_t& place : places_in_groups) place %= kEach;
+    ways.insert(places_in_groups);
+  }
+  EXPECT_EQ(ways.size(), static_cast<size_t>(kWindows));
+}
+
 }  // namespace
 }  // namespace vitrum::test

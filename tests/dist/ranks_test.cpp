@@ -366,6 +366,22 @@ TEST_F(LaunchedRanks, WithOtherImagesAreRefused) {
   EXPECT_THAT(said(0), HasSubstr("has another set of training images than"));
 }
 
+// It has room for the stack of one thread, the one that says that it is there, and no more.
+TEST_F(LaunchedRanks, WithoutRoomForThreadsExitWithFour) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs all the address space there is";
+#endif
+  const fs::path small = tiny_ / "small";
+  write_file_atomic(small, "#!/bin/sh\nulimit -Ss 8000000; ulimit -v 10000000\nexec " +
+                               fs::absolute(VITRUM_BINARY).string() + " \"$@\"\n");
+  fs::permissions(small, fs::perms::owner_all);
+  use_for_the_last(small);
+  const Words command = words(full(), "x");
+  EXPECT_THAT(run_all({command, command}), testing::Each(4)) << said(0) << said(1);
+  EXPECT_THAT(said(0), HasSubstr("rank 1 ("));
+  EXPECT_THAT(said(0), HasSubstr("out of memory, threads or disk"));
+}
+
 TEST_F(LaunchedRanks, ProveThatTheyBelongTogether) {
   const auto command = words(full(), "x");
   // The one with another secret is turned away; the first waits for the right one.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -146,7 +147,9 @@ TEST(Onnx, AFullDiskIsAnError) {
 }
 
 TEST(Onnx, SaysWhatItIs) {
-  const Exported e(tiny_spec());
+  ModelSpec spec = tiny_spec();
+  spec.preprocess.resize = 11;
+  const Exported e(spec);
   EXPECT_EQ(e.model.ir_version(), 8);
   EXPECT_EQ(e.model.opset_import(0).version(), 17);
   EXPECT_EQ(e.model.producer_name(), "vitrum");
@@ -158,6 +161,7 @@ TEST(Onnx, SaysWhatItIs) {
   EXPECT_EQ(p["input_size"], json({3, 8, 6}));
   EXPECT_EQ(p["mean"], json({0.5, 0.25, 0.125}));
   EXPECT_EQ(p["std"], json({0.5, 0.5, 0.5}));
+  EXPECT_EQ(p["resize"], 11);
   EXPECT_EQ(p["normalize_in_graph"], false);
 }
 
@@ -262,6 +266,31 @@ TEST(Onnx, EveryKindOfModel) {
             "logits batch,2");
   EXPECT_EQ(with([](ViTConfig& c) { c.depth = 0; }), "logits batch,2");
   EXPECT_EQ(with([](ViTConfig& c) { c.image_w += 1, c.floor_patches = true; }), "logits batch,2");
+}
+
+// The first half of a gated layer is activated, and multiplied with the second.
+TEST(Onnx, TheFirstHalfIsTheGate) {
+  ModelSpec spec = tiny_spec();
+  vit_of(spec).gated = true, vit_of(spec).act = Act::kSilu;
+  const Exported e(spec);
+  expect_well_formed(e);
+  // Where the slices start that a node takes.
+  const auto starts_of = [&](const onnx::NodeProto& taker) {
+    std::vector<int64_t> starts;
+    for (const onnx::NodeProto& node : e.model.graph().node())
+      if (node.op_type() == "Slice" && std::ranges::count(taker.input(), node.output(0)) > 0)
+        std::memcpy(&starts.emplace_back(), e.tensor(node.input(1)).raw_data().data(), 8);
+    return starts;
+  };
+  std::vector<int64_t> activated, multiplied;
+  for (const onnx::NodeProto& node : e.model.graph().node())
+    for (const int64_t start : starts_of(node)) {
+      if (node.op_type() == "Sigmoid") activated.push_back(start);
+      if (node.op_type() == "Mul" && start > 0) multiplied.push_back(start);
+    }
+  const int64_t half = vit_of(spec).mlp_width;
+  EXPECT_EQ(activated, (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(multiplied, (std::vector<int64_t>{half, half}));
 }
 
 TEST(Onnx, AttributesAreTheModels) {

@@ -286,6 +286,14 @@ TEST_F(Finetune, ScansRefuseWhatCannotWork) {
   EXPECT_THAT(error_of([] { best_of({{.lr = 1}}); }, ErrorKind::kFailed), HasSubstr("diverged"));
 }
 
+TEST_F(Finetune, TheLossDecidesBetweenEqualAccuracies) {
+  const std::vector<ScanRow> rows = {{.lr = 1, .accuracy = 0.5, .loss = 1},
+                                     {.lr = 2, .accuracy = 0.5, .loss = 0.9},
+                                     {.lr = 3, .accuracy = 0.4, .loss = 0.1},
+                                     {.lr = 4, .accuracy = 0.5, .loss = 1.1}};
+  EXPECT_EQ(best_of(rows).lr, 2);
+}
+
 // ---- ending early ----
 
 TEST_F(Finetune, PatienceEndsARunThatGetsNoBetter) {

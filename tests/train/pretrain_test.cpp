@@ -84,6 +84,34 @@ TEST(Pretrain, LeavesAnEncoderAndLearns) {
   EXPECT_THAT(curves, testing::Not(HasSubstr("Accuracy")));
 }
 
+// The loss on these test images, in batches of this size, with weights as they start.
+double loss_on(const TinyRun& tiny, const std::vector<int64_t>& images, int64_t batch) {
+  const Recipe recipe = masked(tiny);
+  const TrainData data(recipe);
+  const ModelSpec model = model_for(recipe, data.train());
+  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  TrainStep step(model, recipe, DType::kF32, *backend);
+  MaskedEvaluator evaluator(recipe, model, step.store(), batch, Arena::kMaster);
+  const auto some = select_images(data.test(), images);
+  LoaderConfig config = loader_config(recipe, model, *some, 1);
+  config.batch_size = batch, config.shuffle = false, config.augment = {};
+  Loader loader(*some, config);
+  const Evaluation all = evaluator.run(
+      loader, [](int64_t) { return true; }, nullptr);
+  EXPECT_EQ(all.images, static_cast<int64_t>(images.size()));
+  return all.loss;
+}
+
+TEST(Pretrain, TheLossOnTestImagesIsOfThemAndOfManyMasks) {
+  const TinyRun tiny;
+  // Places of a batch without an image count nothing.
+  EXPECT_NEAR(loss_on(tiny, {3, 1, 2}, 8), loss_on(tiny, {3, 1, 2}, 3), 1e-6);
+  EXPECT_NE(loss_on(tiny, {3, 1, 2}, 3), loss_on(tiny, {3, 1, 4}, 3));
+  // Each batch has masks of its own: the same images again are another sum.
+  EXPECT_NE(loss_on(tiny, {3, 1, 2, 3, 1, 2}, 3), loss_on(tiny, {3, 1, 2}, 3));
+  EXPECT_EQ(loss_on(tiny, {3, 1, 2, 3, 1, 2}, 3), loss_on(tiny, {3, 1, 2, 3, 1, 2}, 3));
+}
+
 TEST(Pretrain, FinetuningStartsFromIt) {
   const TinyRun tiny;
   Trainer(masked(tiny), tiny.options("run")).run();

@@ -291,13 +291,14 @@ TEST(BareFile, SaysItsSizesAndItsFrameworkThePreprocessing) {
     return resolve_model(dialect_file(file), arch);
   };
   const TempDir dir;
-  const auto torchvision = [&](int64_t patches) {
+  const auto torchvision = [&](int64_t patches, int64_t width = 192, int64_t patch = 16,
+                               const char* arch = "vit_tiny_patch16_224") {
     EditedFile file;
-    file.add("conv_proj.weight", {192, 3, 16, 16});
-    file.add("encoder.pos_embedding", {1, patches * patches + 1, 192});
-    file.add("heads.head.weight", {5, 192});
+    file.add("conv_proj.weight", {width, 3, patch, patch});
+    file.add("encoder.pos_embedding", {1, patches * patches + 1, width});
+    file.add("heads.head.weight", {5, width});
     file.add("heads.head.bias", {5});
-    return resolve_model(file.write(dir), "vit_tiny_patch16_224");
+    return resolve_model(file.write(dir), arch);
   };
   const ModelSpec vision = torchvision(14), large = torchvision(24);
   EXPECT_EQ(vit_of(vision).classes, 5);
@@ -308,6 +309,9 @@ TEST(BareFile, SaysItsSizesAndItsFrameworkThePreprocessing) {
   EXPECT_EQ(large.config.image_h(), 384);
   EXPECT_EQ(large.preprocess.interpolation, "bicubic") << "SWAG's, by its size";
   EXPECT_EQ(large.preprocess.resize, 384);
+  // One of torchvision's own is resized otherwise than all others.
+  EXPECT_EQ(torchvision(14, 1024, 16, "vit_large_patch16_224").preprocess.resize, 242);
+  EXPECT_EQ(torchvision(7, 1024, 32, "vit_large_patch32_224").preprocess.resize, 256);
   const ModelSpec google = spec("google.npz", "vit_base_patch16_224.augreg_in21k");
   EXPECT_EQ(vit_of(google).act, Act::kGeluTanh);
   EXPECT_EQ(google.preprocess.crop_mode, "squash");

@@ -8,6 +8,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/tiny_model.h"
 #include "vitrum/core/eight_bits.h"
+#include "vitrum/graph/functional.h"
 #include "vitrum/graph/passes.h"
 #include "vitrum/infer/predictor.h"
 #include "vitrum/weights/convert.h"
@@ -201,6 +202,15 @@ TEST(QuantizedFile, RefusesWhatCannotBeMeant) {
 }
 
 // ---- which layers ----
+
+// Deeper sums of bytes do not fit into 32 bits.
+TEST(QuantizePass, LeavesLayersThatAreTooDeep) {
+  for (const int64_t depth : {kMostByteDepth, kMostByteDepth + 1}) {
+    Graph g(Mode::kInference);
+    linear(Scope(g) / "blocks" / 0 / "fc", g.input("x", {1, 2, depth}), 4);
+    EXPECT_EQ(quantize(g).size(), depth > kMostByteDepth ? 0u : 1u) << depth;
+  }
+}
 
 TEST(QuantizePass, TakesTheLinearLayersOfBlocksAlone) {
   const ModelSpec spec = test::tiny_rgb_model();

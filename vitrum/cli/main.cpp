@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <new>
-#include <stdexcept>
+#include <exception>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
+#include "vitrum/cli/failure.h"
 #include "vitrum/cli/parse.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/json_text.h"
@@ -77,17 +76,8 @@ extern "C" int vitrum_main(int argc, char** argv) {
   const bool json = asks_for_json(arguments);
   try {
     return run(arguments);
-  } catch (const Error& e) {
-    return report(e.what(), e.kind(), json);
-  } catch (const std::bad_alloc&) {
-    return report("out of memory", ErrorKind::kExhausted, json);
-  } catch (const std::system_error& e) {  // such as a thread that finds no room for its stack
-    const bool exhausted = e.code() == std::errc::not_enough_memory ||
-                           e.code() == std::errc::resource_unavailable_try_again ||
-                           e.code() == std::errc::no_space_on_device;
-    return report((exhausted ? "out of memory, threads or disk: " : "") + std::string(e.what()),
-                  exhausted ? ErrorKind::kExhausted : ErrorKind::kFailed, json);
   } catch (const std::exception& e) {
-    return report(e.what(), ErrorKind::kFailed, json);
+    const Failure failure = failure_of(e);
+    return report(failure.message, failure.kind, json);
   }
 }

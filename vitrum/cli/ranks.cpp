@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <new>
 
-#include "vitrum/core/error.h"
+#include "vitrum/cli/failure.h"
 #include "vitrum/core/parallel.h"
 #include "vitrum/dist/use_mpi.h"
 
@@ -28,11 +27,6 @@ CommonOptions share_of(const Group& group, CommonOptions common) {
   if (const int cards = any_card ? count_cards() : 0; cards > 1)
     common.device = fmt::format("cuda:{}", group.local_rank() % cards);
   return common;
-}
-
-ErrorKind kind_of(const std::exception& error) {
-  if (const auto* own = dynamic_cast<const Error*>(&error)) return own->kind();
-  return dynamic_cast<const std::bad_alloc*>(&error) ? ErrorKind::kExhausted : ErrorKind::kFailed;
 }
 
 }  // namespace
@@ -62,10 +56,11 @@ int run_on_ranks(const RankOptions& o, const CommonOptions& common, const RankBo
     group->finish();
     return code;
   } catch (const std::exception& error) {
-    group->abort(kind_of(error), error.what());
+    const Failure failure = failure_of(error);
+    group->abort(failure.kind, failure.message);
     if (group->first()) throw;
-    if (group->speaks()) print_error(error.what());
-    return static_cast<int>(kind_of(error));
+    if (group->speaks()) print_error(failure.message);
+    return static_cast<int>(failure.kind);
   }
 }
 
