@@ -138,7 +138,7 @@ class Predictor {
   int64_t at_once_;
   // What follows is only touched by who has a turn of the device.
   SharedArena arena_;  // of all programs, since one runs at a time
-  // By input and batch size: the largest and powers of two, so that 13 images are 8 + 4 + 1.
+  // By input and batch size: those of the engine's CostTable, and in run_batches() powers of two.
   // Compiled when first needed.
   std::map<std::pair<InputStage, int64_t>, std::unique_ptr<ModelProgram>> programs_;
   std::vector<float> logits_, features_;  // of one batch
