@@ -120,6 +120,40 @@ TEST(CostTable, UntimedTakesTheLargestFirstAndPadsNothing) {
   EXPECT_EQ(CostTable::untimed(1).first_batch(5), 1);
 }
 
+TEST(CostTable, UntimedMayHaveWhatIsBetweenPowersOfTwo) {
+  std::vector<int64_t> sizes;
+  const CostTable table = CostTable::untimed(16, true);
+  for (const CostTable::Entry& e : table.entries()) sizes.push_back(e.batch);
+  EXPECT_EQ(sizes, (std::vector<int64_t>{1, 2, 3, 4, 6, 8, 12, 16}));
+  EXPECT_EQ(table.first_batch(7), 6);
+  EXPECT_EQ(CostTable::untimed(3, true).entries().size(), 3u);  // 1, 2, 3: the largest once
+}
+
+// Whoever waits for the model is woken when it is free, and nobody is left behind: callers that
+// lead in turn, with jobs that others run meanwhile.
+TEST_F(EngineTest, LeadershipIsHandedOnToWhoWaits) {
+  for (const int replicas : {1, 2}) {
+    std::vector<std::shared_ptr<Predictor>> models;
+    for (int i = 0; i < replicas; ++i)
+      models.push_back(std::make_shared<Predictor>(dir_ / "model", PredictorOptions{.threads = 1}));
+    Engine engine(std::move(models), {.max_batch = 1});  // so that a leader always leaves others
+    std::atomic<int> answered{0};
+    std::vector<std::thread> callers;
+    for (int c = 0; c < 8; ++c)
+      callers.emplace_back([&] {
+        for (int k = 0; k < 100; ++k) {
+          std::vector<float> logits(7);
+          auto job = std::make_shared<Job>();
+          job->rows.push_back({.pixels = pixels_[0].data(), .logits = logits.data()});
+          engine.run(job);
+          answered += logits == expected_[0];
+        }
+      });
+    for (std::thread& caller : callers) caller.join();
+    EXPECT_EQ(answered, 800) << replicas;
+  }
+}
+
 TEST_F(EngineTest, ReplicasAnswerAlike) {
   std::vector<std::shared_ptr<Predictor>> replicas;
   for (int i = 0; i < 3; ++i)

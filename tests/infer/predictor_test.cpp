@@ -41,7 +41,7 @@ class PredictorTest : public testing::Test {
 
 TEST_F(PredictorTest, SameBitsWhateverTheBatchThePlaceAndTheThreads) {
   for (const DType precision : {DType::kF32, DType::kBF16, DType::kI8}) {
-    constexpr size_t kCount = 13, kClasses = 7, kWidth = 48;  // 8 + 4 + 1
+    constexpr size_t kCount = 13, kClasses = 7, kWidth = 48;  // 12 + 1
     std::vector<float> logits(kCount * kClasses), features(kCount * kWidth);
     Predictor many(model(), {.threads = 2, .precision = precision});
     const std::vector<uint8_t> all = pixels(kCount);

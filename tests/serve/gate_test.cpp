@@ -5,7 +5,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "vitrum/core/files.h"
-#include "vitrum/serve/spares.h"
+#include "vitrum/core/spares.h"
 
 namespace vitrum::serve {
 namespace {

@@ -20,9 +20,9 @@ std::vector<uint8_t> pixels_of(vitrum_model& model, const std::function<Image()>
     ~Turn() { all.release(); }
     std::counting_semaphore<>& all;
   } const turn(model.decoders);
-  Preprocessor preprocessor(preprocess_of(model.predictor->model()));
-  std::vector<uint8_t> pixels(preprocessor.bytes());
-  preprocessor.apply(decode(), pixels);
+  const ModelConfig& c = model.predictor->model().config;
+  std::vector<uint8_t> pixels(static_cast<size_t>(c.channels() * c.image_h() * c.image_w()));
+  model.predictor->preprocess(decode(), pixels);
   return pixels;
 }
 

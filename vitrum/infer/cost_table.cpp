@@ -31,12 +31,17 @@ CostTable::CostTable(std::vector<Entry> entries) : entries_(std::move(entries)) 
   }
 }
 
-CostTable CostTable::untimed(int64_t largest) {
+CostTable CostTable::untimed(int64_t largest, bool halves) {
   constexpr double kOverhead = 0.01;  // of a batch, in images
   std::vector<Entry> entries;
-  for (int64_t batch = 1; batch < largest; batch *= 2)
+  const auto add = [&](int64_t batch) {
     entries.push_back({batch, static_cast<double>(batch) + kOverhead});
-  entries.push_back({largest, static_cast<double>(largest) + kOverhead});
+  };
+  for (int64_t batch = 1; batch < largest; batch *= 2) {
+    add(batch);
+    if (halves && batch > 1 && batch / 2 * 3 < largest) add(batch / 2 * 3);
+  }
+  add(largest);
   return CostTable(std::move(entries));
 }
 

@@ -15,8 +15,8 @@ class CostTable {
   };
   explicit CostTable(std::vector<Entry> entries);
   // Where nobody timed them: large batches first, and none with padding. They are powers of two
-  // and the largest.
-  static CostTable untimed(int64_t largest);
+  // and the largest, and with `halves` what is in the middle between two of them.
+  static CostTable untimed(int64_t largest, bool halves = false);
 
   const std::vector<Entry>& entries() const { return entries_; }
   // The smallest batch that reaches 95 % of the best rate: more would only wait longer.

@@ -26,8 +26,11 @@ Engine::Engine(std::vector<std::shared_ptr<Predictor>> replicas, const EngineOpt
   start(models);
 }
 
+// A program costs a card the recording of its kernels, and a processor next to nothing: there more
+// sizes are worth having, since callers on several threads make batches of any.
 Engine::Engine(Predictor& predictor)
-    : costs_(CostTable::untimed(predictor.images_at_once())), most_(predictor.images_at_once()) {
+    : costs_(CostTable::untimed(predictor.images_at_once(), predictor.backend().host_visible())),
+      most_(predictor.images_at_once()) {
   start({{&predictor}});
 }
 
@@ -48,7 +51,7 @@ void Engine::enqueue(std::shared_ptr<Job> job) {
   const auto place = std::upper_bound(ready_.begin(), ready_.end(), job->priority, before);
   ready_.insert(place, std::move(job));
   waiting_ += rows, ready_rows_ += rows;
-  if (max_delay_ > Job::Clock::duration::zero()) changed_.notify_all();
+  if (max_delay_ > Job::Clock::duration::zero()) filled_.notify_all();
 }
 
 Engine::Replica* Engine::claim() {
@@ -73,28 +76,37 @@ void Engine::submit(std::shared_ptr<Job> job) {
 
 void Engine::run(const std::shared_ptr<Job>& job) {
   if (job->rows.empty()) return job->done ? job->done(*job) : void();
-  bool over = false;
+  Waiter self;
   auto then = std::move(job->done);
   job->done = [&](Job& j) {
     if (then) then(j);
     const std::lock_guard lock(mutex_);
-    over = true, --callers_;
-    changed_.notify_all();
+    self.over = true, --callers_;
+    self.changed.notify_one();
   };
   job->queued = Job::Clock::now();
   job->left_ = job->rows.size();
   std::unique_lock lock(mutex_);
   enqueue(job);
   ++callers_;
-  while (!over) {
+  while (!self.over) {
     if (Replica* replica = claim()) {
       lock.unlock();
-      lead(*replica, [&] { return over && callers_ > 0; });
+      lead(*replica, [&] { return self.over && callers_ > 0; });
       lock.lock();
     } else {
-      changed_.wait(lock);
+      waiters_.push_back(&self);
+      self.changed.wait(lock);
+      std::erase(waiters_, &self);
     }
   }
+  wake_leader();  // in place of this one, if it was woken to lead when its job was done
+}
+
+void Engine::wake_leader() {
+  if (idle_.empty() || ready_.empty() || waiters_.empty()) return;
+  waiters_.front()->changed.notify_one();
+  waiters_.pop_front();
 }
 
 // A job nobody waits for any more, of those that would be in the next batch; none if all are
@@ -117,8 +129,8 @@ std::shared_ptr<Job> Engine::remove_unwanted() {
 bool Engine::take(Replica& replica, const std::function<bool()>& enough) {
   std::unique_lock lock(mutex_);
   if (max_delay_ > Job::Clock::duration::zero() && !ready_.empty())
-    changed_.wait_until(lock, ready_.front()->queued + max_delay_,
-                        [&] { return ready_rows_ >= most_; });
+    filled_.wait_until(lock, ready_.front()->queued + max_delay_,
+                       [&] { return ready_rows_ >= most_; });
   while (const std::shared_ptr<Job> job = remove_unwanted()) {
     lock.unlock();
     job->dropped = true;
@@ -130,7 +142,7 @@ bool Engine::take(Replica& replica, const std::function<bool()>& enough) {
   const int64_t most = leave ? 0 : std::min(ready_rows_, most_);
   if (most == 0) {
     idle_.push_back(&replica);
-    if (leave) changed_.notify_all();  // somebody who waits goes on
+    if (leave) wake_leader();
     return false;
   }
   replica.batch = costs_.first_batch(most);

@@ -77,6 +77,11 @@ class Engine {
   std::function<void(int64_t images, double seconds)> on_batch = {};
 
  private:
+  // A caller of run() who waits, for its answer or for its turn to lead.
+  struct Waiter {
+    std::condition_variable changed = {};
+    bool over = false;  // its job is done
+  };
   struct Taken {
     std::shared_ptr<Job> job;
     size_t row = 0;
@@ -91,7 +96,8 @@ class Engine {
   };
   void start(std::span<Predictor* const> models);
   void enqueue(std::shared_ptr<Job> job);
-  Replica* claim();  // one that nobody runs, where there is work for it; under the lock
+  void wake_leader();  // somebody who waits, where there is work and nobody runs it; under the lock
+  Replica* claim();    // one that nobody runs, where there is work for it; under the lock
   void lead(Replica& replica, const std::function<bool()>& enough);
   bool take(Replica& replica, const std::function<bool()>& enough);
   std::shared_ptr<Job> remove_unwanted();  // under the lock
@@ -103,8 +109,9 @@ class Engine {
   Job::Clock::duration max_delay_{};
   std::vector<Replica> replicas_;
   std::atomic<int64_t> waiting_{0};
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
+  std::mutex mutex_;                // guards what follows
+  std::condition_variable filled_;  // for who leads and waits for more rows
+  std::deque<Waiter*> waiters_;
   std::deque<std::shared_ptr<Job>> ready_;
   int64_t ready_rows_ = 0;
   std::vector<Replica*> idle_;

@@ -217,10 +217,19 @@ void Predictor::check_answer(std::span<const float> answer) const {
   fail("{} answers with NaN or infinity; `vitrum forward --trace` finds the layer", path_);
 }
 
+void Predictor::preprocess(const Image& image, std::span<uint8_t> pixels) const {
+  // Its scratch is as large as the largest image it saw, so one that saw a huge one is not kept.
+  constexpr int64_t kMostPixels = 4'000'000;
+  auto preprocessor = preprocessors_.take();
+  if (!preprocessor) preprocessor = std::make_unique<Preprocessor>(preprocess_);
+  preprocessor->apply(image, pixels);
+  if (int64_t{image.width} * image.height <= kMostPixels)
+    preprocessors_.give(std::move(preprocessor));
+}
+
 Predictor::Outputs Predictor::run_one(const Image& image) {
-  Preprocessor preprocessor(preprocess_);
-  std::vector<uint8_t> pixels(preprocessor.bytes());
-  preprocessor.apply(image, pixels);
+  std::vector<uint8_t> pixels(Preprocessor(preprocess_).bytes());
+  preprocess(image, pixels);
   Outputs out{std::vector<float>(static_cast<size_t>(classes())),
               std::vector<float>(static_cast<size_t>(dimension()))};
   run(pixels, out.logits, out.features);

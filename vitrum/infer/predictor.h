@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "vitrum/core/spares.h"
 #include "vitrum/data/decode.h"
 #include "vitrum/data/input_size.h"
+#include "vitrum/data/preprocess.h"
 #include "vitrum/infer/cost_table.h"
 #include "vitrum/infer/model_program.h"
 #include "vitrum/infer/shared_device.h"
@@ -95,6 +97,9 @@ class Predictor {
   std::vector<float> features(std::span<const uint8_t> encoded);
   std::vector<float> features(const Image& image);
 
+  // An image as the model takes it.
+  void preprocess(const Image& image, std::span<uint8_t> pixels) const;
+
   // Any number of images that are preprocessed already, (count, C, H, W) as preprocess_of(model())
   // says, to logits (count, classes) and features (count, dimension); an empty span is not filled.
   // `taps` has none, or one (count, tap_shapes()[i]) for each. Fails where an answer is NaN.
@@ -129,10 +134,11 @@ class Predictor {
   FrozenWeights weights_;
   DType precision_;
   Preprocess preprocess_;
+  mutable Spares<Preprocessor> preprocessors_;  // as many as were busy at once
   int64_t at_once_;
   // What follows is only touched by who has a turn of the device.
   SharedArena arena_;  // of all programs, since one runs at a time
-  // By input and batch size: the largest and powers of two, so that 13 images are 8 + 4 + 1.
+  // By input and batch size: those of the engine's CostTable, and in run_batches() powers of two.
   // Compiled when first needed.
   std::map<std::pair<InputStage, int64_t>, std::unique_ptr<ModelProgram>> programs_;
   std::vector<float> logits_, features_;  // of one batch

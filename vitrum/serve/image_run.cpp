@@ -68,7 +68,7 @@ class Run : public std::enable_shared_from_this<Run> {
     const std::span encoded(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
     DecodeOptions options;
     options.max_pixels = context_.options.limits.pixels;
-    run_.model->preprocess(decode_image(encoded, "image", options), slot.pixels);
+    run_.model->predictor().preprocess(decode_image(encoded, "image", options), slot.pixels);
   }
 
   void note_decode(double seconds) {

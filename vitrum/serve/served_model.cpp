@@ -106,16 +106,6 @@ std::unique_ptr<ImageSlot> ServedModel::take_slot() {
   return std::make_unique<ImageSlot>(engine_.predictor());
 }
 
-void ServedModel::preprocess(const Image& image, std::span<uint8_t> pixels) {
-  // Its scratch is as large as the largest image it saw, so one that saw a huge one is not kept.
-  constexpr int64_t kMostPixels = 4'000'000;
-  auto preprocessor = preprocessors_.take();
-  if (!preprocessor) preprocessor = std::make_unique<Preprocessor>(preprocess_of(spec()));
-  preprocessor->apply(image, pixels);
-  if (int64_t{image.width} * image.height <= kMostPixels)
-    preprocessors_.give(std::move(preprocessor));
-}
-
 std::string ServedModel::explain(const Image& image, int orientation, const std::string& method) {
   const std::lock_guard lock(explain_mutex_);
   Predictor& predictor = engine_.predictor();

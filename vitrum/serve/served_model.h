@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "vitrum/core/spares.h"
 #include "vitrum/explain/attention_program.h"
 #include "vitrum/infer/engine.h"
-#include "vitrum/serve/spares.h"
 
 namespace vitrum::serve {
 
@@ -34,8 +34,6 @@ class ServedModel {
 
   std::unique_ptr<ImageSlot> take_slot();
   void give_back(std::unique_ptr<ImageSlot> slot) { slots_.give(std::move(slot)); }
-  // An image as the model takes it.
-  void preprocess(const Image& image, std::span<uint8_t> pixels);
 
   // The attention overlay of an image as PNG, and what it shows. One at a time.
   std::string explain(const Image& image, int orientation, const std::string& method);
@@ -45,7 +43,6 @@ class ServedModel {
   Engine engine_;
   std::string version_, card_;
   Spares<ImageSlot> slots_;
-  Spares<Preprocessor> preprocessors_;  // as many as workers were busy at once
   std::mutex explain_mutex_;
   std::unique_ptr<AttentionProgram> attention_;  // compiled when first asked for
 };

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <vector>
 
-namespace vitrum::serve {
+namespace vitrum {
 
 template <class T>
 class Spares {
@@ -27,4 +27,4 @@ class Spares {
   std::vector<std::unique_ptr<T>> spares_;
 };
 
-}  // namespace vitrum::serve
+}  // namespace vitrum
