@@ -70,7 +70,9 @@ const char* torch_dtype(DType dtype) {
   }
 }
 
-// Weights first, configs last, as save_model_dir does.
+// Weights first, configs last, as save_model_dir does. Those of a model that was there before go
+// when the new weights are complete, so that a directory never has the weights of one model and the
+// config of another.
 void write_directory(const fs::path& dir, std::string_view dialect, const ModelSpec& spec,
                      std::span<const NamedTensor> tensors,
                      const std::optional<std::vector<std::string>>& floats,
@@ -78,7 +80,14 @@ void write_directory(const fs::path& dir, std::string_view dialect, const ModelS
   const std::string preprocessor = dialect == "hf" ? hf_preprocessor_text(spec) : "";
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());
-  write_safetensors((dir / "model.safetensors").string(), tensors, {{"format", "pt"}}, verify);
+  const auto verify_and_clear = [&] {
+    verify();
+    std::error_code ignored;
+    for (const char* name : {"config.json", "preprocessor_config.json"})
+      fs::remove(dir / name, ignored);
+  };
+  write_safetensors((dir / "model.safetensors").string(), tensors, {{"format", "pt"}},
+                    verify_and_clear);
   if (dialect == "hf") write_file_atomic((dir / "preprocessor_config.json").string(), preprocessor);
   std::string config = dialect == "hf"
                            ? hf_config_text(spec, torch_dtype(tensors.front().tensor.dtype))
