@@ -526,6 +526,54 @@ TEST(Download, FromTheCommandLine) {
   unsetenv("HF_ENDPOINT"), unsetenv("HF_HOME");
 }
 
+// Another revision over this one, broken off: no config with the weights of the other.
+TEST(Download, WhatIsReplacedIsNeverMixed) {
+  bool broken = true;
+  Case c([&](const Request& r) {
+    return r.path == kWeightsPath && broken ? Reply{.status = 404} : Reply{.status = 0};
+  });
+  fs::create_directories(c.to());
+  write_file_atomic(c.to() + "/config.json", "{\"mine\": 1}");
+  write_file_atomic(c.to() + "/model.safetensors", "mine");
+  EXPECT_ERROR(c.run({}, 1'000'000, true), ErrorKind::kInput, "404");
+  EXPECT_THAT(c.names(), ElementsAre("model.safetensors"));
+  broken = false;
+  c.run({}, 1'000'000, true);
+  EXPECT_EQ(c.kept("config.json"), kConfig);
+  EXPECT_EQ(c.kept("model.safetensors"), kWeights);
+}
+
+// Two at once would write to the same part.
+TEST(Download, OneProcessAFolder) {
+  Case c;
+  fs::create_directories(c.to());
+  {
+    const DownloadLock other(c.to());
+    EXPECT_ERROR(c.run(), ErrorKind::kInput, "another process writes to");
+    EXPECT_THAT(c.names(), ElementsAre());
+  }
+  c.run();
+  EXPECT_EQ(c.kept("model.safetensors"), kWeights);
+}
+
+// Every file that a download may have left makes its folder one to go on in, whatever came first.
+TEST(Download, KnowsItsOwnFolder) {
+  Case c;
+  setenv("HF_ENDPOINT", c.server.url().c_str(), 1);
+  setenv("HF_HOME", (c.dir / "hf").c_str(), 1);
+  fs::create_directories(c.to());
+  write_file_atomic(c.to() + "/model.safetensors", kWeights);
+  const Finished done = run_vitrum({"download", "owner/name", "--to", c.to()}, c.dir / "a");
+  unsetenv("HF_ENDPOINT"), unsetenv("HF_HOME");
+  EXPECT_EQ(done.code, 0) << done.err;
+  for (const char* name :
+       {"config.json", "open_clip_config.json", "open_clip_model.safetensors", "spiece.model",
+        "model.safetensors.index.json", "model-00001-of-00002.safetensors", "x.0123.part"})
+    EXPECT_TRUE(is_of_hub_model(name)) << name;
+  for (const char* name : {"notes.txt", "model", "mymodel.safetensors", "model-/.safetensors"})
+    EXPECT_FALSE(is_of_hub_model(name)) << name;
+}
+
 // Killed at any moment, and started again: nothing is taken for complete that is not, and nothing
 // is fetched twice.
 TEST(Download, KilledMidwayGoesOn) {
@@ -539,7 +587,9 @@ TEST(Download, KilledMidwayGoesOn) {
   const auto received = [&] {
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(c.to(), ignored))
-      if (entry.path().extension() == ".part") return entry.file_size(ignored);
+      if (const auto size = entry.file_size(ignored);
+          entry.path().extension() == ".part" && !ignored)  // one that is renamed has none
+        return size;
     return uintmax_t{0};
   };
   for (const uintmax_t enough : {4'000u, 30'000u, 60'000u}) {
