@@ -307,6 +307,12 @@ TEST_F(OutputGuardCli, ARunDoesNotReplaceFilesThatAreNotOfARun) {
   EXPECT_EQ(read_file(dir_ / "out/metrics.csv"), "mine");
 }
 
+// Known before the images are compared.
+TEST_F(OutputGuardCli, ADirectoryOfAModelIsNoFile) {
+  for (const Words& words : {Words{"quantize", dir_ / "model", "OUT"}, convert()})
+    expect_refused(words, dir_ / "notes.txt", "is not a folder");
+}
+
 // What a verb wrote itself it writes again, unasked; so it does what was only made beforehand.
 TEST_F(OutputGuardCli, OwnFilesAreReplaced) {
   write_file_atomic(dir_ / "x.npy", "");

@@ -227,6 +227,9 @@ void OutputGuard::file(const std::string& path, Content content) const {
 
 void OutputGuard::model_directory(const std::string& path) const {
   refuse_read(path);
+  std::error_code ignored;
+  if (fs::exists(path, ignored) && !is_folder(path))
+    fail_usage("'{}' is not a folder; choose another place", path);
   bool own = true;
   for (const std::string& name : {"config.json", "preprocessor_config.json", "model.safetensors"})
     refuse_read(path + "/" + name);
