@@ -74,7 +74,9 @@ TEST_F(ServeCli, LeavesSocketsOfOthersAlone) {
     sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
     path.copy(address.sun_path, sizeof(address.sun_path) - 1);
     ASSERT_EQ(bind(other, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-    if (kind == SOCK_STREAM) ASSERT_EQ(listen(other, 1), 0);
+    if (kind == SOCK_STREAM) {
+      ASSERT_EQ(listen(other, 1), 0);
+    }
     const Finished f = run_vitrum({"serve", "--model", dir_ / "tiny", "--listen", "unix:" + path},
                                   dir_ / "scratch");
     EXPECT_EQ(f.code, 3) << f.err;

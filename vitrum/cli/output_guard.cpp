@@ -231,7 +231,7 @@ void OutputGuard::model_directory(const std::string& path) const {
   if (fs::exists(path, ignored) && !is_folder(path))
     fail_usage("'{}' is not a folder; choose another place", path);
   bool own = true;
-  for (const std::string& name : {"config.json", "preprocessor_config.json", "model.safetensors"})
+  for (const char* name : {"config.json", "preprocessor_config.json", "model.safetensors"})
     refuse_read(path + "/" + name);
   for (const std::string& name : entries_of(path))
     own &= name == "preprocessor_config.json" ||

@@ -131,10 +131,10 @@ void write_model(AtomicFile& file, const std::string& path, const onnx::ModelPro
   if (!written) fail("{}: protobuf cannot write the model", path);
 }
 
-// An older model goes before its weights do: with those of another it would answer wrongly.
+// An older model goes before its weights do: with those of another it would answer wrongly. An
+// empty one in its place says whose the weights are, should they be all that a killed process left.
 void commit(AtomicFile& model, const std::string& path, std::optional<DataFile>& data) {
-  std::error_code ignored;
-  if (data) std::filesystem::remove(path, ignored), data->commit();
+  if (data) write_file_atomic(path, ""), data->commit();
   model.commit();
 }
 
