@@ -188,6 +188,41 @@ TEST_F(OutputGuardCli, ARunDoesNotReplaceFilesThatItStartsFrom) {
   }
 }
 
+// Nor a file that only the index names which it reads.
+TEST_F(OutputGuardCli, ShardsOfAnIndexAreNotReplaced) {
+  fs::create_directories(dir_ / "sharded");
+  for (const char* name : {"part-1.safetensors", "model.safetensors"})
+    fs::copy_file(dir_ / "model/model.safetensors", dir_ / ("sharded/" + std::string(name)));
+  const std::string index = dir_ / "sharded/some.json";
+  write_file_atomic(index, R"({"weight_map":{"a":"part-1.safetensors","b":"model.safetensors"}})");
+  const Words words = {"convert", index, "OUT", "--to", "timm", "--arch", "vit_tiny_patch16_224"};
+  const std::string part = dir_ / "sharded/part-1.safetensors";
+  expect_refused(words, part, "is '" + part);
+  fs::create_symlink("sharded/part-1.safetensors", dir_ / "link.safetensors");
+  expect_refused(words, dir_ / "link.safetensors", "is '" + part);
+  expect_refused(words, dir_ / "sharded", "is '" + (dir_ / "sharded/model.safetensors"));
+}
+
+// Nor shards that are looked at as images are, nor anything beside them.
+TEST_F(OutputGuardCli, ShardsOfImagesAreNotReplaced) {
+  const Words pack = {"data", "pack", "folder:" + (dir_ / "data"), dir_ / "shards", "-q"};
+  ASSERT_EQ(run(pack).code, 0);
+  Words words = embed();
+  words[1] = "shards:" + (dir_ / "shards/train");
+  expect_refused(words, dir_ / "shards/train/new.npy", "lies in '" + (dir_ / "shards/train"));
+  words[1] = "shards:" + (dir_ / "shards");
+  expect_refused(words, dir_ / "shards/val/new.npy", "lies in '" + (dir_ / "shards/val"));
+}
+
+// Nor the package's files, which DATA does not name.
+TEST_F(OutputGuardCli, TheInstalledDataSetIsNotReplaced) {
+  const std::string installed = "/usr/share/datasets/fashion-mnist";
+  const std::string file = installed + "/t10k-labels-idx1-ubyte.gz";
+  if (!fs::exists(file)) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
+  fs::create_symlink(file, dir_ / "x.png");
+  expect_refused(data("fashion-mnist"), dir_ / "x.png", "is '" + file);
+}
+
 // A list that comes by standard input is read, too.
 TEST_F(OutputGuardCli, AListFromStandardInputIsNotReplaced) {
   write_file_atomic(dir_ / "photos.csv", (dir_ / "cat.png") + "\n");
@@ -272,6 +307,12 @@ TEST_F(OutputGuardCli, ARunDoesNotReplaceFilesThatAreNotOfARun) {
   EXPECT_EQ(read_file(dir_ / "out/metrics.csv"), "mine");
 }
 
+// Known before the images are compared.
+TEST_F(OutputGuardCli, ADirectoryOfAModelIsNoFile) {
+  for (const Words& words : {Words{"quantize", dir_ / "model", "OUT"}, convert()})
+    expect_refused(words, dir_ / "notes.txt", "is not a folder");
+}
+
 // What a verb wrote itself it writes again, unasked; so it does what was only made beforehand.
 TEST_F(OutputGuardCli, OwnFilesAreReplaced) {
   write_file_atomic(dir_ / "x.npy", "");
@@ -295,6 +336,15 @@ TEST_F(OutputGuardCli, OwnFilesAreReplaced) {
       EXPECT_EQ(o.code, 0) << output << ", time " << time << "\n" << o.err;
     }
   }
+  const Words texts = {"embed",
+                       "--text",
+                       "a cat",
+                       "--model",
+                       VITRUM_SOURCE_DIR "/tests/golden/words/clip",
+                       "--output",
+                       dir_ / "texts.csv"};
+  EXPECT_EQ(run(texts).code, 0);
+  EXPECT_EQ(run(texts).code, 0);
   Words external = export_onnx();
   external.back() = dir_ / "e.onnx", external.push_back("--external");
   EXPECT_EQ(run(external).code, 0);
@@ -309,6 +359,17 @@ TEST_F(OutputGuardCli, LeftoversOfAKilledProcessGo) {
   EXPECT_EQ(run(words).code, 0);
   EXPECT_TRUE(fs::exists(dir_ / "m.onnx"));
   EXPECT_FALSE(fs::exists(dir_ / ".m.onnx.0.vitrum-tmp"));
+
+  // And what a killed convert left is no reason to ask.
+  for (const char* kept : {"model.safetensors", ".model.safetensors.0.vitrum-tmp"}) {
+    fs::create_directories(dir_ / "out");
+    fs::copy_file(dir_ / "model/model.safetensors", dir_ / ("out/" + std::string(kept)));
+    words = convert(), words[2] = dir_ / "out";
+    const test::Finished o = run(words);
+    EXPECT_EQ(o.code, 0) << kept << o.err;
+    EXPECT_EQ(std::distance(fs::directory_iterator(dir_ / "out"), {}), 2) << kept;
+    fs::remove_all(dir_ / "out");
+  }
 }
 
 }  // namespace

@@ -239,5 +239,30 @@ TEST_F(Pack, BenchMeasuresTheLoader) {
   EXPECT_EQ(run({"bench", "--model", "vit_tiny_patch16_224", "--data", source()}).code, 2);
 }
 
+// In a folder that others write to, too, somebody may have put a link where the new shards are
+// gathered: what it leads to is not ours to remove.
+TEST_F(Pack, FollowsNoLinkOfSomebodyElse) {
+  test::write_file(dir_ / "home/letter.txt", {'d', 'e', 'a', 'r'});
+  fs::create_directory_symlink(dir_ / "home", dir_ / ".out.new.vitrum-pack");
+  const test::Finished done = run({"data", "pack", source(), dir_ / "out"});
+  EXPECT_EQ(done.code, 3) << done.err;
+  EXPECT_THAT(done.err, HasSubstr(".out.new.vitrum-pack"));
+  EXPECT_EQ(read_file(dir_ / "home/letter.txt"), "dear");
+  EXPECT_FALSE(fs::exists(dir_ / "out"));
+}
+
+// Known before everything is packed: neither can be replaced by renaming.
+TEST_F(Pack, ThePlaceCanBeReplaced) {
+  for (const std::string& place :
+       {std::string("."), std::string("./"), fs::current_path().string()}) {
+    const test::Finished done = run({"data", "pack", source(), place, "--force"});
+    EXPECT_EQ(done.code, 2) << place << done.err;
+    EXPECT_THAT(done.err, HasSubstr("the folder that you are in"));
+  }
+  const test::Finished mount = run({"data", "pack", source(), "/proc", "--force"});
+  EXPECT_EQ(mount.code, 2) << mount.err;
+  EXPECT_THAT(mount.err, HasSubstr("where a disk is mounted"));
+}
+
 }  // namespace
 }  // namespace vitrum

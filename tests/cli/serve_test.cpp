@@ -1,8 +1,13 @@
 // `vitrum serve` with a file of settings, in a process of its own.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
@@ -38,12 +43,46 @@ TEST_F(ServeCli, SaysWhatIsWrongWithItsSettings) {
   expect_failure(3, "max_batch = [[1]]", "max_batch: expected a text, a number");
   expect_failure(3, "max_batch = = 1", "serve.toml:1:");
   expect_failure(3, "config = \"other.toml\"", "unknown key 'config'");
+  for (const char* time : {"timeout", "header_timeout", "body_timeout", "write_timeout",
+                           "idle_timeout", "max_wait", "drain_delay", "max_delay"})
+    for (const char* value : {"-1", "1e300", "nan", "inf"})
+      expect_failure(2, fmt::format("{} = {}", time, value), time);
   std::string deep = "a";
   for (int i = 0; i < 300'000; ++i) deep += ".b";
   expect_failure(3, deep + " = 1", "nests deeper than 32 levels");
   expect_failure(3, "[" + deep + "]", "nests deeper than 32 levels");
   expect_failure(3, "timeout = 3\nlisten = 127.0.0.1:80\n", "serve.toml:2: ");
   expect_failure(3, "timeout = 3\nlisten = 127.0.0.1:80\n", "text needs quotes");
+}
+
+TEST_F(ServeCli, NothingWorksWithoutTime) {
+  for (const char* time :
+       {"--timeout", "--header-timeout", "--body-timeout", "--write-timeout", "--idle-timeout"}) {
+    const Finished f =
+        run_vitrum({"serve", "--model", dir_ / "tiny", "--listen", "127.0.0.1:0", time, "0"},
+                   dir_ / "scratch");
+    EXPECT_EQ(f.code, 2) << f.err;
+    EXPECT_THAT(f.err, AllOf(HasSubstr(time), HasSubstr("expected seconds")));
+  }
+}
+
+// A socket file is cleared away when nobody listens; one of another kind is somebody's.
+TEST_F(ServeCli, LeavesSocketsOfOthersAlone) {
+  for (const int kind : {SOCK_DGRAM, SOCK_STREAM}) {
+    const std::string path = dir_ / "socket";
+    const int other = socket(AF_UNIX, kind, 0);
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    ASSERT_EQ(bind(other, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    if (kind == SOCK_STREAM) {
+      ASSERT_EQ(listen(other, 1), 0);
+    }
+    const Finished f = run_vitrum({"serve", "--model", dir_ / "tiny", "--listen", "unix:" + path},
+                                  dir_ / "scratch");
+    EXPECT_EQ(f.code, 3) << f.err;
+    EXPECT_TRUE(std::filesystem::is_socket(path)) << kind;
+    close(other), std::filesystem::remove(path);
+  }
 }
 
 TEST_F(ServeCli, TakesItsSettingsFromAFileAndReadsItAgain) {

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/file_calls.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/vit_of.h"
@@ -51,10 +52,10 @@ struct Exported {
     Value image = graph.input("pixel_values", {1, c.channels, c.image_h, c.image_w},
                               pixels ? DType::kU8 : DType::kF32);
     if (pixels) image = normalize(image, spec.preprocess.mean, spec.preprocess.std);
-    const Value result = vit(Scope(graph), image, c);
+    graph_result = vit(Scope(graph), image, c);
     store.emplace(graph, *backend);
     store->initialize(3);
-    summary = write_onnx(dir / "m.onnx", graph, result, *store, spec, options);
+    summary = write_onnx(dir / "m.onnx", graph, graph_result, *store, spec, options);
     EXPECT_TRUE(model.ParseFromString(read_file(dir / "m.onnx")));
   }
 
@@ -78,6 +79,7 @@ struct Exported {
 
   TempDir dir;
   Graph graph;
+  Value graph_result;
   std::unique_ptr<Backend> backend = make_backend({.device = "reference"});
   std::optional<ParamStore> store;
   OnnxSummary summary;
@@ -245,6 +247,21 @@ TEST(Onnx, ExternalDataIsAlignedAndComplete) {
     EXPECT_EQ(data.substr(offset, length), expected) << t.name();
   }
   EXPECT_GT(external, 4);
+}
+
+// Killed between its two files, it leaves no model rather than one with the weights of another.
+TEST(Onnx, AModelThatIsReplacedNeverHasOtherWeights) {
+  Exported e(tiny_spec(), {.external_data = true});
+  std::vector<std::string> replaced;
+  const test::FileCalls calls([&](const std::string& name) {
+    replaced.push_back(name);
+    if (name == "m.onnx.data") {
+      EXPECT_EQ(std::filesystem::file_size(e.dir / "m.onnx"), 0u);
+    }
+  });
+  write_onnx(e.dir / "m.onnx", e.graph, e.graph_result, *e.store, tiny_spec(),
+             {.external_data = true});
+  EXPECT_EQ(replaced, (std::vector<std::string>{"m.onnx", "m.onnx.data", "m.onnx"}));
 }
 
 TEST(Onnx, EveryKindOfModel) {

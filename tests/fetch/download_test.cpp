@@ -104,21 +104,6 @@ Reply only(const Request& r, const std::string& path, Reply reply) {
 }
 const std::string kWeightsPath = kResolve + "model.safetensors";
 
-TEST(Sha, KnownVectors) {
-  const std::string two_blocks = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
-  EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(sha256(two_blocks), "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-  EXPECT_EQ(sha256(std::string(1'000'000, 'a')),
-            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
-  EXPECT_EQ(sha1(""), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
-  EXPECT_EQ(sha1("abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
-  EXPECT_EQ(sha1(two_blocks), "84983e441c3bd26ebaae4aa1f95129e5e54670f1");
-  EXPECT_EQ(sha1(std::string(1'000'000, 'a')), "34aa973cd4c4daa4f61eeb2bdbad27316534016f");
-  EXPECT_EQ(digest(DigestKind::kGitBlob, ""), "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391");
-  EXPECT_EQ(digest(DigestKind::kGitBlob, "hello\n"), "ce013625030ba8dba906f756967f9e9ca394464a");
-}
-
 TEST(Download, TakesWhatAModelNeeds) {
   Case c;
   const Downloaded d = c.run();
@@ -526,6 +511,48 @@ TEST(Download, FromTheCommandLine) {
   unsetenv("HF_ENDPOINT"), unsetenv("HF_HOME");
 }
 
+// Another revision over this one, broken off: no config with the weights of the other.
+TEST(Download, WhatIsReplacedIsNeverMixed) {
+  bool broken = true;
+  Case c([&](const Request& r) {
+    return r.path == kWeightsPath && broken ? Reply{.status = 404} : Reply{.status = 0};
+  });
+  fs::create_directories(c.to());
+  write_file_atomic(c.to() + "/config.json", "{\"mine\": 1}");
+  write_file_atomic(c.to() + "/model.safetensors", "mine");
+  EXPECT_ERROR(c.run({}, 1'000'000, true), ErrorKind::kInput, "404");
+  EXPECT_THAT(c.names(), ElementsAre("model.safetensors"));
+  broken = false;
+  c.run({}, 1'000'000, true);
+  EXPECT_EQ(c.kept("config.json"), kConfig);
+  EXPECT_EQ(c.kept("model.safetensors"), kWeights);
+}
+
+// Two at once would write to the same part.
+TEST(Download, OneProcessAFolder) {
+  Case c;
+  fs::create_directories(c.to());
+  {
+    const DownloadLock other(c.to());
+    EXPECT_ERROR(c.run(), ErrorKind::kInput, "another process writes to");
+    EXPECT_THAT(c.names(), ElementsAre());
+  }
+  c.run();
+  EXPECT_EQ(c.kept("model.safetensors"), kWeights);
+}
+
+// Every file that a download may have left makes its folder one to go on in, whatever came first.
+TEST(Download, KnowsItsOwnFolder) {
+  Case c;
+  setenv("HF_ENDPOINT", c.server.url().c_str(), 1);
+  setenv("HF_HOME", (c.dir / "hf").c_str(), 1);
+  fs::create_directories(c.to());
+  write_file_atomic(c.to() + "/model.safetensors", kWeights);
+  const Finished done = run_vitrum({"download", "owner/name", "--to", c.to()}, c.dir / "a");
+  unsetenv("HF_ENDPOINT"), unsetenv("HF_HOME");
+  EXPECT_EQ(done.code, 0) << done.err;
+}
+
 // Killed at any moment, and started again: nothing is taken for complete that is not, and nothing
 // is fetched twice.
 TEST(Download, KilledMidwayGoesOn) {
@@ -539,7 +566,9 @@ TEST(Download, KilledMidwayGoesOn) {
   const auto received = [&] {
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(c.to(), ignored))
-      if (entry.path().extension() == ".part") return entry.file_size(ignored);
+      if (const auto size = entry.file_size(ignored);
+          entry.path().extension() == ".part" && !ignored)  // one that is renamed has none
+        return size;
     return uintmax_t{0};
   };
   for (const uintmax_t enough : {4'000u, 30'000u, 60'000u}) {

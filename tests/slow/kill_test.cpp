@@ -23,12 +23,21 @@ class Kill : public test::RankRuns {
     recipe_.checkpoint_every = 1;
     expect_done(first(recipe_, "whole", 1));
   }
+  // The same run in another way, to be compared with "whole".
+  void begin(const std::string& verb) {
+    verb_ = verb;
+    std::filesystem::remove_all(tiny_ / "whole");
+    test::Words words = first(recipe_, "whole", 1);
+    words[0] = verb_;
+    expect_done(words);
+  }
   // Starts and kills `process` after process until one comes to its end. `wait` chooses the moment.
   template <class Wait>
   int kill_again_and_again(const std::string& out, const Wait& wait) {
     for (int kills = 0; kills < 200; ++kills) {
-      Process process(test::vitrum_command(next(recipe_, out, 1, {"-q"})), "/dev/null",
-                      tiny_ / "stderr");
+      test::Words words = next(recipe_, out, 1, {"-q"});
+      words[0] = verb_;
+      Process process(test::vitrum_command(words), "/dev/null", tiny_ / "stderr");
       wait(process);
       const bool ended = !process.running();
       process.signal(SIGKILL);
@@ -41,10 +50,13 @@ class Kill : public test::RankRuns {
     ADD_FAILURE() << "never came to an end";
     return 0;
   }
+  void expect_same_at_random_moments();
+
   Recipe recipe_;
+  std::string verb_ = "train";
 };
 
-TEST_F(Kill, AtRandomMoments) {
+void Kill::expect_same_at_random_moments() {
   PhiloxStream random(static_cast<uint64_t>(getpid()), 0, 0);
   uint32_t patience = 60;  // milliseconds; it grows, so that slow machines come to an end too
   const int kills = kill_again_and_again("run", [&](Process& process) {
@@ -54,6 +66,20 @@ TEST_F(Kill, AtRandomMoments) {
   });
   EXPECT_GT(kills, 2);
   expect_same("run", "whole");
+}
+
+TEST_F(Kill, AtRandomMoments) { expect_same_at_random_moments(); }
+
+TEST_F(Kill, AtRandomMomentsInBf16) {
+  recipe_.precision = Precision::kBF16;
+  begin("train");
+  expect_same_at_random_moments();
+}
+
+TEST_F(Kill, WhilePretraining) {
+  recipe_.task = Task::kMae;
+  begin("pretrain");
+  expect_same_at_random_moments();
 }
 
 bool has_temporary(const std::string& directory) {

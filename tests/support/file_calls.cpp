@@ -16,6 +16,7 @@ namespace {
 std::atomic<bool> recording = false;
 std::mutex mutex;
 std::vector<std::string> calls;
+std::function<void(const std::string&)> on_rename;
 
 void record(std::string call) {
   const std::lock_guard lock(mutex);
@@ -36,12 +37,16 @@ void record_sync(int fd) {
 
 }  // namespace
 
-FileCalls::FileCalls() {
+FileCalls::FileCalls(std::function<void(const std::string&)> before_rename) {
   calls.clear();
+  on_rename = std::move(before_rename);
   recording = true;
 }
 
-FileCalls::~FileCalls() { recording = false; }
+FileCalls::~FileCalls() {
+  recording = false;
+  on_rename = nullptr;
+}
 
 std::vector<std::string> FileCalls::made() const {
   const std::lock_guard lock(mutex);
@@ -57,6 +62,7 @@ extern "C" int fsync(int fd) {
 
 extern "C" int rename(const char* from, const char* to) noexcept {
   using namespace vitrum::test;
+  if (recording && on_rename) on_rename(name_of(to));
   if (recording) record("rename " + name_of(from) + " to " + name_of(to));
   return static_cast<int>(syscall(SYS_rename, from, to));
 }

@@ -136,6 +136,45 @@ TEST(Tokenizer, RefusesFilesThatAreNone) {
   }
 }
 
+// A field of a protobuf message, and a piece: its text, its score's bits and its type.
+std::string field(uint8_t number, const std::string& bytes) {
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
+}
+std::string piece(const std::string& text, const std::string& score = "", char type = 1) {
+  return field(1, field(1, text) + (score.empty() ? "" : "\x15" + score) + "\x18" + type);
+}
+
+// One for each check of SentencePiece's reader that the test above does not reach.
+TEST(Tokenizer, RefusesPiecesThatAreNone) {
+  const std::string two = piece("x") + piece("</s>", "", 3), nan("\0\0\xc0\x7f", 4);
+  const std::string all = two + piece("?", "", 2);
+  const std::string zero(1, '\0');
+  const std::pair<std::string, const char*> cases[] = {
+      {all + field(2, "\x18\x02"), "a SentencePiece model of type 2"},
+      {all + field(2, "\xc0\x01\x01"), "white space as a suffix"},
+      {all + field(2, "\x98\x02\x01"), "there is no piece for byte 0x00"},
+      {all + field(2, "\xd0\x02\x81\x80\x80\x80\x10"),
+       "the mark of a text's end is piece 4294967297"},
+      {all + field(2, "\xd0\x02\x7f"), "no piece is the mark of a text's end"},
+      {all + field(3, "\x28" + zero), "blanks that stay as they are"},
+      {all + field(3, field(2, "\x05")), "has 1 bytes, 0 of them for its trie"},
+      {all + field(3, field(2, "\x05" + std::string(8, '\0'))), "5 of them for its trie"},
+      {all + field(3, field(2, "\x04" + std::string(7, '\0') + "a")), "ends inside a text"},
+      {piece("x", "", 7), "a piece of type 7, expected 1 to 6"},
+      {piece("x", nan) + all, "the score of piece 0, 'x', is not finite"},
+      {all + piece("x"), "the piece 'x' is there twice"},
+      {two, "one of them for what is unknown"},
+      {piece("x") + piece("?", "", 2), "no piece is the mark of a text's end"},
+      {"\x0b", "a field of kind 3"},
+      {"\x08\x01", "field 1 has kind 0, expected 2"},
+      {field(1, "\x0d...."), "field 1 has kind 5, expected 2"},
+      {std::string(10, '\xff') + "\x01", "a number of more than 64 bits"},
+      {"\x09\x01", "it ends 1 bytes inside a field of 8"}};
+  for (const auto& [bytes, why] : cases)
+    EXPECT_ERROR(parse_sentencepiece({bytes, "s.model"}, {"", ""}), ErrorKind::kInput, why);
+  parse_sentencepiece({all + "\x50\x01" + "\x51........", "s.model"}, {"", ""});  // of others
+}
+
 // Whoever looks numbers up in a table must know the largest.
 TEST(Tokenizer, CountsAddedWords) {
   const char* const kJson = R"({"added_tokens":[{"id":70000,"content":"<x>"}],

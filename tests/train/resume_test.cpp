@@ -162,6 +162,14 @@ TEST_F(Resume, ADamagedStateIsRefused) {
   }
   write_safetensors(path, {}, {{"format", "vitrum-state-1"}, {"step", "x"}});
   EXPECT_THAT(message(), testing::HasSubstr("counter"));
+  for (const char* key : {"step", "epochs", "best_epoch"}) {
+    std::map<std::string, std::string> counters = {
+        {"format", "vitrum-state-1"}, {"step", "1"},    {"epochs", "1"},    {"loss_images", "0"},
+        {"best_accuracy", "0"},       {"seconds", "0"}, {"best_epoch", "1"}};
+    counters[key] = "9223372036854775807";
+    write_safetensors(path, {}, counters);
+    EXPECT_THAT(message(), testing::HasSubstr("no place in a run")) << key;
+  }
   write_safetensors(path, {}, {});
   EXPECT_THAT(message(), testing::HasSubstr("not a training state"));
   fs::remove(tiny_ / "whole/config.toml");

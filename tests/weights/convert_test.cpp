@@ -7,6 +7,7 @@
 
 #include "tests/support/dialect_model.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/file_calls.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/vit_of.h"
@@ -120,6 +121,23 @@ TEST(Convert, SaysWhatDoesNotFit) {
 }
 
 // A model without biases leaves with zeros for them, computing the same.
+// Killed between two of its files, it leaves no model rather than the weights of one with the
+// config of another.
+TEST(Convert, AModelThatIsReplacedIsNeverMixed) {
+  const TempDir dir;
+  convert_model(dialect_file("timm"), {}, dir / "out", "hf");
+  std::vector<std::string> replaced;
+  const test::FileCalls calls([&](const std::string& name) {
+    replaced.push_back(name);
+    EXPECT_FALSE(std::filesystem::exists(dir / "out/config.json")) << name;
+    const bool other = std::filesystem::exists(dir / "out/preprocessor_config.json");
+    EXPECT_EQ(other, name == "config.json") << name;
+  });
+  convert_model(dialect_file("timm"), {}, dir / "out", "hf");
+  EXPECT_EQ(replaced, (std::vector<std::string>{"model.safetensors", "preprocessor_config.json",
+                                                "config.json"}));
+}
+
 TEST(Convert, BiasesThatAreMissingAreZero) {
   const TempDir dir;
   ModelSpec spec = dialect_spec();

@@ -23,13 +23,7 @@ void guard_target(const Options& o) {
   if (ending == ".safetensors") return guard.file(o.target, Content::kSafetensors);
   for (const char* file : {".pth", ".pt", ".bin", ".npz"})
     if (ending == file) return guard.file(o.target, Content::kZip);
-  guard.refuse_read(o.target);
-  for (const char* name :
-       {"config.json", "preprocessor_config.json", "model.safetensors", "open_clip_config.json",
-        "open_clip_model.safetensors", "decoder.safetensors"})
-    guard.refuse_read(o.target + "/" + name);
-  if (!entries_of(o.target).empty() && !is_model_dir(o.target))
-    guard.require_force(o.target, "holds files, and no model");
+  guard.model_directory(o.target);
 }
 
 int run(const Options& o, const CommonOptions& common) {

@@ -40,9 +40,7 @@ int run(const Options& o, const CommonOptions& common) {
                        .endpoint = environment("HF_ENDPOINT", "https://huggingface.co"),
                        .cache = hub_cache()};
   const std::string to = o.to.empty() ? o.id.substr(o.id.find('/') + 1) : o.to;
-  guard_download(to, o.force, [](const std::string& name) {
-    return name.starts_with("config.json") || name.ends_with(".part");
-  });
+  guard_download(to, o.force, is_of_hub_model);
   const InterruptGuard guard;
   HttpClient client({.timeout = o.timeout,
                      .min_speed = o.min_speed * 1000,

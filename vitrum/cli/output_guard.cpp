@@ -10,6 +10,9 @@
 #include <utility>
 
 #include "vitrum/core/error.h"
+#include "vitrum/data/data_place.h"
+#include "vitrum/weights/model_dir.h"
+#include "vitrum/weights/sharded.h"
 
 namespace vitrum {
 namespace {
@@ -84,7 +87,7 @@ bool is_of(Content content, const std::string& head) {
     case Content::kSafetensors: return is_safetensors(head);
     case Content::kTable:
       return head.starts_with("image,f0") || head.starts_with("image,label,f0") ||
-             head.starts_with("layer,head,distance");
+             head.starts_with("text,f0") || head.starts_with("layer,head,distance");
     case Content::kOnnx: return is_onnx(head);
     case Content::kPng: return head.starts_with("\x89PNG\r\n\x1a\n");
     case Content::kSvg: return head.starts_with("<svg") || head.starts_with("<?xml");
@@ -126,15 +129,19 @@ std::vector<std::string> entries_of(const std::string& directory) {
 }
 
 void OutputGuard::reads(const std::string& path) {
-  if (!path.empty()) inputs_.push_back({path, target_of(path), is_folder(path)});
+  if (path.empty()) return;
+  inputs_.push_back({path, target_of(path), is_folder(path)});
+  if (head_of(path).starts_with('{'))
+    for (const std::string& shard : shards_beside(path))
+      inputs_.push_back({shard, target_of(shard), false});
 }
 
 // Archives of fixed files are read file by file; what else lies beside them is not theirs. Of a
 // folder of classes every file counts, now or the next time.
 void OutputGuard::reads_data(const std::string& spec) {
   const size_t colon = spec.find(':');
-  if (colon == spec.npos || colon + 1 == spec.size()) return;
-  const std::string kind = spec.substr(0, colon), path = spec.substr(colon + 1);
+  const std::string kind = spec.substr(0, colon), path = place_of_data(spec);
+  if (path.empty()) return;
   if (kind == "csv") return reads(path);
   if (kind == "folder" || kind == "shards") {
     const size_t before = inputs_.size();
@@ -156,6 +163,8 @@ void OutputGuard::reads_images(const Dataset& images) {
 
 void OutputGuard::reads_list(const std::vector<std::string>& inputs) {
   if (std::ranges::find(inputs, "-") != inputs.end()) reads("/dev/stdin");
+  for (const std::string& input : inputs)
+    if (input.starts_with("shards:")) reads_data(input);
 }
 
 void OutputGuard::reads_run(const std::string& run) {
@@ -214,6 +223,25 @@ void OutputGuard::file(const std::string& path, Content content) const {
   const std::string head = head_of(path);
   if (!head.empty() && !is_of(content, head))
     require_force(path, fmt::format("exists and is not {}", name_of(content)));
+}
+
+void OutputGuard::model_directory(const std::string& path) const {
+  refuse_read(path);
+  std::error_code ignored;
+  if (fs::exists(path, ignored) && !is_folder(path))
+    fail_usage("'{}' is not a folder; choose another place", path);
+  bool own = true;
+  constexpr std::array kWeights = {"model.safetensors", "open_clip_model.safetensors",
+                                   "decoder.safetensors"};
+  for (const char* name : {"config.json", "preprocessor_config.json", "open_clip_config.json"})
+    refuse_read(path + "/" + name);
+  for (const char* name : kWeights) refuse_read(path + "/" + name);
+  // What a conversion that was killed may have left.
+  for (const std::string& name : entries_of(path))
+    own &= name == "preprocessor_config.json" ||
+           (std::ranges::find(kWeights, name) != kWeights.end() &&
+            is_safetensors(head_of(path + "/" + name)));
+  if (!own && !is_model_dir(path)) require_force(path, "holds files, and no model");
 }
 
 void OutputGuard::require_force(const std::string& path, const std::string& why) const {

@@ -22,10 +22,12 @@ class OutputGuard {
   explicit OutputGuard(bool force) : force_(force) {}
 
   // ---- what is read ----
-  void reads(const std::string& path);  // a file, or a directory with all that may come into it
+  // A file, and where that is the index of a sharded model its shards; or a directory with all that
+  // may come into it.
+  void reads(const std::string& path);
   void reads_data(const std::string& spec);                 // as the command line spells DATA
   void reads_images(const Dataset& images);                 // the files themselves
-  void reads_list(const std::vector<std::string>& inputs);  // where "-" is one: standard input
+  void reads_list(const std::vector<std::string>& inputs);  // "-": standard input; "shards:DIR"
   void reads_run(const std::string& run);                   // but for pages of a report
 
   // ---- what is written ----
@@ -35,6 +37,8 @@ class OutputGuard {
   void refuse_around_read(const std::string& path) const;
   // And where it exists, of the kind that the verb writes, or with --force.
   void file(const std::string& path, Content content) const;
+  // A model's directory: another model may be in it, or what a killed process wrote of one.
+  void model_directory(const std::string& path) const;
   // For what a directory holds: refuses it without --force. "'D' {why}".
   void require_force(const std::string& path, const std::string& why) const;
 

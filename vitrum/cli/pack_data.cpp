@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,9 +45,7 @@ class PackFolder {
       : wanted_(fs::path(wanted).has_filename() ? fs::path(wanted)
                                                 : fs::path(wanted).parent_path()),
         path_(beside("new")) {
-    ensure_directory(path_);
-    lock_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lock_ < 0) fail_input("cannot write '{}': {}", path_, std::strerror(errno));
+    open_own();
     if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       ::close(lock_);
       fail_usage("another `data pack` writes to '{}' now", wanted);
@@ -74,6 +73,20 @@ class PackFolder {
   }
 
  private:
+  // What is in it is removed, so it must be a folder of ours and no link: in a shared folder others
+  // may have made either.
+  void open_own() {
+    const fs::path parent = fs::path(path_).parent_path();
+    ensure_directory(parent.string());
+    struct stat status {};
+    ::mkdir(path_.c_str(), 0777);  // or it is there
+    lock_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const int code = errno;
+    if (lock_ >= 0 && fstat(lock_, &status) == 0 && status.st_uid == geteuid()) return;
+    const std::string why = lock_ < 0 ? std::strerror(code) : "it is not yours";
+    if (lock_ >= 0) ::close(lock_);
+    fail_input("cannot write '{}': {}; remove it, or choose another place", path_, why);
+  }
   std::string beside(const std::string& kind) const {
     const fs::path parent = wanted_.parent_path();
     return fmt::format("{}/.{}.{}.vitrum-pack", parent.empty() ? "." : parent.string(),
@@ -90,12 +103,29 @@ class PackFolder {
   bool committed_ = false;
 };
 
+// The folder comes by renaming, which works neither with the one we are in nor with what is
+// mounted.
+void require_replaceable(const std::string& folder) {
+  std::error_code ignored;
+  const fs::path full = fs::weakly_canonical(folder, ignored);
+  struct stat own {
+  }, above{};
+  if (fs::equivalent(full, ".", ignored))
+    fail_usage("'{}' is the folder that you are in; choose another place, as {}", folder,
+               (fs::path(folder) / "shards").string());
+  if (stat(full.c_str(), &own) == 0 && stat(full.parent_path().c_str(), &above) == 0 &&
+      (own.st_dev != above.st_dev || full == full.parent_path()))
+    fail_usage("'{}' is where a disk is mounted; choose a folder in it, as {}", folder,
+               (fs::path(folder) / "shards").string());
+}
+
 void guard_output(const PackArguments& a, const std::vector<std::string>& splits) {
   OutputGuard guard(a.force);
   guard.reads_data(a.source);
   if (a.source.starts_with("csv:"))
     for (const std::string& split : splits) guard.reads_images(*open_split(a.source, split));
   guard.refuse_around_read(a.folder);
+  require_replaceable(a.folder);
   std::error_code ignored;
   if (entries_of(a.folder).empty() && !fs::exists(a.folder, ignored)) return;
   if (!fs::is_directory(a.folder, ignored))

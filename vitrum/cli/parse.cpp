@@ -53,8 +53,11 @@ void assign(const Given& given, int64_t* target) {
 }
 
 void assign(const Given& given, double* target) {
-  const auto x = number<double>(given, "a number");
-  if (!std::isfinite(x)) wrong(given, "a finite number");
+  const int64_t low = given.option.min, high = given.option.max;
+  const std::string expected = fmt::format("a number from {} to {}", low, high);
+  const auto x = number<double>(given, expected);
+  // And no NaN.
+  if (!(x >= static_cast<double>(low) && x <= static_cast<double>(high))) wrong(given, expected);
   *target = x;
 }
 

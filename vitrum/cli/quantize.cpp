@@ -92,11 +92,7 @@ void guard_target(const Options& o) {
   OutputGuard guard(o.force);
   guard.reads(o.model);
   if (!o.data.empty()) guard.reads_data(o.data);
-  guard.refuse_read(o.target);
-  for (const char* name : {"config.json", "preprocessor_config.json", "model.safetensors"})
-    guard.refuse_read(o.target + "/" + name);
-  if (!entries_of(o.target).empty() && !is_model_dir(o.target))
-    guard.require_force(o.target, "holds files, and no model");
+  guard.model_directory(o.target);
 }
 
 Agreement compare(const Options& o, Predictor& before, Predictor& after,

@@ -22,6 +22,15 @@ struct Options {
 };
 Verb make_verb(const std::shared_ptr<Options>& o);
 
+// Without any time nothing could be asked or answered.
+void require_time(const serve::Limits& l) {
+  for (const auto& [name, seconds] :
+       {std::pair("--timeout", l.request_seconds), std::pair("--header-timeout", l.header_seconds),
+        std::pair("--body-timeout", l.body_seconds), std::pair("--write-timeout", l.write_seconds),
+        std::pair("--idle-timeout", l.idle_seconds)})
+    if (!(seconds >= 0.001)) fail_usage("{}: expected seconds, 0.001 or more", name);
+}
+
 // "NAME=DIR", or a directory that is called by its own name.
 serve::ModelSource parse_source(const std::string& text) {
   const size_t equals = text.find('=');
@@ -39,6 +48,7 @@ serve::ModelSource parse_source(const std::string& text) {
 
 serve::ServeOptions settle(const Options& o, const CommonOptions& common) {
   serve::ServeOptions s = o.serve;
+  require_time(s.limits);
   for (const std::string& text : o.models) {
     s.models.push_back(parse_source(text));
     for (size_t i = 0; i + 1 < s.models.size(); ++i)

@@ -11,6 +11,7 @@
 #include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/data/cifar.h"
+#include "vitrum/data/data_place.h"
 #include "vitrum/data/folder.h"
 #include "vitrum/data/idx.h"
 #include "vitrum/data/shards.h"
@@ -214,6 +215,12 @@ std::unique_ptr<Dataset> open_split(const std::string& spec, const std::string& 
   const Spec parsed = parse_spec(spec);
   if (!split.empty() && splits_of(parsed).empty()) fail_without_splits(parsed.path, split);
   return open(parsed, split, true, options);
+}
+
+std::string place_of_data(const std::string& spec) {
+  const size_t colon = spec.find(':');
+  if (colon != spec.npos && colon + 1 < spec.size()) return spec.substr(colon + 1);
+  return spec.substr(0, colon) == "fashion-mnist" ? kDebianFashion : "";
 }
 
 std::span<const std::string> data_kinds() { return kKinds; }

@@ -123,20 +123,26 @@ class ToFile final : public google::protobuf::io::CopyingOutputStream {
 };
 
 // Piece by piece, so that the text of a large model is never in memory beside it.
-void write_model(const std::string& path, const onnx::ModelProto& model) {
-  AtomicFile file(path);
+void write_model(AtomicFile& file, const std::string& path, const onnx::ModelProto& model) {
   ToFile target(file);
   google::protobuf::io::CopyingOutputStreamAdaptor stream(&target, 1 << 20);
   const bool written = model.SerializeToZeroCopyStream(&stream) && stream.Flush();
   if (target.error()) std::rethrow_exception(target.error());
   if (!written) fail("{}: protobuf cannot write the model", path);
-  file.commit();
+}
+
+// An older model goes before its weights do: with those of another it would answer wrongly. An
+// empty one in its place says whose the weights are, should they be all that a killed process left.
+void commit(AtomicFile& model, const std::string& path, std::optional<DataFile>& data) {
+  if (data) write_file_atomic(path, ""), data->commit();
+  model.commit();
 }
 
 }  // namespace
 
 OnnxSummary write_onnx(const std::string& path, const Graph& g, Value result, ParamStore& store,
                        const ModelSpec& spec, const OnnxOptions& options) {
+  AtomicFile file(path);
   std::optional<DataFile> data;
   if (options.external_data || store.parameter_count() * 4 > kMostInline)
     data.emplace(path + ".data");
@@ -161,8 +167,8 @@ OnnxSummary write_onnx(const std::string& path, const Graph& g, Value result, Pa
   out.output(result_name, result.shape());
   describe(model, spec, in_graph);
 
-  if (data) data->commit();
-  write_model(path, model);
+  write_model(file, path, model);
+  commit(file, path, data);
   return {.opset = kOpset,
           .nodes = graph.node_size(),
           .bytes = static_cast<int64_t>(model.ByteSizeLong() + (data ? data->size() : 0))};

@@ -79,7 +79,7 @@ Downloaded download_data(HttpClient& client, const PublicData& data, const std::
     result.files.push_back(archive.name), result.bytes += archive.size;
     files.push_back(std::move(file));
   }
-  ensure_directory(to);
+  const DownloadLock lock(to);
   result.stopped = !download_all(client, files, options);
   if (result.stopped) return result;
   for (const RemoteFile& file : files)

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -197,6 +199,20 @@ void check_room(const std::vector<RemoteFile>& files) {
 }
 
 }  // namespace
+
+DownloadLock::DownloadLock(const std::string& folder) {
+  ensure_directory(folder);
+  fd_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd_ < 0 || flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  close(fd_);
+  fail_input(
+      "another process writes to '{}' now; when it is done, the same command goes on from there",
+      folder);
+}
+
+DownloadLock::~DownloadLock() {
+  if (fd_ >= 0) close(fd_);
+}
 
 bool is_worth_retry(const HttpAnswer& answer) {
   return !answer.problem.empty() || answer.status / 100 == 5 || answer.status == 408;

@@ -20,6 +20,19 @@ struct RemoteFile {
   std::string local = {};  // may hold the same file already: a cache
 };
 
+// Of two processes that fetch into one folder the second is refused: both would write to the same
+// part of a file, and one after the other had checked and renamed it.
+class DownloadLock {
+ public:
+  explicit DownloadLock(const std::string& folder);  // which it makes
+  ~DownloadLock();
+  DownloadLock(const DownloadLock&) = delete;
+  DownloadLock& operator=(const DownloadLock&) = delete;
+
+ private:
+  int fd_;
+};
+
 struct DownloadOptions {
   int tries = 3;     // per URL, where the network or the server fails
   double pause = 1;  // seconds before the second try, twice that before the third

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -108,6 +109,18 @@ bool is_shard(const std::string& name, const std::string& stem, const std::strin
   return name.starts_with(stem + "-") && name.ends_with(end) && is_word(name, "-._");
 }
 
+constexpr std::array kBeside = {"preprocessor_config.json",
+                                "processor_config.json",
+                                "tokenizer.json",
+                                "tokenizer_config.json",
+                                "vocab.json",
+                                "merges.txt",
+                                "spiece.model"};
+
+bool is_config(const std::string& name) {
+  return name == "config.json" || name == "open_clip_config.json";
+}
+
 std::vector<Entry> choose(const HubModel& model, const std::vector<Entry>& all) {
   std::vector<Entry> chosen;
   const auto take = [&](const auto& wanted) {
@@ -127,9 +140,7 @@ std::vector<Entry> choose(const HubModel& model, const std::vector<Entry>& all) 
   const bool open_clip = !described && take(named("open_clip_config.json"));
   if (!described && !open_clip) fail_input("{} has no config.json", model.id);
   // Pixels, and of models that take texts how those become numbers.
-  for (const char* name : {"preprocessor_config.json", "processor_config.json", "tokenizer.json",
-                           "tokenizer_config.json", "vocab.json", "merges.txt", "spiece.model"})
-    take(named(name));
+  for (const char* name : kBeside) take(named(name));
   if (open_clip) {
     if (!take(named("open_clip_model.safetensors")) && !take(named("open_clip_pytorch_model.bin")))
       fail_input("{} has no open_clip_model.safetensors", model.id);
@@ -176,7 +187,30 @@ void refuse_other_files(const HubModel& model, const std::vector<RemoteFile>& fi
   }
 }
 
+// Where files are replaced, what says which model it is goes first and comes last: broken off, the
+// folder holds no model rather than one's config with another's weights.
+void make_way(std::vector<RemoteFile>& files) {
+  const auto is_other = [](const RemoteFile& f) {
+    return !is_config(std::filesystem::path(f.path).filename().string());
+  };
+  std::ranges::stable_partition(files, is_other);
+  for (const RemoteFile& file : files)
+    if (std::error_code ignored;
+        !is_other(file) && !file_is(file.path, file.size, file.kind, file.digest))
+      std::filesystem::remove(file.path, ignored);
+}
+
 }  // namespace
+
+bool is_of_hub_model(const std::string& name) {
+  const auto is_weights = [&](const std::string& stem, const std::string& end) {
+    return name == stem + end || name == stem + end + ".index.json" || is_shard(name, stem, end);
+  };
+  return is_config(name) || std::ranges::find(kBeside, name) != kBeside.end() ||
+         is_weights("model", ".safetensors") || is_weights("pytorch_model", ".bin") ||
+         is_weights("open_clip_model", ".safetensors") ||
+         is_weights("open_clip_pytorch_model", ".bin") || name.ends_with(".part");
+}
 
 void check_hub_id(const std::string& id) {
   const size_t slash = id.find('/');
@@ -228,7 +262,8 @@ Downloaded download_model(HttpClient& client, const HubModel& given, const std::
     fail_input("{} has {:.2f} GB, more than the {:.2f} GB that --max-size allows", model.id,
                static_cast<double>(result.bytes) / 1e9, static_cast<double>(max_bytes) / 1e9);
   if (!replace) refuse_other_files(model, files);
-  ensure_directory(to);
+  const DownloadLock lock(to);
+  if (replace) make_way(files);
   result.stopped = !download_all(client, files, options);
   return result;
 }

@@ -23,6 +23,9 @@ struct Downloaded {
 // Fails where it is not "name" or "owner/name" as the hub allows them.
 void check_hub_id(const std::string& id);
 
+// The name of a file that download_model() may write, perhaps in part.
+bool is_of_hub_model(const std::string& name);
+
 // config.json, preprocessor_config.json and the weights: safetensors (whole or in shards), else
 // PyTorch's; nothing else of the repository. Checked against the hub's own checksums. Files of the
 // same names that are not the hub's are replaced where `replace` says so, else refused.

@@ -67,7 +67,8 @@ void clear_stale(const std::string& path, asio::io_context& io) {
   error_code problem;
   probe.connect(local::endpoint(path), problem);
   if (!problem) fail_input("{}: another server listens there", path);
-  unlink(path.c_str());
+  // Anything else is no sign of a dead server: a socket of another kind, one of another user's.
+  if (problem == asio::error::connection_refused) unlink(path.c_str());
 }
 
 // How many connections there are, all in all and from each address.

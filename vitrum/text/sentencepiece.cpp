@@ -93,7 +93,10 @@ void read_trainer(std::string_view bytes, const std::string& path, UnigramTables
     if (m.field() == 24 && m.number() != 0)
       fail_input("{}: white space as a suffix is not supported", path);
     if (m.field() == 35) tables.bytes_of_unknown = m.number() != 0;
-    if (m.field() == 42) tables.end = static_cast<int32_t>(m.number());
+    if (m.field() != 42) continue;
+    if (m.number() < -1 || m.number() >= static_cast<int64_t>(kMostPieces))
+      fail_input("{}: the mark of a text's end is piece {}", path, m.number());
+    tables.end = static_cast<int32_t>(m.number());
   }
 }
 

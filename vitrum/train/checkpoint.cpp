@@ -94,7 +94,13 @@ TrainPosition position_of(const Metadata& metadata, const std::string& path) {
     if (error != std::errc() || end != text.data() + text.size())
       fail_input("'{}': the counter '{}' is missing or not a number", path, key);
   });
-  if (position.step < 0 || position.epochs < 0) fail_input("'{}': a negative counter", path);
+  constexpr int64_t kMostSteps = int64_t{1} << 53, kMostEpochs = 1 << 30;
+  if (position.step < 0 || position.epochs < 0 || position.best_epoch < 0)
+    fail_input("'{}': a negative counter", path);
+  if (position.step > kMostSteps || position.epochs > kMostEpochs ||
+      position.best_epoch > position.epochs + 1)
+    fail_input("'{}': {} steps and {} epochs, the best of them {}, are no place in a run", path,
+               position.step, position.epochs, position.best_epoch);
   return position;
 }
 

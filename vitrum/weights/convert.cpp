@@ -74,7 +74,8 @@ const char* torch_dtype(DType dtype) {
 }
 
 // Weights first, configs last, as save_model_dir does. What cannot be written is known before
-// anything is.
+// anything is. What belongs to a model that was there before goes when the new weights are
+// complete, so that a directory never has the weights of one model and the config of another.
 void write_directory(const fs::path& dir, std::string_view dialect, const ModelSpec& spec,
                      const TowerPair* pair, const DecoderCopy* decoder,
                      std::span<const NamedTensor> tensors,
@@ -90,12 +91,20 @@ void write_directory(const fs::path& dir, std::string_view dialect, const ModelS
   if (pair) pair->require_room(dir);
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());
+  const std::string config_name = pair ? pair->config_name() : "config.json";
+  const auto verify_and_clear = [&] {
+    verify();
+    std::error_code ignored;
+    for (const std::string& name :
+         {config_name, std::string("preprocessor_config.json"), std::string("decoder.safetensors")})
+      fs::remove(dir / name, ignored);
+  };
   write_safetensors((dir / (pair ? pair->weights_name() : "model.safetensors")).string(), tensors,
-                    {{"format", "pt"}}, verify);
+                    {{"format", "pt"}}, verify_and_clear);
   if (dialect == "hf") write_file_atomic((dir / "preprocessor_config.json").string(), preprocessor);
   if (pair) pair->copy_tokenizer(dir);
   if (decoder && dialect == "timm") decoder->write_file(dir.string());
-  write_file_atomic((dir / (pair ? pair->config_name() : "config.json")).string(), config);
+  write_file_atomic((dir / config_name).string(), config);
 }
 
 // A matrix of f32, rounded row by row.

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
@@ -120,6 +121,20 @@ void require_plain_name(const std::string& name, const std::string& index) {
 }
 
 }  // namespace
+
+std::vector<std::string> shards_beside(const std::string& path) {
+  std::set<std::string> names;
+  try {
+    for (const Entry& entry : read_index(path))
+      require_plain_name(entry.shard, path), names.insert(entry.shard);
+  } catch (const Error&) {
+    return {};
+  }
+  std::vector<std::string> files;
+  for (const std::string& name : names)
+    files.push_back((std::filesystem::path(path).parent_path() / name).string());
+  return files;
+}
 
 ShardedFile::ShardedFile(const std::string& index_path) : path_(index_path) {
   const std::filesystem::path directory = std::filesystem::path(path_).parent_path();

@@ -35,4 +35,8 @@ class ShardedFile final : public TensorSource {
   std::vector<Place> places_;  // of tensors_[i], whose offset is i
 };
 
+// Where `path` is such an index: the files beside it that it names. Otherwise, or where the index
+// is refused, none.
+std::vector<std::string> shards_beside(const std::string& path);
+
 }  // namespace vitrum
