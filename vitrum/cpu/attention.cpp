@@ -129,8 +129,8 @@ class HeadKernel : public Kernel {
                                    rows.count, dims_.head, nullptr);
   }
   // The three products below. `work`: work_floats() of scratch.
-  // s (tokens, padded) = a b^T, both (tokens, head); some rows of it, or with tiles all.
-  void scores(const Matrix& a, const Matrix& b, float* s, float* work, Rows rows) const {
+  // s (tokens, padded) = a b^T, both (tokens, head).
+  void scores(const Matrix& a, const Matrix& b, float* s, float* work) const {
     if (tiled_)
       return multiply_tiles(a.source, b.source, s, dims_.padded, dims_.tokens, dims_.head, work);
     const GemmKernels& gemm = *cpu_.simd().gemm;
@@ -139,21 +139,19 @@ class HeadKernel : public Kernel {
       const int64_t j = cut.first(p), stride = cut.stride(p);
       gemm.pack_panel(b.f32 + j * b.stride, false, b.stride, /*transposed=*/true, dims_.head,
                       cut.width(p), work, stride);
-      gemm.panel(a.f32 + rows.first * a.stride, a.stride, work, stride,
-                 s + rows.first * dims_.padded + j, dims_.padded, rows.count, dims_.head,
+      gemm.panel(a.f32, a.stride, work, stride, s + j, dims_.padded, dims_.tokens, dims_.head,
                  std::min(stride, dims_.padded - j), false);
     }
   }
   // c (tokens, head) = s b, s being (tokens, padded). b is read in place, up to a vector past its
   // end.
-  void weigh(const float* s, const Matrix& b, const Matrix& c, float* work, Rows rows) const {
+  void weigh(const float* s, const Matrix& b, const Matrix& c, float* work) const {
     if (tiled_)
       return multiply_tiles(scores_in(s), turned(b.source), c.f32, c.stride, dims_.head,
                             dims_.tokens, work);
     for (int64_t j = 0; j < dims_.head; j += kPanel)
-      cpu_.simd().gemm->panel(s + rows.first * dims_.padded, dims_.padded, b.f32 + j, b.stride,
-                              c.f32 + rows.first * c.stride + j, c.stride, rows.count, dims_.tokens,
-                              std::min(kPanel, dims_.head - j), false);
+      cpu_.simd().gemm->panel(s, dims_.padded, b.f32 + j, b.stride, c.f32 + j, c.stride,
+                              dims_.tokens, dims_.tokens, std::min(kPanel, dims_.head - j), false);
   }
   // c (tokens, head) = s^T b.
   void weigh_transposed(const float* s, const Matrix& b, const Matrix& c, float* work) const {
@@ -219,7 +217,8 @@ class AttentionKernel final : public HeadKernel {
     const int64_t whole = tiled_ ? kTile : 1;
     if (d.batch * d.heads < kFewHeads && (!has_offsets() || tiled_))
       queries_.size = round_up(ceil_div(d.tokens, 2), whole);
-    const int64_t plain = 4 * d.tokens * d.head + d.tokens * d.padded + work_floats() + d.padded;
+    const int64_t plain =
+        4 * d.tokens * d.head + key_floats() + value_floats() + kQueries * d.padded + d.padded;
     reserve(side_by_side() ? lane_scratch(d.tokens) : 256 + (tiled_ ? tile_floats() : plain));
   }
 
@@ -247,24 +246,65 @@ class AttentionKernel final : public HeadKernel {
  private:
   // Where there are only a few heads, one is cut in two, so that threads finish together.
   static constexpr int64_t kFewHeads = 12;
+  // A head goes through the caches a block of queries at a time: its scores stay in the second
+  // level, beside keys and values, which are packed once.
+  static constexpr int64_t kQueries = 48;
   void head(int64_t number, Rows rows, const DropSite* drop, int thread) {
     const Dims& d = dims_;
-    const int64_t b = number / d.heads, h = number % d.heads, values = d.tokens * d.head;
+    const int64_t b = number / d.heads, h = number % d.heads;
     if (tiled_) return head_of_tiles(b, h, rows, drop, thread);
-    const AttentionKernels& simd = *cpu_.simd().attention;
     Pieces scratch{reinterpret_cast<float*>(cpu_.thread_scratch(thread))};
     const auto part = queries_keys_values(qkv_, b, h, scratch);
-    float *s = scratch.take(d.tokens * d.padded), *work = scratch.take(work_floats()),
-          *room = scratch.take(values);
-    scores(part[0], part[1], s, work, rows);
-    const int64_t row = number * d.tokens + rows.first;
-    const float scale = biased(s, b, h, all());
-    simd.softmax(s + rows.first * d.padded, rows.count, d.tokens, d.padded, scale, row, drop,
-                 lse_ ? lse_.f32() + row : nullptr, scratch.take(d.padded + 32));
-    if (!y_) return;
+    float *keys = scratch.take(key_floats()), *s = scratch.take(kQueries * d.padded),
+          *values = scratch.take(value_floats()), *room = scratch.take(d.tokens * d.head),
+          *factors = scratch.take(d.padded + 32);
+    pack_keys(part[1], keys);
+    if (y_) pack_values(part[2], values);
     const Matrix y = place(y_, 1, 0, b, h, room);
-    weigh(s, part[2], y, work, rows);
-    deliver(y, rows);
+    const Chunks blocks{rows.count, kQueries};
+    for (int64_t i = 0; i < blocks.count(); ++i) {
+      const Rows block{rows.first + blocks.first(i), blocks.last(i) - blocks.first(i)};
+      const int64_t row = number * d.tokens + block.first;
+      score(part[0], keys, s, block);
+      const float scale = biased(s, b, h, block);
+      cpu_.simd().attention->softmax(s, block.count, d.tokens, d.padded, scale, row, drop,
+                                     lse_ ? lse_.f32() + row : nullptr, factors);
+      if (!y_) continue;
+      weigh(s, values, y, block);
+      deliver(y, block);
+    }
+  }
+
+  int64_t key_floats() const { return (PanelCut{dims_.tokens}.count() * kPanel + 16) * dims_.head; }
+  void pack_keys(const Matrix& k, float* to) const {
+    const PanelCut cut{dims_.tokens};
+    for (int64_t p = 0; p < cut.count(); ++p)
+      cpu_.simd().gemm->pack_panel(k.f32 + cut.first(p) * k.stride, false, k.stride,
+                                   /*transposed=*/true, dims_.head, cut.width(p),
+                                   to + cut.first(p) * dims_.head, cut.stride(p));
+  }
+  // s (rows, padded) = queries keys^T.
+  void score(const Matrix& queries, const float* keys, float* s, Rows rows) const {
+    const PanelCut cut{dims_.tokens};
+    for (int64_t p = 0; p < cut.count(); ++p) {
+      const int64_t j = cut.first(p), stride = cut.stride(p);
+      cpu_.simd().gemm->panel(queries.f32 + rows.first * queries.stride, queries.stride,
+                              keys + j * dims_.head, stride, s + j, dims_.padded, rows.count,
+                              dims_.head, std::min(stride, dims_.padded - j), false);
+    }
+  }
+  int64_t value_floats() const { return ceil_div(dims_.head, kPanel) * kPanel * dims_.tokens; }
+  void pack_values(const Matrix& v, float* to) const {
+    for (int64_t j = 0; j < dims_.head; j += kPanel)
+      cpu_.simd().gemm->pack_panel(v.f32 + j, false, v.stride, /*transposed=*/false, dims_.tokens,
+                                   std::min(kPanel, dims_.head - j), to + j * dims_.tokens, kPanel);
+  }
+  // y = s values, of some rows.
+  void weigh(const float* s, const float* values, const Matrix& y, Rows rows) const {
+    for (int64_t j = 0; j < dims_.head; j += kPanel)
+      cpu_.simd().gemm->panel(s, dims_.padded, values + j * dims_.tokens, kPanel,
+                              y.f32 + rows.first * y.stride + j, y.stride, rows.count, dims_.tokens,
+                              std::min(kPanel, dims_.head - j), false);
   }
 
   int64_t tile_floats() const {
@@ -383,8 +423,8 @@ class AttentionBwdKernel final : public HeadKernel {
                  dy = matrix(dy_, 1, 0, b, h, scratch.take(values));
     float *room = scratch.take(values), *s = scratch.take(d.tokens * d.padded),
           *dp = scratch.take(d.tokens * d.padded), *work = scratch.take(work_floats());
-    scores(part[0], part[1], s, work, all());
-    scores(dy, part[2], dp, work, all());
+    scores(part[0], part[1], s, work);
+    scores(dy, part[2], dp, work);
     const float scale = biased(s, b, h, all());
     simd.softmax_bwd(s, dp, d.tokens, d.padded, scale, number * d.tokens, drop,
                      lse_.f32() + number * d.tokens, y.f32, y.stride, dy.f32, dy.stride, d.head,
@@ -398,7 +438,7 @@ class AttentionBwdKernel final : public HeadKernel {
     };
     result(2, [&](const Matrix& dv) { weigh_transposed(s, dy, dv, work); });
     result(1, [&](const Matrix& dk) { weigh_transposed(dp, part[0], dk, work); });
-    result(0, [&](const Matrix& dq) { weigh(dp, part[1], dq, work, all()); });
+    result(0, [&](const Matrix& dq) { weigh(dp, part[1], dq, work); });
   }
 
   TensorView dy_, qkv_, y_, lse_, dqkv_;
@@ -436,9 +476,9 @@ class AttentionMatrixKernel final : public HeadKernel {
     float *dy = scratch.take(d.tokens * d.head), *s = scratch.take(d.tokens * d.padded),
           *work = scratch.take(work_floats());
     if (dy_) {
-      scores(matrix(dy_, 1, 0, b, h, dy), part[2], s, work, all());
+      scores(matrix(dy_, 1, 0, b, h, dy), part[2], s, work);
     } else {
-      scores(part[0], part[1], s, work, all());
+      scores(part[0], part[1], s, work);
       const float scale = biased(s, b, h, all());
       simd.softmax(s, d.tokens, d.tokens, d.padded, scale, 0, nullptr, nullptr,
                    scratch.take(d.padded + 32));

@@ -175,10 +175,11 @@ std::string CpuBackend::name() const {
                      tiles_ ? fmt::format(", bf16 by {}", tiles_->name) : "", pool_.threads());
 }
 
-// Some 0.2 s: what packing weights and waiting for other threads take is nothing beside it.
+// Some 0.3 s in f32: what turning or packing weights and waiting for other threads take is little
+// beside it.
 int64_t CpuBackend::enough_work(DType compute) const {
-  constexpr int64_t kOfThread = int64_t{16} << 30;
-  const int faster = compute == DType::kI8 ? 8 : tiles_ && compute == DType::kBF16 ? 4 : 1;
+  constexpr int64_t kOfThread = int64_t{32} << 30;
+  const int faster = compute == DType::kI8 ? 4 : tiles_ && compute == DType::kBF16 ? 2 : 1;
   return kOfThread * pool_.threads() * faster;
 }
 
