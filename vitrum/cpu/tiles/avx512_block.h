@@ -15,6 +15,7 @@ struct Avx512 {
   // A slice of a band (24 KiB) stays in the first-level cache for all columns, whose slices come
   // from the second-level one.
   static constexpr int64_t kSliceSteps = 12;
+  static constexpr int64_t kWholeRows = 8;
 
   Avx512() {}
 

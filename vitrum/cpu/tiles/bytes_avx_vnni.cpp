@@ -8,6 +8,7 @@ namespace {
 
 struct AvxVnni {
   static constexpr int64_t kSliceSteps = 12;
+  static constexpr int64_t kWholeRows = 4;
 
   AvxVnni() {}
 

@@ -8,12 +8,13 @@
 namespace vitrum::cpu {
 namespace {
 
-// A block of at most 32 x 32. Unit::block<tall, wide> may write whole tiles, so one that reaches
-// past the edge is computed in a buffer.
+// A block of at most 32 x 32. Unit::block<tall, wide> may write whole tiles, or with all columns
+// whole groups of Unit::kWholeRows rows, so one that reaches past the edge is computed in a buffer.
 template <class Unit, class Sum>
 void block(const uint32_t* a, const uint32_t* b, Sum* c, int64_t ldc, int64_t rows, int64_t columns,
            int64_t steps, bool accumulate) {
-  const bool tall = rows > kTile, wide = columns > kTile, whole = rows == kBand && columns == kBand;
+  const bool tall = rows > kTile, wide = columns > kTile,
+             whole = columns == kBand && rows % Unit::kWholeRows == 0;
   if (whole) return Unit::template block<true, true>(a, b, c, ldc, rows, steps, accumulate);
   alignas(64) Sum buffer[kBand * kBand] = {};
   for (int64_t r = 0; accumulate && r < rows; ++r)
