@@ -253,7 +253,7 @@ TEST(QuantizePass, AttentionGoesWithItsQueries) {
   EXPECT_EQ(count("swin_tiny_patch4_window7_224"), (Counts{12, 0}));
   EXPECT_EQ(count("swinv2_tiny_window8_256"), (Counts{12, 0}));
   EXPECT_EQ(count("eva02_tiny_patch14_224"), (Counts{12, 0}));
-  EXPECT_EQ(count("vit_mnist"), (Counts{0, 6}));
+  EXPECT_EQ(count("vit_mnist"), (Counts{0, 3}));
   EXPECT_EQ(count("vit_tiny_patch16_224",
                   [](const std::string& layer) { return layer == "blocks.3.attn.qkv"; }),
             (Counts{11, 1}));
