@@ -13,7 +13,7 @@ namespace vitrum::cpu {
 namespace {
 
 // The rows of a block that stay in the second-level cache with what comes between layers.
-constexpr int64_t kMostRows = 96;
+constexpr int64_t kMostRows = 208;
 // So many rows a thread are worth reading all weights for.
 constexpr int64_t kLeastRows = 48;
 

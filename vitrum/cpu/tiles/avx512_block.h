@@ -22,14 +22,16 @@ struct Avx512 {
   template <bool kTall, bool kWide, class Sum>
   static void block(const uint32_t* a, const uint32_t* b, Sum* c, int64_t ldc, int64_t rows,
                     int64_t steps, bool accumulate) {
-    for (int64_t r = 0; r < rows; r += kRows)
-      eight_rows<kWide ? 2 : 1>(a + r * kTile, b, c + r * ldc, ldc, steps, accumulate);
+    // The first rows ask for what comes behind these columns: from far away it comes too late.
+    eight_rows<kWide ? 2 : 1, /*kAsk=*/true>(a, b, c, ldc, steps, accumulate);
+    for (int64_t r = kRows; r < rows; r += kRows)
+      eight_rows<kWide ? 2 : 1, false>(a + r * kTile, b, c + r * ldc, ldc, steps, accumulate);
   }
 
  private:
   static constexpr int kRows = 8;  // with two vectors 16 sums at once, more than their latency
 
-  template <int kVectors, class Sum>
+  template <int kVectors, bool kAsk, class Sum>
   static void eight_rows(const uint32_t* a, const uint32_t* b, Sum* c, int64_t ldc, int64_t steps,
                          bool accumulate) {
     typename Dot::Sums sum[kRows][kVectors];
@@ -40,6 +42,10 @@ struct Avx512 {
         sum[r][v] = accumulate ? Dot::load(c + r * ldc + v * kTile) : Dot::zero();
     for (int64_t s = 0; s < steps; ++s, a += kStepWords, b += kStepWords)
       for (int word = 0; word < kTile; ++word) {
+        if constexpr (kAsk)
+#pragma GCC unroll 2
+          for (int v = 0; v < kVectors; ++v)
+            __builtin_prefetch(b + steps * kStepWords + v * kTileWords + word * kTile, 0, 2);
         __m512i right[kVectors];
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v)
