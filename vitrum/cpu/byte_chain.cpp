@@ -12,7 +12,7 @@
 namespace vitrum::cpu {
 namespace {
 
-// The rows of a block that stay in the second-level cache with what comes between layers.
+// The rows of a block: for fewer, weights would be read more often than what is between is worth.
 constexpr int64_t kMostRows = 208;
 // So many rows a thread are worth reading all weights for.
 constexpr int64_t kLeastRows = 48;
@@ -133,24 +133,22 @@ class ByteChain final : public Kernel {
     steps_.push_back(LayerStep{std::make_unique<ByteLayer>(cpu_, op, node.io), x, y});
   }
   template <class Norm>
-  NormStep norm(const Norm& op, const ChainNode& node, size_t i, Places& places) const {
+  NormStep norm(const Norm& op, const ChainNode& node, size_t x, size_t i, Places& places) const {
     const auto& [eps] = op;
-    return {.a = places.of(node.io.in[0], node.in[0], i),
+    return {.a = places.of(node.io.in[x], node.in[x], i),
             .b = {},
             .sum = {},
             .y = places.of(node.io.out[Norm::kY], node.out[Norm::kY], i),
             .w = f32_only(node.io.in[Norm::kWeight]),
             .bias = f32_only(operand(node.io.in, Norm::kBias)),
-            .width = node.io.in[0].shape[-1],
+            .width = node.io.in[x].shape[-1],
             .eps = eps};
   }
   void add(const LayerNorm& op, const ChainNode& node, size_t i, Places& places) {
-    static_assert(LayerNorm::kX == 0);
-    steps_.push_back(norm(op, node, i, places));
+    steps_.push_back(norm(op, node, LayerNorm::kX, i, places));
   }
   void add(const AddLayerNorm& op, const ChainNode& node, size_t i, Places& places) {
-    static_assert(AddLayerNorm::kA == 0);
-    NormStep step = norm(op, node, i, places);
+    NormStep step = norm(op, node, AddLayerNorm::kA, i, places);
     step.b = places.of(node.io.in[AddLayerNorm::kB], node.in[AddLayerNorm::kB], i);
     step.sum = places.of(node.io.out[AddLayerNorm::kSum], node.out[AddLayerNorm::kSum], i);
     steps_.push_back(step);
