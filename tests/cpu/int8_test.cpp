@@ -73,6 +73,8 @@ class Int8 : public testing::TestWithParam<Isa> {
   void SetUp() override {
     const CpuFeatures cpu = cpu_features();
     if (GetParam() == Isa::kAvx512 && !cpu.avx512) GTEST_SKIP() << "this processor has no AVX-512";
+    if (GetParam() == Isa::kAvxVnni && !cpu.avx_vnni)
+      GTEST_SKIP() << "this processor has no AVX-VNNI";
   }
   HostTensor normal(Shape shape, double deviation = 1, double mean = 0) {
     HostTensor t{.shape = shape, .values = {}};
@@ -99,12 +101,14 @@ std::string name_of_isa(const testing::TestParamInfo<Isa>& info) {
   switch (info.param) {
     case Isa::kAuto: return "auto";
     case Isa::kAvx2: return "avx2";
+    case Isa::kAvxVnni: return "avx_vnni";
     case Isa::kAvx512: return "avx512";
     default: return "portable";
   }
 }
 INSTANTIATE_TEST_SUITE_P(Isa, Int8,
-                         testing::Values(Isa::kAuto, Isa::kAvx2, Isa::kAvx512, Isa::kTiles),
+                         testing::Values(Isa::kAuto, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512,
+                                         Isa::kTiles),
                          name_of_isa);
 
 // Odd rows, columns and depths; slices of the depth; few rows and many, which go other ways.
@@ -187,6 +191,149 @@ TEST_P(Int8, ARowIsItsOwn) {
     for (int64_t i = 0; i < count * 70; ++i)
       ASSERT_EQ(some[0].values[static_cast<size_t>(i)],
                 all[0].values[static_cast<size_t>(first * 70 + i)]);
+  }
+}
+
+// ---- attention ----
+struct Heads {
+  int64_t batch, tokens, heads, size;
+  bool bias = false;
+  int64_t masks = 0;
+};
+class Int8Attention : public Int8 {
+ protected:
+  HostTensor qkv(const Heads& h, double deviation = 1) {
+    return normal({h.batch, h.tokens, 3 * h.heads * h.size}, deviation, 0.2);
+  }
+  // Number d of part 0 (q), 1 (k) or 2 (v) of a token.
+  static double& at(HostTensor& t, const Heads& h, int64_t b, int64_t token, int64_t part,
+                    int64_t head, int64_t d) {
+    return t.values[static_cast<size_t>(
+        (((b * h.tokens + token) * 3 + part) * h.heads + head) * h.size + d)];
+  }
+  static std::vector<double> attend(Backend& backend, const Heads& h, const HostTensor& x,
+                                    const HostTensor& bias = none(),
+                                    const HostTensor& mask = none()) {
+    const Shape y = {x.shape[0], h.tokens, h.heads * h.size};
+    RunResult result = run_case(backend, {"int8",
+                                          QAttention{.heads = h.heads},
+                                          {x, none(), bias, mask},
+                                          {HostTensor{.shape = y, .values = {}}}});
+    EXPECT_EQ(result.fault, "");
+    return result.out[0].values;
+  }
+  void expect_bits(const Heads& h, const HostTensor& x, const HostTensor& bias = none(),
+                   const HostTensor& mask = none()) {
+    const auto ours = attend(*cpu_, h, x, bias, mask),
+               stated = attend(*reference_, h, x, bias, mask);
+    ASSERT_EQ(ours.size(), stated.size());
+    for (size_t i = 0; i < ours.size(); ++i)
+      ASSERT_TRUE(ours[i] == stated[i] || (std::isnan(ours[i]) && std::isnan(stated[i])))
+          << ours[i] << " for " << stated[i] << " at " << i << " of " << h.tokens << " tokens, "
+          << h.heads << " heads of " << h.size;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Isa, Int8Attention,
+                         testing::Values(Isa::kAuto, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512,
+                                         Isa::kTiles),
+                         name_of_isa);
+
+// Heads that are cut in two and heads that are not; tokens and sizes with edges of all kinds.
+TEST_P(Int8Attention, TheBitsOfTheReference) {
+  for (const Heads& h :
+       {Heads{1, 1, 1, 1}, Heads{1, 2, 3, 17}, Heads{2, 7, 2, 24}, Heads{1, 31, 1, 33},
+        Heads{1, 33, 2, 64}, Heads{1, 65, 1, 80}, Heads{3, 49, 4, 32}, Heads{1, 197, 3, 64},
+        Heads{5, 64, 3, 31}, Heads{1, 257, 1, 128}, Heads{1, 130, 13, 20}}) {
+    expect_bits(h, qkv(h));
+    expect_bits(h, qkv(h, 6));  // sharp: one weight or two, and many that are rounded to 0
+  }
+}
+
+TEST_P(Int8Attention, BiasAndMask) {
+  for (const Heads& h : {Heads{2, 49, 3, 32, true, 0}, Heads{6, 49, 2, 32, true, 3},
+                         Heads{4, 70, 1, 24, false, 2}, Heads{1, 16, 2, 20, true, 1}}) {
+    HostTensor mask = h.masks ? normal({h.masks, h.tokens, h.tokens}, 1) : none();
+    for (size_t i = 0; i < mask.values.size(); i += 3) mask.values[i] = i % 2 ? -100 : -kInfinity;
+    expect_bits(h, qkv(h), h.bias ? normal({h.heads, h.tokens, h.tokens}, 2) : none(), mask);
+  }
+}
+
+// Against attention in f32: half a step of the bytes, and no more where all weights are alike.
+TEST_P(Int8Attention, IsNearAttentionInF32) {
+  const Heads h{2, 197, 3, 64};
+  const HostTensor x = qkv(h);
+  const auto bytes = attend(*cpu_, h, x);
+  const RunResult plain = run_case(
+      *reference_, {"f32",
+                    Attention{.heads = h.heads},
+                    {x, none()},
+                    {HostTensor{.shape = {h.batch, h.tokens, h.heads * h.size}, .values = {}}}});
+  double off = 0, size = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    off += std::pow(bytes[i] - plain.out[0].values[i], 2);
+    size += std::pow(plain.out[0].values[i], 2);
+  }
+  EXPECT_LT(std::sqrt(off / size), 0.02);
+  EXPECT_GT(std::sqrt(off / size), 1e-4);  // or it was not rounded at all
+}
+
+// Scores and weighted sums as large as they get; rows of zeros; numbers too small to divide by.
+TEST_P(Int8Attention, ExtremesOfAllKinds) {
+  const Heads h{1, 70, 2, 40};
+  HostTensor x = qkv(h);
+  for (int64_t d = 0; d < h.size; ++d) {
+    for (int64_t part = 0; part < 3; ++part) at(x, h, 0, 3, part, 0, d) = 0;
+    at(x, h, 0, 5, 0, 0, d) = at(x, h, 0, 6, 1, 0, d) = at(x, h, 0, 7, 2, 0, d) = -1e4;
+    at(x, h, 0, 8, 0, 0, d) = at(x, h, 0, 9, 1, 0, d) = 1e-41 * static_cast<double>(d);
+    at(x, h, 0, 10, 0, 1, d) = d % 2 ? 1e30 : -1e30;  // scores of 1e30, and of infinity
+    at(x, h, 0, 11, 1, 1, d) = d % 2 ? 1e20 : -1e20;
+  }
+  for (int64_t t = 0; t < h.tokens; ++t) at(x, h, 0, t, 2, 0, 4) = 0, at(x, h, 0, t, 2, 0, 5) = 1;
+  expect_bits(h, x);
+  const Heads same{1, 300, 1, 64};
+  HostTensor one = normal({1, same.tokens, 3 * same.size}, 0, 1);
+  expect_bits(same, one);
+  for (const double v : attend(*cpu_, same, one)) ASSERT_NEAR(v, 1, 1e-6);
+}
+
+// A query that is not finite is a row of NaN, a key all rows of its head, a value one channel.
+TEST_P(Int8Attention, NotFiniteStaysWhereItIs) {
+  const Heads h{2, 37, 2, 24};
+  const HostTensor clean = qkv(h);
+  const auto good = attend(*cpu_, h, clean);
+  for (const float bad : {kNan, kInfinity, -kInfinity})
+    for (const int64_t part : {0, 1, 2}) {
+      HostTensor x = clean;
+      at(x, h, 1, 33, part, 1, 7) = bad;
+      const auto y = attend(*cpu_, h, x);
+      for (int64_t b = 0, i = 0; b < h.batch; ++b)
+        for (int64_t t = 0; t < h.tokens; ++t)
+          for (int64_t head = 0; head < h.heads; ++head)
+            for (int64_t d = 0; d < h.size; ++d, ++i) {
+              const bool lost =
+                  b == 1 && head == 1 && (part != 0 || t == 33) && (part != 2 || d == 7);
+              const double value = y[static_cast<size_t>(i)];
+              if (lost)
+                ASSERT_TRUE(std::isnan(value)) << part << ": " << t << ", " << d;
+              else
+                ASSERT_EQ(value, good[static_cast<size_t>(i)]) << part << ": " << t << ", " << d;
+            }
+      expect_bits(h, x);
+    }
+}
+
+// An image depends neither on how many there are, nor on whether heads are cut in two.
+TEST_P(Int8Attention, AnImageIsItsOwn) {
+  const Heads h{7, 50, 3, 32}, one{1, 50, 3, 32};
+  const HostTensor x = qkv(h);
+  const auto all = attend(*cpu_, h, x);
+  const auto values = static_cast<int64_t>(x.values.size()) / h.batch;
+  for (const int64_t b : {0, 3, 6}) {
+    HostTensor part{.shape = {1, one.tokens, 3 * one.heads * one.size}, .values = {}};
+    part.values.assign(x.values.begin() + b * values, x.values.begin() + (b + 1) * values);
+    const auto alone = attend(*cpu_, one, part);
+    for (size_t i = 0; i < alone.size(); ++i)
+      ASSERT_EQ(alone[i], all[static_cast<size_t>(b) * alone.size() + i]);
   }
 }
 

@@ -24,8 +24,8 @@ class CudaOp : public ::testing::TestWithParam<OpParam> {
  protected:
   void SetUp() override {
     SKIP_WITHOUT_CUDA();
-    if (op_name(std::get<size_t>(GetParam())) == "QLinear")
-      GTEST_SKIP() << "layers of eight bits are for CPUs";
+    const std::string op = op_name(std::get<size_t>(GetParam()));
+    if (op == "QLinear" || op == "QAttention") GTEST_SKIP() << "layers of eight bits are for CPUs";
     backend_ = cuda(/*exact=*/true);
   }
   static DType dtype() { return std::get<DType>(GetParam()); }

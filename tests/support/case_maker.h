@@ -120,6 +120,7 @@ void make(Maker& m, const DepthwiseConv&);
 void make(Maker& m, const ResponseNorm&);
 void make(Maker& m, const UnitHeads&);
 void make(Maker& m, const QLinear&);
+void make(Maker& m, const QAttention&);
 void make(Maker& m, const BatchNorm&);
 void make(Maker& m, const FrozenBatchNorm&);
 void make(Maker& m, const RunningStats&);

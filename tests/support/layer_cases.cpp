@@ -481,6 +481,20 @@ void make(Maker& m, const Attention&) {
         {m.blank({2, 9, 32}, m.compute), m.blank({2, 2, 9}, kF32)});
 }
 
+void make(Maker& m, const QAttention&) {
+  for (const AttentionCase& c : kAttentionCases) {
+    const int64_t width = c.heads * c.size;
+    m.add(QAttention{.heads = c.heads}, std::to_string(c.heads) + " heads",
+          {m.normal({c.batch, c.tokens, 3 * width}, m.compute), m.none()},
+          {m.blank({c.batch, c.tokens, width}, m.compute)});
+  }
+  for (const BiasCase& c : kBiasCases)
+    m.add(QAttention{.heads = c.heads}, label_of(c),
+          {m.normal({c.batch, c.tokens, 3 * c.heads * c.size}, m.compute), m.none(), bias_of(m, c),
+           mask_of(m, c)},
+          {m.blank({c.batch, c.tokens, c.heads * c.size}, m.compute)});
+}
+
 void make(Maker& m, const AttentionProbs&) {
   for (const AttentionCase& c : kAttentionCases)
     m.add(AttentionProbs{.heads = c.heads}, std::to_string(c.heads) + " heads",

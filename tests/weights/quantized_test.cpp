@@ -243,5 +243,34 @@ TEST(QuantizePass, OtherFamilies) {
   EXPECT_EQ(layers_of("resnet50").size(), 0u);
 }
 
+// Attention goes with the layer that makes its queries, whatever stands between: rotary positions,
+// cosine attention, windows. Heads of a lane or less stay as they are.
+TEST(QuantizePass, AttentionGoesWithItsQueries) {
+  const auto count = [](const char* preset, const KeepsFloat& keeps = {}) {
+    Graph g(Mode::kInference);
+    trace(g, resolve_model(preset), 1);
+    fuse(g);
+    quantize(g, keeps);
+    int64_t bytes = 0, floats = 0;
+    for (const Node& node : g.nodes) {
+      bytes += std::holds_alternative<QAttention>(node.op);
+      floats += std::holds_alternative<Attention>(node.op);
+    }
+    return std::pair{bytes, floats};
+  };
+  using Counts = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(count("vit_tiny_patch16_224"), (Counts{12, 0}));
+  EXPECT_EQ(count("swin_tiny_patch4_window7_224"), (Counts{12, 0}));
+  EXPECT_EQ(count("swinv2_tiny_window8_256"), (Counts{12, 0}));
+  EXPECT_EQ(count("eva02_tiny_patch14_224"), (Counts{12, 0}));
+  EXPECT_EQ(count("vit_mnist"), (Counts{0, 3}));
+  EXPECT_EQ(count("vit_tiny_patch16_224",
+                  [](const std::string& layer) { return layer == "blocks.3.attn.qkv"; }),
+            (Counts{11, 1}));
+  EXPECT_EQ(count("vit_tiny_patch16_224",
+                  [](const std::string& layer) { return layer.ends_with("proj"); }),
+            (Counts{12, 0}));
+}
+
 }  // namespace
 }  // namespace vitrum

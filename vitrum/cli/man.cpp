@@ -115,7 +115,7 @@ no colour on a terminal
 the CUDA backend to open, libvitrum_cuda.so
 .TP
 .B VITRUM_ISA
-the newest instruction set to use: avx2, avx512, avx512_bf16 or amx
+the newest instruction set to use: avx2, avx_vnni, avx512, avx512_bf16 or amx
 .TP
 .B VITRUM_MPI, VITRUM_MPI_LIBRARY
 0: processes that mpirun has started keep to sockets, 1: they must use MPI; the library for it to open,

@@ -70,4 +70,44 @@ inline float byte_product(int32_t sum, int32_t weight_sum, const ByteRange& rang
          (range.scale * scale);
 }
 
+// ---- attention ----
+// Queries and keys of a head are scale * q, q in [-127, 127], by the range of their token. Values
+// are that by the range of their channel over all tokens, after its mean was taken off. A score is
+//   (sum over d of q k) * scale of the key * scale of the query / sqrt(D) (+ bias),
+// its weight 2^e, e being what it is less than the largest of its row, in powers of two. Products
+// have attention_byte of that; but what a row is divided by is the sum of weights that were not
+// rounded, and as values are less their mean, that takes the place of what rounding lost:
+//   y = (sum of bytes of weights and values) * scale of the channel / sum of weights + mean.
+struct SignedRange {
+  float scale = 0, inverse = 0;
+};
+// Of numbers up to this magnitude. NaN where one is not finite; the inverse is 0 where all are less
+// than a normal number.
+inline SignedRange signed_range(float largest) {
+  const float scale = largest / 127;
+  if (!(scale < std::numeric_limits<float>::infinity()))
+    return {std::numeric_limits<float>::quiet_NaN(), 0};
+  if (scale < std::numeric_limits<float>::min()) return {scale, 0};
+  return {scale, 1 / scale};
+}
+inline int8_t signed_byte(float x, const SignedRange& range) {
+  if (range.inverse == 0) return 0;
+  const float q = std::nearbyint(x * range.inverse);
+  return static_cast<int8_t>(q > 127 ? 127 : q < -127 ? -127 : q);
+}
+
+// Not inline: kernels that are compiled for one instruction set have copies of their own.
+constexpr float kLog2OfE = 1.44269504f;
+// 255 * 2^r, |r| <= 1/2, to 1e-4 of it; lowest power first.
+constexpr float kWeightCurve[] = {254.98164f, 176.781547f, 61.8658407f, 14.0687651f};
+// 255 * 2^e; e is at most 0, but for what it was rounded by itself.
+inline float attention_weight(float e) {
+  e = !(e < 0) ? 0 : e < -126 ? -126 : e;
+  const float n = std::nearbyint(e), r = e - n;
+  float y = kWeightCurve[3];
+  for (int i = 2; i >= 0; --i) y = std::fma(y, r, kWeightCurve[i]);
+  return std::ldexp(y, static_cast<int>(n));
+}
+inline uint8_t attention_byte(float weight) { return static_cast<uint8_t>(std::nearbyint(weight)); }
+
 }  // namespace vitrum

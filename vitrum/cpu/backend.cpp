@@ -47,14 +47,14 @@ bool may_use_tiles() {
 Isa isa_from_environment() {
   const char* text = std::getenv("VITRUM_ISA");
   if (!text || !*text) return Isa::kAuto;
-  constexpr std::pair<const char*, Isa> kNames[] = {{"avx2", Isa::kAvx2},
-                                                    {"avx512", Isa::kAvx512},
-                                                    {"avx512_bf16", Isa::kAvx512Bf16},
-                                                    {"amx", Isa::kAmx},
-                                                    {"tiles", Isa::kTiles}};
+  constexpr std::pair<const char*, Isa> kNames[] = {
+      {"avx2", Isa::kAvx2},     {"avx_vnni", Isa::kAvxVnni},
+      {"avx512", Isa::kAvx512}, {"avx512_bf16", Isa::kAvx512Bf16},
+      {"amx", Isa::kAmx},       {"tiles", Isa::kTiles}};
   for (const auto& [name, isa] : kNames)
     if (std::strcmp(text, name) == 0) return isa;
-  fail_usage("VITRUM_ISA is \"{}\"; it may be avx2, avx512, avx512_bf16, amx or tiles", text);
+  fail_usage("VITRUM_ISA is \"{}\"; it may be avx2, avx_vnni, avx512, avx512_bf16, amx or tiles",
+             text);
 }
 
 struct Choice {
@@ -64,7 +64,7 @@ struct Choice {
 };
 
 const cpu::SimdKernels* choose_simd(const CpuFeatures& cpu, Isa most) {
-  if (!cpu.avx512 || most == Isa::kAvx2) return &cpu::kSimdAvx2;
+  if (!cpu.avx512 || most == Isa::kAvx2 || most == Isa::kAvxVnni) return &cpu::kSimdAvx2;
   const bool rounds = most == Isa::kAuto || most == Isa::kAvx512Bf16 || most == Isa::kAmx;
   return cpu.avx512_bf16 && rounds ? &cpu::kSimdAvx512Bf16 : &cpu::kSimdAvx512;
 }
@@ -85,7 +85,7 @@ const cpu::ByteUnit* choose_bytes(const CpuFeatures& cpu, Isa most) {
   if (most == Isa::kTiles) return &cpu::kBytesPortable;
   if (most == Isa::kAvx2) return &cpu::kBytesAvx2;
   if (cpu.amx_int8 && (most == Isa::kAuto || most >= Isa::kAmx)) return &cpu::kBytesAmx;
-  if (cpu.avx512_vnni) return &cpu::kBytesAvx512Vnni;
+  if (cpu.avx512_vnni && most != Isa::kAvxVnni) return &cpu::kBytesAvx512Vnni;
   return cpu.avx_vnni ? &cpu::kBytesAvxVnni : &cpu::kBytesAvx2;
 }
 

@@ -143,6 +143,7 @@ KernelPtr lower(CpuBackend& cpu, const TakeImages& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Patchify& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Linear& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const QLinear& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const QAttention& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Activation& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const LayerNorm& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const AddLayerNorm& op, const Operands& io);

@@ -8,9 +8,10 @@
 
 namespace vitrum {
 
-// Each includes those before it. kTiles multiplies bf16 as kAmx does, but in plain loops: for tests
-// on processors that have no such instructions.
-enum class Isa { kAuto, kAvx2, kAvx512, kAvx512Bf16, kAmx, kTiles };
+// Each includes those before it. kAvxVnni is AVX2 with products of bytes of 256 bits. kTiles
+// multiplies bf16 as kAmx does, but in plain loops: for tests on processors that have no such
+// instructions.
+enum class Isa { kAuto, kAvx2, kAvxVnni, kAvx512, kAvx512Bf16, kAmx, kTiles };
 
 struct CpuOptions {
   int threads = 0;           // 0: every core this process may use

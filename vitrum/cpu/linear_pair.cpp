@@ -1,5 +1,6 @@
 // The two linear layers of an MLP as one kernel: a task takes a block of rows through both, so that
 // what is between them is read while in the cache, and where nobody else wants it never stored.
+#include "vitrum/cpu/byte_layer.h"
 #include "vitrum/cpu/gemm.h"
 #include "vitrum/cpu/linear.h"
 
@@ -160,6 +161,7 @@ bool joins(const ChainNode& first, const ChainNode& second, size_t result, size_
 
 size_t CpuBackend::joins(std::span<const ChainNode> chain) const {
   if (chain.size() < 2) return 1;
+  if (const size_t count = byte_chain(chain, pool_.threads()); count > 1) return count;
   const bool forward = cpu::joins<Linear>(chain[0], chain[1], Linear::kY, Linear::kX),
              backward = chain[1].only &&
                         cpu::joins<LinearBwd>(chain[0], chain[1], LinearBwd::kDx, LinearBwd::kDy);
@@ -168,6 +170,8 @@ size_t CpuBackend::joins(std::span<const ChainNode> chain) const {
 
 KernelPtr CpuBackend::lower_joined(std::span<const ChainNode> joined) {
   const Operands &of_first = joined[0].io, &of_second = joined[1].io;
+  const auto is_bytes = [](const ChainNode& n) { return std::holds_alternative<QLinear>(*n.op); };
+  if (std::ranges::any_of(joined, is_bytes)) return lower_byte_chain(*this, joined);
   if (const auto* linear = std::get_if<Linear>(joined[0].op))
     return std::make_unique<LinearPairKernel>(*this, *linear, of_first,
                                               std::get<Linear>(*joined[1].op), of_second);

@@ -130,6 +130,19 @@ void OnnxTranslator::emit(const UnitHeads& op) {
 void OnnxTranslator::emit(const Attention& op) {
   const auto& [heads, drop, site] = op;
   if (drop > 0) refuse();
+  attention(heads);
+}
+
+// In f32: runtimes have fast kernels for that, and none for bytes here.
+void OnnxTranslator::emit(const QAttention& op) {
+  const auto& [heads] = op;
+  static_assert(int{QAttention::kQkv} == Attention::kQkv &&
+                int{QAttention::kBias} == Attention::kBias &&
+                int{QAttention::kMask} == Attention::kMask);
+  attention(heads);
+}
+
+void OnnxTranslator::attention(int64_t heads) {
   const int64_t width = shape(Attention::kQkv)[-1] / 3, head = width / heads;
   const std::string apart =
       part("Reshape", {in(Attention::kQkv), out_.list({0, 0, 3, heads, head})});

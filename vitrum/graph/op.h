@@ -151,6 +151,14 @@ struct AttentionProbs : Final {
   enum Out { kProbs };
   int64_t heads = 1;
 };
+// (Attention's inputs, never with rng) -> (B, T, C): its products with queries, keys, values and
+// weights rounded to eight bits, as core/eight_bits.h says. Takes the place of an Attention in
+// inference.
+struct QAttention : Final {
+  enum In { kQkv, kRng, kBias, kMask };
+  enum Out { kY };
+  int64_t heads = 1;
+};
 // (table ((2 h - 1) (2 w - 1) [+ 3], H)) -> (H, T, T), T = prefix + h w: for query t and key u of a
 // window the row of their distance, (yt - yu + h - 1) (2 w - 1) + xt - xu + w - 1. Where tokens
 // stand before the window's, the last three rows are those of such a query, such a key, and both.
@@ -519,7 +527,7 @@ using Op =
                  Orthogonalize, Perturb, Copy, AttentionProbs, AttentionProbsGrad, KeepTokens,
                  PlaceTokens, BlockSquares, Fold, Rotate, Gate, GateBwd, ClearRange, AttendPool,
                  AttendPoolBwd, Lookup, DepthwiseConv, DepthwiseConvBwd, ResponseNorm,
-                 ResponseNormBwd, UnitHeads, UnitHeadsBwd, QLinear>;
+                 ResponseNormBwd, UnitHeads, UnitHeadsBwd, QLinear, QAttention>;
 
 std::string_view name_of(const Op& op);
 

@@ -30,7 +30,8 @@ void differentiate(Graph& g, Value loss, Recompute policy);
 std::vector<Value> differentiate(Graph& g, Value of, Value seed, std::span<const Value> wrt);
 
 // Linear layers of blocks become QLinear, but those whose names `keeps` knows, adapters, and what
-// does not hang on an input. For inference; returns their names.
+// does not hang on an input; attention behind one of them becomes QAttention. For inference;
+// returns the names of the linear layers.
 using KeepsFloat = std::function<bool(const std::string& layer)>;
 std::vector<std::string> quantize(Graph& g, const KeepsFloat& keeps = {});
 

@@ -1,4 +1,4 @@
-// Linear layers of blocks become layers of eight bits.
+// Linear layers of blocks become layers of eight bits, and so does attention between them.
 #include <algorithm>
 
 #include "vitrum/core/eight_bits.h"
@@ -33,6 +33,39 @@ class Moving {
   std::vector<bool> moves_;
 };
 
+// The node whose result this is, past what only moves or turns its values.
+const Node* source(const Graph& g, ValueId id) {
+  const auto made = std::ranges::find_if(
+      g.nodes, [&](const Node& node) { return std::ranges::find(node.out, id) != node.out.end(); });
+  if (made == g.nodes.end()) return nullptr;
+  const bool passes = std::holds_alternative<Rotate>(made->op) ||
+                      std::holds_alternative<UnitHeads>(made->op) ||
+                      std::holds_alternative<GatherTokens>(made->op);
+  return passes ? source(g, made->in[0]) : &*made;
+}
+
+// Shorter heads are computed sixteen side by side, one a lane; bytes would not pay.
+constexpr int64_t kLeastHead = 17;
+
+// Attention goes with the layer that makes its queries, keys and values.
+void quantize_attention(Graph& g) {
+  for (Node& node : g.nodes) {
+    const auto* attention = std::get_if<Attention>(&node.op);
+    if (!attention) continue;
+    const auto& [heads, drop, site] = *attention;
+    const Shape& qkv = g.values[static_cast<size_t>(node.in[Attention::kQkv])].shape;
+    const Node* from = source(g, node.in[Attention::kQkv]);
+    if (drop > 0 || node.out.size() > 1 || !from || !std::holds_alternative<QLinear>(from->op) ||
+        qkv[2] / (3 * heads) < kLeastHead || qkv[1] > kMostByteDepth)
+      continue;
+    node.op = QAttention{.heads = heads};
+    static_assert(
+        int{QAttention::kQkv} == Attention::kQkv && int{QAttention::kRng} == Attention::kRng &&
+        int{QAttention::kBias} == Attention::kBias && int{QAttention::kMask} == Attention::kMask &&
+        int{QAttention::kY} == Attention::kY);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> quantize(Graph& g, const KeepsFloat& keeps) {
@@ -54,6 +87,7 @@ std::vector<std::string> quantize(Graph& g, const KeepsFloat& keeps) {
                   int{QLinear::kBias} == Linear::kBias && int{QLinear::kY} == Linear::kY);
     node.in.resize(QLinear::kBias + 1);
   }
+  quantize_attention(g);
   return layers;
 }
 

@@ -70,6 +70,9 @@ struct ChainNode {
   Operands io;
   size_t result = 0, operand = 0;  // which result that is of the one before, and which operand here
   bool only = false;               // nobody else reads it
+  // Which of the graph's values its operands and results are, those that have no memory included;
+  // -1 where absent.
+  std::vector<int32_t> in = {}, out = {};
 };
 
 // One prepared launch, bound to its views. Built once (may allocate, create descriptors, choose

@@ -49,6 +49,8 @@ std::vector<ChainNode> chain_from(const Graph& g, size_t first, const std::vecto
   for (size_t i = first; i < g.nodes.size() && chain.size() < kMostJoined; ++i) {
     const Node& node = g.nodes[i];
     ChainNode next{.op = &node.op, .io = operands(node, shape_only(g))};
+    next.in.assign(node.in.begin(), node.in.end());
+    next.out.assign(node.out.begin(), node.out.end());
     next.io.packed = packed;
     if (i > first) {
       const auto& results = g.nodes[i - 1].out;

@@ -157,6 +157,7 @@ int64_t multiply_adds(const Graph& g, const Node& node) {
   // of forward's on the way back; the scores that are computed again are not counted.
   const auto product = [&](size_t qkv) { return in(qkv).rows() * in(qkv)[-2] * (in(qkv)[-1] / 3); };
   if (std::holds_alternative<Attention>(node.op)) return 2 * product(Attention::kQkv);
+  if (std::holds_alternative<QAttention>(node.op)) return 2 * product(QAttention::kQkv);
   if (std::holds_alternative<AttentionProbs>(node.op)) return product(AttentionProbs::kQkv);
   if (std::holds_alternative<AttentionProbsGrad>(node.op)) return product(AttentionProbsGrad::kQkv);
   if (std::holds_alternative<AttentionBwd>(node.op)) return 4 * product(AttentionBwd::kQkv);

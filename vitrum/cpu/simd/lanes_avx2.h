@@ -81,6 +81,12 @@ template <int kBits>
 VITRUM_LANES Vi shift_right(Vi a) {
   return {_mm256_srli_epi32(a.lo, kBits), _mm256_srli_epi32(a.hi, kBits)};
 }
+VITRUM_LANES Vi max(Vi a, Vi b) {  // signed
+  return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)};
+}
+VITRUM_LANES Vi to_whole(Vf a) {  // to nearest even
+  return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)};
+}
 VITRUM_LANES Vf to_float(Vi a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 
 // a * 2^n, n whole, |n| < 200. In two exact factors, so that a subnormal result is rounded once.
@@ -226,6 +232,14 @@ VITRUM_LANES void store_n(uint16_t* p, Vf a, int n) {
   alignas(32) uint16_t whole[16];
   store(whole, a);
   for (int i = 0; i < n; ++i) p[i] = whole[i];
+}
+
+VITRUM_LANES uint32_t max_lane(Vi a) {
+  const __m256i eight = _mm256_max_epi32(a.lo, a.hi);
+  const __m128i four =
+      _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xB1))));
 }
 
 // Lanes are folded 16 -> 8 -> 4 -> 2 -> 1, the upper half onto the lower.

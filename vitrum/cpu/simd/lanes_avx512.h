@@ -53,6 +53,8 @@ template <int kBits>
 VITRUM_LANES Vi shift_right(Vi a) {
   return {_mm512_srli_epi32(a.v, kBits)};
 }
+VITRUM_LANES Vi max(Vi a, Vi b) { return {_mm512_max_epi32(a.v, b.v)}; }  // signed
+VITRUM_LANES Vi to_whole(Vf a) { return {_mm512_cvtps_epi32(a.v)}; }      // to nearest even
 VITRUM_LANES Vf to_float(Vi a) { return {_mm512_cvtepi32_ps(a.v)}; }
 
 VITRUM_LANES Vm lt(Vf a, Vf b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
@@ -140,6 +142,8 @@ VITRUM_LANES void store_n(float* p, Vf a, int n) { _mm512_mask_storeu_ps(p, firs
 VITRUM_LANES void store_n(uint16_t* p, Vf a, int n) {
   _mm256_mask_storeu_epi16(p, first_n(n).m, pack_bf16(a));
 }
+
+VITRUM_LANES uint32_t max_lane(Vi a) { return static_cast<uint32_t>(_mm512_reduce_max_epi32(a.v)); }
 
 // Lanes are folded 16 -> 8 -> 4 -> 2 -> 1, the upper half onto the lower.
 VITRUM_LANES __m256 lower_half(Vf a) { return _mm512_castps512_ps256(a.v); }

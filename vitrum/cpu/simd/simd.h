@@ -153,15 +153,16 @@ struct OptimizerKernels {
                int64_t last);
 };
 
-struct GemmKernels;       // simd/gemm.h
-struct LinearKernels;     // simd/linear.h
-struct AttentionKernels;  // simd/attention.h
-struct ConvKernels;       // simd/conv.h
-struct DepthwiseKernels;  // simd/depthwise.h
-struct UnitHeadsKernels;  // simd/unit_heads.h
-struct BatchNormKernels;  // simd/conv.h
-struct TilePacking;       // simd/tiles.h
-struct ByteKernels;       // simd/bytes.h
+struct GemmKernels;           // simd/gemm.h
+struct LinearKernels;         // simd/linear.h
+struct AttentionKernels;      // simd/attention.h
+struct ConvKernels;           // simd/conv.h
+struct DepthwiseKernels;      // simd/depthwise.h
+struct UnitHeadsKernels;      // simd/unit_heads.h
+struct BatchNormKernels;      // simd/conv.h
+struct TilePacking;           // simd/tiles.h
+struct ByteKernels;           // simd/bytes.h
+struct ByteAttentionKernels;  // simd/byte_attention.h
 
 struct SimdKernels {
   const NormKernels* norm;
@@ -180,6 +181,7 @@ struct SimdKernels {
   const BatchNormKernels* batch_norm;
   const TilePacking* tiles;
   const ByteKernels* bytes;
+  const ByteAttentionKernels* byte_attention;
 };
 extern const SimdKernels kSimdAvx2, kSimdAvx512, kSimdAvx512Bf16;
 
@@ -201,6 +203,7 @@ extern const UnitHeadsKernels kUnitHeads;
 extern const BatchNormKernels kBatchNorm;
 extern const TilePacking kTilePacking;
 extern const ByteKernels kBytes;
+extern const ByteAttentionKernels kByteAttention;
 }  // namespace VITRUM_ISA
 #endif
 

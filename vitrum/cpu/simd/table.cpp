@@ -23,6 +23,7 @@ constinit const SimdKernels kSimdAvx2
        .unit_heads = &VITRUM_ISA::kUnitHeads,
        .batch_norm = &VITRUM_ISA::kBatchNorm,
        .tiles = &VITRUM_ISA::kTilePacking,
-       .bytes = &VITRUM_ISA::kBytes};
+       .bytes = &VITRUM_ISA::kBytes,
+       .byte_attention = &VITRUM_ISA::kByteAttention};
 
 }  // namespace vitrum::cpu

@@ -21,6 +21,7 @@ struct Amx {
   // The whole depth of most layers: to load and store sums again costs more than operands from the
   // second-level cache.
   static constexpr int64_t kSliceSteps = 96;
+  static constexpr int64_t kWholeRows = kBand;
 
   // The registers are given back after each product: a thread that holds them is slower to switch.
   Amx() { _tile_loadconfig(&kConfiguration); }

@@ -10,7 +10,10 @@ struct Bf16Dot {
   static Sums load(const float* c) { return _mm512_loadu_ps(c); }
   static void store(float* c, Sums sums) { _mm512_storeu_ps(c, sums); }
   static Sums add(Sums sums, __m512i left, __m512i right) {
-    return _mm512_dpbf16_ps(sums, (__m512bh)left, (__m512bh)right);
+    // With its intrinsic gcc 12 copies every sum of a loop to another register and back, and runs
+    // out of them.
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(left), "v"(right));
+    return sums;
   }
 };
 

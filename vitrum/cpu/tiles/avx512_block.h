@@ -18,6 +18,7 @@ struct Avx512 {
   // Over the right operand of a block. One takes eight rows: with two vectors 16 sums at once, more
   // than their latency.
   static constexpr int kPasses = 4;
+  static constexpr int64_t kWholeRows = kBand / kPasses;
 
   Avx512() {}
 

@@ -9,6 +9,7 @@ namespace {
 
 struct Avx2 {
   static constexpr int64_t kSliceSteps = 12;
+  static constexpr int64_t kWholeRows = 2;
 
   Avx2() {}
 

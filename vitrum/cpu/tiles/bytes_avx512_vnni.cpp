@@ -10,7 +10,10 @@ struct ByteDot {
   static Sums load(const int32_t* c) { return _mm512_loadu_si512(c); }
   static void store(int32_t* c, Sums sums) { _mm512_storeu_si512(c, sums); }
   static Sums add(Sums sums, __m512i left, __m512i right) {
-    return _mm512_dpbusd_epi32(sums, left, right);
+    // With its intrinsic gcc 12 copies every sum of a loop to another register and back, and runs
+    // out of them.
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(left), "v"(right));
+    return sums;
   }
 };
 

@@ -8,6 +8,7 @@ namespace {
 
 struct AvxVnni {
   static constexpr int64_t kSliceSteps = 12;
+  static constexpr int64_t kWholeRows = 4;
 
   AvxVnni() {}
 
@@ -26,6 +27,10 @@ struct AvxVnni {
   static __m256i* at(int32_t* c) { return reinterpret_cast<__m256i*>(c); }
   static const __m256i* at(const uint32_t* b) { return reinterpret_cast<const __m256i*>(b); }
 
+  // With its intrinsic gcc 12 copies every sum of a loop to another register and back.
+  static void add_products(__m256i& sums, __m256i left, __m256i right) {
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(left), "x"(right));
+  }
   static void four_rows(const uint32_t* a, const uint32_t* b, int32_t* c, int64_t ldc,
                         int64_t steps, bool accumulate) {
     __m256i sum[kRows][kVectors];
@@ -45,8 +50,7 @@ struct AvxVnni {
         for (int r = 0; r < kRows; ++r) {
           const __m256i left = _mm256_set1_epi32(static_cast<int>(a[r * kTile + word]));
 #pragma GCC unroll 2
-          for (int v = 0; v < kVectors; ++v)
-            sum[r][v] = _mm256_dpbusd_avx_epi32(sum[r][v], left, right[v]);
+          for (int v = 0; v < kVectors; ++v) add_products(sum[r][v], left, right[v]);
         }
       }
 #pragma GCC unroll 4

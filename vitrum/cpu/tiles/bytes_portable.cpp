@@ -6,6 +6,7 @@ namespace {
 
 struct Portable {
   static constexpr int64_t kSliceSteps = 2;  // fewer than most layers have: the tests see seams
+  static constexpr int64_t kWholeRows = 1;
 
   Portable() {}
 

@@ -10,6 +10,7 @@ namespace {
 
 struct Portable {
   static constexpr int64_t kSliceSteps = 12;  // fewer than most layers have: the tests see seams
+  static constexpr int64_t kWholeRows = 1;
 
   Portable() {}
   static float low(uint32_t word) { return std::bit_cast<float>(word << 16); }

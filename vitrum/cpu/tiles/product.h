@@ -25,12 +25,13 @@ void unit_block(const uint32_t* a, const uint32_t* b, Sum* c, int64_t ldc, int64
     Unit::template block<kTall, kWide>(a, b, c, ldc, rows, steps, accumulate);
 }
 
-// A block of at most 32 x 32. Unit::block<tall, wide> may write whole tiles, so one that reaches
-// past the edge is computed in a buffer.
+// A block of at most 32 x 32. Unit::block<tall, wide> may write whole tiles, or with all columns
+// whole groups of Unit::kWholeRows rows, so one that reaches past the edge is computed in a buffer.
 template <class Unit, class Sum>
 void block(const uint32_t* a, const uint32_t* b, Sum* c, int64_t ldc, int64_t rows, int64_t columns,
            int64_t steps, bool accumulate, const Coming& coming) {
-  const bool tall = rows > kTile, wide = columns > kTile, whole = rows == kBand && columns == kBand;
+  const bool tall = rows > kTile, wide = columns > kTile,
+             whole = columns == kBand && rows % Unit::kWholeRows == 0;
   if (whole) return unit_block<Unit, true, true>(a, b, c, ldc, rows, steps, accumulate, coming);
   alignas(64) Sum buffer[kBand * kBand] = {};
   for (int64_t r = 0; accumulate && r < rows; ++r)

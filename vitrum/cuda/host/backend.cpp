@@ -324,9 +324,16 @@ std::string missing(int device) {
 }  // namespace
 // A row's range is known only when all of it is: eight bits on cards are fp8, with a scale a
 // tensor.
+[[noreturn]] void refuse_bytes() {
+  fail_usage("--precision int8 computes on CPUs; with --device cuda take bf16");
+}
 KernelPtr lower(CudaBackend&, const QLinear& op, const Operands&) {
   [[maybe_unused]] const auto& [act] = op;
-  fail_usage("--precision int8 computes on CPUs; with --device cuda take bf16");
+  refuse_bytes();
+}
+KernelPtr lower(CudaBackend&, const QAttention& op, const Operands&) {
+  [[maybe_unused]] const auto& [heads] = op;
+  refuse_bytes();
 }
 
 }  // namespace vitrum::cuda

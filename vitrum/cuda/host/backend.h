@@ -112,6 +112,7 @@ KernelPtr lower(CudaBackend& cuda, const TakeImages& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const QLinear& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const QAttention& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Activation& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const LayerNorm& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io);
