@@ -155,7 +155,8 @@ TEST(Cli, BadUsageIsExplained) {
   expect_failure(2, "needs --url", "bench --mode serve");
   expect_failure(2, "expected max, or requests", "bench --mode serve --url http://a --rate fast");
   expect_failure(2, "preset without weights", "eval --model vit_mnist --data x");
-  expect_failure(2, "--max-size -1: expected GB", "download a/b --max-size -1");
+  expect_failure(2, "--max-size: expected a number from 0", "download a/b --max-size -1");
+  expect_failure(2, "--max-size 0: expected GB", "download a/b --max-size 0");
   expect_failure(2, "are for `vitrum data download NAME`", "data mnist:x --to y");
   expect_failure(2, "expected cuda or cuda:N", "bench --model vit_mnist --device cuda:x");
   expect_failure(2, "no model matches 'resnet'", "models resnet");
