@@ -39,7 +39,7 @@ struct Option {
   std::string value = {};
   bool required = false;
   std::vector<std::string> choices = {};
-  int64_t min = 0, max = 1'000'000'000;  // of whole numbers and edges
+  int64_t min = 0, max = 1'000'000'000;  // of numbers and edges
   std::vector<std::string> also = {};    // other spellings, which the help leaves out
 };
 
