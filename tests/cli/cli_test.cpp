@@ -150,7 +150,7 @@ TEST(Cli, BadUsageIsExplained) {
   expect_failure(2, "unexpected argument 'b'", "summary vit_mnist b");
   expect_failure(2, "unknown option '-x'", "models -x");
   expect_failure(2, "expected auto, f32, bf16, int8, not 'f23'", "models --precision f23");
-  expect_failure(2, "expected infer, train, data, serve", "bench --model vit_mnist --mode fast");
+  expect_failure(2, "expected infer, train, pretrain, data, serve", "bench --model vit_mnist --mode fast");
   expect_failure(2, "--model is required", "bench");
   expect_failure(2, "needs --url", "bench --mode serve");
   expect_failure(2, "expected max, or requests", "bench --mode serve --url http://a --rate fast");
@@ -350,7 +350,7 @@ TEST(Cli, Export) {
 TEST(Cli, Bench) {
   const TempDir dir;
   write_model(dir / "model");
-  for (const char* mode : {"infer", "train"}) {
+  for (const char* mode : {"infer", "train", "pretrain"}) {
     const json all = json_of("bench --json --trace --batch 2 --steps 1 --mode " +
                              std::string(mode) + " --model " + (dir / "model"));
     expect_keys(all,
@@ -374,6 +374,7 @@ TEST(Cli, BenchCountsWhatIsComputed) {
   EXPECT_EQ(macs("infer", "dropping"), macs("infer", "whole"));
   EXPECT_EQ(macs("train", "whole"), macs("infer", "whole"));
   EXPECT_LT(macs("train", "dropping"), macs("train", "whole"));
+  EXPECT_NE(macs("pretrain", "whole"), macs("train", "whole"));  // a decoder, and fewer patches
 }
 
 TEST(Cli, OutputThatCannotBeWritten) {

@@ -19,6 +19,7 @@
 #include "vitrum/graph/functional.h"
 #include "vitrum/runtime/finite.h"
 #include "vitrum/runtime/summary.h"
+#include "vitrum/train/pretraining.h"
 #include "vitrum/train/step.h"
 
 namespace vitrum {
@@ -130,25 +131,27 @@ class Inference final : public Workload {
   std::vector<float> logits_;
 };
 
+bool trains(const Options& o) { return o.mode == "train" || o.mode == "pretrain"; }
+
+Recipe recipe(const Options& o) {
+  Recipe recipe;
+  if (o.mode == "pretrain") recipe.task = Task::kMae;
+  recipe.batch_size = o.batch;
+  recipe.recompute = o.recompute == "cheap"   ? Recompute::kCheap
+                     : o.recompute == "block" ? Recompute::kBlock
+                                              : Recompute::kNone;
+  return recipe;
+}
+
 class Training final : public Workload {
  public:
   Training(const ModelSpec& spec, const Options& o, DType compute, Backend& backend)
-      : batch_(synthetic_batch(spec.config, o.batch)),
-        train_(spec, recipe(o.batch, o.recompute), compute, backend) {}
+      : batch_(synthetic_batch(spec.config, o.batch)), train_(spec, recipe(o), compute, backend) {}
   void start() override { train_.run(batch_, 1e-4, step_++); }
   void finish() override { train_.results(); }
   void run_traced(const Program::Trace& after) override { train_.run_traced(after); }
 
  private:
-  static Recipe recipe(int64_t batch, const std::string& recompute) {
-    Recipe recipe;
-    recipe.batch_size = batch;
-    recipe.recompute = recompute == "cheap"   ? Recompute::kCheap
-                       : recompute == "block" ? Recompute::kBlock
-                                              : Recompute::kNone;
-    return recipe;
-  }
-
   Batch batch_;
   TrainStep train_;
   int64_t step_ = 0;
@@ -205,8 +208,11 @@ struct Result {
 };
 
 int64_t forward_macs(const ModelSpec& spec, const Options& o) {
-  Graph g(o.mode == "train" ? Mode::kTraining : Mode::kInference);  // patches may be dropped
-  trace(g, spec, o.batch);
+  Graph g(trains(o) ? Mode::kTraining : Mode::kInference);  // patches may be dropped
+  if (o.mode == "pretrain")
+    trace_mae(g, spec, mae_for(recipe(o), spec), g.input("weight", {o.batch}, DType::kF32));
+  else
+    trace(g, spec, o.batch);
   return multiply_adds(g);
 }
 
@@ -235,7 +241,7 @@ Result measure(Workload& work, const ModelSpec& spec, const Options& o, DType co
   }
   r.seconds = median(times);
   // Backward costs two products for each of forward's.
-  r.flops = 2.0 * static_cast<double>(r.macs) * (o.mode == "train" ? 3 : 1) / r.seconds;
+  r.flops = 2.0 * static_cast<double>(r.macs) * (trains(o) ? 3 : 1) / r.seconds;
   return r;
 }
 
@@ -295,7 +301,7 @@ int run(const Options& o, const CommonOptions& common) {
       has_weights(o.model) && !quantized_layers(o.model, spec).empty())
     compute = DType::kI8;
   std::unique_ptr<Workload> work;
-  if (o.mode == "train")
+  if (trains(o))
     work = std::make_unique<Training>(spec, o, compute, *backend);
   else
     work = std::make_unique<Inference>(spec, o.batch, compute, *backend);
@@ -321,10 +327,10 @@ Verb bench_verb() {
       {.name = "--mode",
        .target = &o->mode,
        .help =
-           "what is measured: a model here, how fast images of --data come ready for training, or "
-           "a server at --url",
+           "what is measured: a model here (pretrain: as a masked autoencoder), how fast images of "
+           "--data come ready for training, or a server at --url",
        .value = "NAME",
-       .choices = {"infer", "train", "data", "serve"}},
+       .choices = {"infer", "train", "pretrain", "data", "serve"}},
       {"--data", &o->data, "for --mode data: the data set", "DATA"},
       {"--augment", &o->augment, "for --mode data: what is done to images, as in a recipe",
        "POLICY"},
