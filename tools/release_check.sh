@@ -2,8 +2,8 @@
 # release_check.sh [PART...]: is what users get fit for them? Parts: install deb image wheel; by default all of them.
 # Each is put where nothing of this tree is (a moved prefix, a fresh Debian, a chroot, fresh virtual environments), used as a
 # user would, and must answer for the same photos with the same bits as build/release/vitrum.
-# MODEL=DIR and PHOTOS=DIR replace the small ones of the tests; MIRROR is where Debian comes from; PYTHONS are those that the wheel
-# is tried with, by default every one from 3.9 on that has a name of its own here.
+# MODEL=DIR and PHOTOS=DIR replace the small ones of the tests; MIRROR is where Debian comes from, by default debootstrap's own;
+# PYTHONS are those that the wheel is tried with, by default every one from 3.9 on that has a name of its own here.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
@@ -46,7 +46,7 @@ check_deb() {
   local debian=$work/debian fresh=$work/fresh.tar
   if [[ ! -e $fresh ]]; then
     rm -rf "$debian"
-    debootstrap --variant=minbase bookworm "$debian" "${MIRROR:-http://deb.debian.org/debian}" >"$work/debootstrap.log"
+    debootstrap --variant=minbase bookworm "$debian" ${MIRROR:+"$MIRROR"} >"$work/debootstrap.log"
     tar -C "$debian" -cf "$fresh.part" . && mv "$fresh.part" "$fresh"
   fi
   rm -rf "$debian"
