@@ -58,6 +58,22 @@ json json_of(const std::string& arguments) {
   return json::parse(o.out);
 }
 
+// Long names and large models included.
+TEST(Cli, ColumnsOfModelsStayApart) {
+  const Outcome o = vitrum("models");
+  std::istringstream lines(o.out);
+  std::string header, line;
+  std::getline(lines, header);
+  while (std::getline(lines, line)) {
+    if (line.starts_with(' ')) continue;  // a remark
+    std::istringstream fields(line);
+    std::string name, parameters;
+    fields >> name >> parameters;
+    EXPECT_EQ(line.size(), header.size()) << line;
+    EXPECT_FALSE(parameters.empty() || !std::isdigit(parameters[0])) << line;
+  }
+}
+
 void expect_keys(const json& object, std::initializer_list<const char*> keys) {
   for (const char* key : keys)
     EXPECT_TRUE(object.contains(key)) << key << " in " << object.dump().substr(0, 200);
@@ -150,7 +166,8 @@ TEST(Cli, BadUsageIsExplained) {
   expect_failure(2, "unexpected argument 'b'", "summary vit_mnist b");
   expect_failure(2, "unknown option '-x'", "models -x");
   expect_failure(2, "expected auto, f32, bf16, int8, not 'f23'", "models --precision f23");
-  expect_failure(2, "expected infer, train, pretrain, data, serve", "bench --model vit_mnist --mode fast");
+  expect_failure(2, "expected infer, train, pretrain, data, serve",
+                 "bench --model vit_mnist --mode fast");
   expect_failure(2, "--model is required", "bench");
   expect_failure(2, "needs --url", "bench --mode serve");
   expect_failure(2, "expected max, or requests", "bench --mode serve --url http://a --rate fast");

@@ -76,10 +76,10 @@ std::string json_line(const Row& row) {
 }
 
 std::string table(const std::vector<Row>& rows, bool aliases, bool pretrained) {
-  std::string out = fmt::format("{:<34}{:>12}{:>10}{:>7}\n", "name", "parameters", "MACs", "image");
+  std::string out = fmt::format("{:<36}{:>14}{:>10}{:>7}\n", "name", "parameters", "MACs", "image");
   for (const Row& row : rows) {
     const Preset& p = *row.preset;
-    out += fmt::format("{:<34}{:>12}{:>10}{:>7}\n", p.name, with_commas(row.parameters),
+    out += fmt::format("{:<36}{:>14}{:>10}{:>7}\n", p.name, with_commas(row.parameters),
                        human_count(static_cast<double>(row.macs)), p.config.image_h());
     if (!p.note.empty()) out += fmt::format("    {}\n", p.note);
     if (pretrained) out += fmt::format("    weights: {}\n", p.public_weights);
