@@ -118,6 +118,31 @@ INSTANTIATE_TEST_SUITE_P(Grid, CudaJoined,
                                             ::testing::Values(DType::kF32, DType::kBF16),
                                             ::testing::Values(0, 1, 2, 4, 6, 8, 5, 13, 12, 15)));
 
+// Where a residual branch ends: the two gradients of its sum meet, and go through the ReLU.
+TEST(Cuda, GradientsThatMeetBeforeABatchNormGiveTheSameBits) {
+  SKIP_WITHOUT_CUDA();
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const int64_t width : {5, 24, 256}) {
+      Card card;
+      Chain chain(card);
+      const Shape x{kImages, 5, 7, width}, channels{width};
+      const auto given = [&](const Shape& s, DType d, float mean = 0) {
+        return chain.value(card.noise(s, d, mean));
+      };
+      const size_t sum = chain.result(x, dtype, /*inside=*/true),
+                   dx = chain.result(x, dtype, false), dskip = chain.result(x, dtype, false),
+                   dw = chain.sum(channels), dbias = chain.sum(channels);
+      chain.add(Add{}, {given(x, dtype), given(x, dtype)}, {sum});
+      chain.add(BatchNormBwd{.eps = 1e-5f, .act = Act::kRelu},
+                {sum, given(x, dtype), given(channels, DType::kF32), given(channels, DType::kF32),
+                 given(channels, DType::kF32, 20), given(x, dtype)},
+                {dx, dw, dbias, dskip});
+      ASSERT_TRUE(chain.joins());
+      chain.run_apart(), chain.run_joined();
+      for (size_t id : {dx, dskip, dw, dbias}) EXPECT_EQ(chain.joined(id), chain.apart(id)) << id;
+    }
+}
+
 // The gradients of queries, keys and values, with their bias' gradient in passing.
 TEST(Cuda, AttentionAddsUpColumns) {
   SKIP_WITHOUT_CUDA();

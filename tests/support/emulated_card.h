@@ -241,6 +241,10 @@ float rounded(float x) {
   return from_bf16(to_bf16(x));
 }
 static inline float to_float(bf16 x) { return from_bf16(x.bits); }
+template <class T>
+T from_float(float x) {
+  return {to_bf16(x)};
+}
 static inline Eight load8(const float* p) {
   Eight x;
   std::copy_n(p, 8, x.v);
@@ -275,6 +279,10 @@ static inline Raw8<bf16> add(const Raw8<bf16>& a, const Raw8<bf16>& b) {
   const Eight y = unpack(b);
   for (int i = 0; i < 8; ++i) x.v[i] += y.v[i];
   return pack<bf16>(x);
+}
+static inline float warp_sum(float x) {
+  for (int i = kWarp / 2; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
+  return x;
 }
 template <int kLanes>
 float row_sum(float x) {

@@ -1,17 +1,29 @@
+// Launch of the kernels of max_pool.cuh; and one channel a thread, of any width, type and address.
 #include "vitrum/cuda/primitives/device.cuh"
+// Written in what is above.
+#include "vitrum/cuda/conv/max_pool.cuh"
 
 namespace vitrum::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+using max_pool::kThreads, max_pool::Windows;
 
-struct Windows {
-  int height, width, channels, down, across, kernel, stride, padding;
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    pool_eights(Windows w, const T* x, T* y, uint32_t items) {
+  const uint32_t item = blockIdx.x * kThreads + threadIdx.x;
+  if (item < items) max_pool::pool(w, x, y, item);
+}
+template <class T, int kKernel, int kStride>
+__global__ void __launch_bounds__(kThreads)
+    pool_eights_back(Windows w, const T* dy, const T* x, T* dx, uint32_t items) {
+  const uint32_t item = blockIdx.x * kThreads + threadIdx.x;
+  if (item < items) max_pool::pool_back<kKernel, kStride>(w, dy, x, dx, item);
+}
 
-  __device__ __forceinline__ int64_t pixel(int64_t image, int y, int x) const {
-    return (image * height + y) * width + x;
-  }
-};
+__device__ __forceinline__ int64_t pixel_of(const Windows& w, int64_t image, int y, int x) {
+  return (image * w.height + y) * w.width + x;
+}
 
 // The pixel with the first greatest value of window (i, j) of an image.
 __device__ __forceinline__ int64_t greatest(const Windows& w, const Mixed& x, int64_t image, int i,
@@ -22,14 +34,14 @@ __device__ __forceinline__ int64_t greatest(const Windows& w, const Mixed& x, in
        y < min(i * w.stride - w.padding + w.kernel, w.height); ++y)
     for (int xx = max(j * w.stride - w.padding, 0);
          xx < min(j * w.stride - w.padding + w.kernel, w.width); ++xx) {
-      const int64_t pixel = w.pixel(image, y, xx);
+      const int64_t pixel = pixel_of(w, image, y, xx);
       const float v = x.load(pixel * w.channels + c);
       if (best < 0 || v > value) best = pixel, value = v;
     }
   return best;
 }
 
-__global__ void __launch_bounds__(kThreads) max_pool(Windows w, Mixed x, Mixed y, int64_t count) {
+__global__ void __launch_bounds__(kThreads) pool_ones(Windows w, Mixed x, Mixed y, int64_t count) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (k >= count) return;
   const int c = static_cast<int>(k % w.channels);
@@ -42,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) max_pool(Windows w, Mixed x, Mixed y
 
 // A pixel asks every window over it whether it is the one.
 __global__ void __launch_bounds__(kThreads)
-    max_pool_back(Windows w, Mixed dy, Mixed x, Mixed dx, int64_t count) {
+    pool_ones_back(Windows w, Mixed dy, Mixed x, Mixed dx, int64_t count) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (k >= count) return;
   const int c = static_cast<int>(k % w.channels);
@@ -66,6 +78,29 @@ Windows windows_of(const Shape& x, const Shape& y, int64_t kernel, int64_t strid
           narrow(y[2]), narrow(kernel), narrow(stride), narrow(padding)};
 }
 
+// Of so many eights, or 0 where a thread must take one channel.
+uint32_t eights_of(int64_t pixels, int64_t channels, std::initializer_list<TensorView> views) {
+  const DType dtype = views.begin()->dtype;
+  const int64_t items = pixels * channels / 8;
+  bool fits = channels % 8 == 0 && items < UINT32_MAX - kThreads;
+  for (const TensorView& view : views) fits = fits && aligned16(view) && view.dtype == dtype;
+  return fits ? static_cast<uint32_t>(items) : 0;
+}
+
+template <int kKernel, int kStride>
+KernelPtr lower_back(CudaBackend& cuda, const Windows& windows, const TensorView& dy,
+                     const TensorView& x, const TensorView& dx) {
+  const int64_t blocks = x.shape[0] * blocks_down(windows) * blocks_across(windows);
+  const uint32_t items = eights_of(blocks, x.shape[3], {x, dy, dx});
+  if (items == 0) return nullptr;
+  return with_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    return launch_kernel(cuda, pool_eights_back<T, kKernel, kStride>, blocks_for(items, kThreads),
+                         kThreads, 0, windows, static_cast<const T*>(dy.data),
+                         static_cast<const T*>(x.data), static_cast<T*>(dx.data), items);
+  });
+}
+
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const MaxPool& op, const Operands& io) {
@@ -73,7 +108,13 @@ KernelPtr lower(CudaBackend& cuda, const MaxPool& op, const Operands& io) {
   const TensorView x = io.in[MaxPool::kX], y = io.out[MaxPool::kY];
   const Windows windows = windows_of(x.shape, y.shape, kernel, stride, padding);
   const int64_t count = y.shape.numel();
-  return launch_kernel(cuda, max_pool, blocks_for(count, kThreads), kThreads, 0, windows, mixed(x),
+  if (const uint32_t items = eights_of(count / y.shape[3], y.shape[3], {x, y}))
+    return with_type(x.dtype, [&](auto type) {
+      using T = decltype(type);
+      return launch_kernel(cuda, pool_eights<T>, blocks_for(items, kThreads), kThreads, 0, windows,
+                           static_cast<const T*>(x.data), static_cast<T*>(y.data), items);
+    });
+  return launch_kernel(cuda, pool_ones, blocks_for(count, kThreads), kThreads, 0, windows, mixed(x),
                        mixed(y), count);
 }
 
@@ -82,8 +123,12 @@ KernelPtr lower(CudaBackend& cuda, const MaxPoolBwd& op, const Operands& io) {
   const TensorView dy = io.in[MaxPoolBwd::kDy], x = io.in[MaxPoolBwd::kX],
                    dx = io.out[MaxPoolBwd::kDx];
   const Windows windows = windows_of(x.shape, dy.shape, kernel, stride, padding);
+  KernelPtr fast;
+  if (kernel == 3 && stride == 2) fast = lower_back<3, 2>(cuda, windows, dy, x, dx);
+  if (kernel == 2 && stride == 2) fast = lower_back<2, 2>(cuda, windows, dy, x, dx);
+  if (fast) return fast;
   const int64_t count = x.shape.numel();
-  return launch_kernel(cuda, max_pool_back, blocks_for(count, kThreads), kThreads, 0, windows,
+  return launch_kernel(cuda, pool_ones_back, blocks_for(count, kThreads), kThreads, 0, windows,
                        mixed(dy), mixed(x), mixed(dx), count);
 }
 

@@ -6,6 +6,7 @@
 
 #include "vitrum/cuda/linear/gelu.h"
 #include "vitrum/cuda/linear/linear_norm.h"
+#include "vitrum/cuda/norm/batch_norm.h"
 
 namespace vitrum::cuda {
 namespace {
@@ -137,6 +138,16 @@ std::optional<NormChain> backward_chain(const CudaBackend& cuda, std::span<const
   return suits(chain, found) ? std::optional(found) : std::nullopt;
 }
 
+// Two gradients meet before a batch norm whose ReLU hands the sum on: its first pass reads both.
+bool meets_batch_norm(std::span<const ChainNode> chain) {
+  if (!op_at<Add>(chain, 0) || !op_at<BatchNormBwd>(chain, 1)) return false;
+  const Operands &sum = chain[0].io, &norm = chain[1].io;
+  const DType dtype = norm.in[BatchNormBwd::kX].dtype;
+  return chain[1].operand == BatchNormBwd::kDy && chain[1].only &&
+         one_type(chain.first(2), dtype) && sum.in[Add::kB].dtype == dtype &&
+         !absent(operand(norm.out, BatchNormBwd::kDskip));
+}
+
 // A branch, and the tables its orders are in.
 struct Built {
   Branch branch;
@@ -248,13 +259,20 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
   return with_tables(lower_backward(cuda, io, built.branch, gradient), std::move(built.tables));
 }
 
+KernelPtr lower_meeting(CudaBackend& cuda, std::span<const ChainNode> joined,
+                        const BatchNormBwd& norm) {
+  Operands io = joined[1].io;
+  io.in[BatchNormBwd::kDy] = joined[0].io.in[Add::kA];
+  return lower(cuda, norm, io, joined[0].io.in[Add::kB]);
+}
+
 }  // namespace
 
 size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
   if (choose_linear_norm_linear(*this, chain) != LinearNormLinearKernel::kNone) return 3;
   if (const auto found = forward_chain(*this, chain)) return found->count;
   if (const auto found = backward_chain(*this, chain)) return found->count;
-  return is_mlp(*this, chain) ? 2 : 1;
+  return is_mlp(*this, chain) || meets_batch_norm(chain) ? 2 : 1;
 }
 
 KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
@@ -275,6 +293,8 @@ KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
     return lower_chain(*this, joined, *found, std::get<AddLayerNorm>(*joined[found->norm].op));
   }
   if (const auto found = backward_chain(*this, joined)) return lower_chain(*this, joined, *found);
+  if (const auto* norm = op_at<BatchNormBwd>(joined, 1))
+    return named("sum, batch norm", lower_meeting(*this, joined, *norm));
   return named("gelu_bwd", lower_linear(*this, joined, 1));
 }
 
