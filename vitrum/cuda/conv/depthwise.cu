@@ -1,23 +1,17 @@
-// Convolution of every channel with a window of its own. Neighbouring threads have neighbouring
-// channels, so that every access is one run of memory; a thread has kStrip pixels of a line and
-// loads each pixel of x once for all of them.
+// Convolution of every channel with a window of its own. Where there is enough of it, two channels
+// a thread (depthwise_pairs.cuh); the kernels here are for f32, small batches and other windows.
+// Neighbouring threads have neighbouring channels, so that every access is one run of memory; a
+// thread has kStrip pixels of a line and loads each pixel of x once for all of them.
 #include "vitrum/cuda/primitives/device.cuh"
+// Written in what is above.
+#include "vitrum/cuda/conv/depthwise_pairs.cuh"
 
 namespace vitrum::cuda {
 namespace {
 
 constexpr int kThreads = 256, kStrip = 7;
 
-struct Windows {
-  int height, width, channels, down, across, kernel, padding;
-  int strips() const { return static_cast<int>(divide_up(across, kStrip)); }
-};
-
-Windows windows_of(const Shape& x, const Shape& y, int64_t kernel, int64_t padding) {
-  const auto narrow = [](int64_t n) { return static_cast<int>(n); };
-  return {narrow(x[1]), narrow(x[2]),   narrow(x[3]),   narrow(y[1]),
-          narrow(y[2]), narrow(kernel), narrow(padding)};
-}
+int64_t strips_of(const Windows& g) { return divide_up(g.across, kStrip); }
 
 // (channels, places) -> (places, channels); turned: the window turned round by half.
 __global__ void __launch_bounds__(kThreads)
@@ -160,29 +154,64 @@ __global__ void __launch_bounds__(kThreads)
   partials[(int64_t{blockIdx.z} * (places + 1) + place) * g.channels + c] = sum;
 }
 
-// Chunks in order; dw is (channels, places). Either may be null.
+// Sums of chunks, each eighth by a thread and then one after the other; dw is (channels, places).
+// Either may be null.
+constexpr int kParts = 8, kResults = kThreads / kParts;
 __global__ void __launch_bounds__(kThreads)
     finish_weights(const float* partials, int64_t chunks, int channels, int places, float* dw,
                    float* dbias) {
-  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (i >= channels * (places + 1)) return;
+  __shared__ float sums[kParts][kResults];
+  const int lane = static_cast<int>(threadIdx.x) % kResults,
+            part = static_cast<int>(threadIdx.x) / kResults,
+            i = static_cast<int>(blockIdx.x) * kResults + lane;
+  const bool inside = i < channels * (places + 1);
+  const int64_t row = int64_t{channels} * (places + 1);
   float sum = 0;
-  for (int64_t k = 0; k < chunks; ++k) sum += partials[k * channels * (places + 1) + i];
+#pragma unroll 4
+  for (int64_t k = part; k < chunks && inside; k += kParts) sum += partials[k * row + i];
+  sums[part][lane] = sum;
+  __syncthreads();
+  if (part > 0 || !inside) return;
+  for (int k = 1; k < kParts; ++k) sum += sums[k][lane];
   const int place = i / channels, c = i % channels;
   if (place < places && dw) dw[c * places + place] += sum;
   if (place == places && dbias) dbias[c] += sum;
 }
 
+__global__ void __launch_bounds__(depthwise::kThreads, 2)
+    convolve_pairs(const depthwise::ConvolveArgs args) {
+  __shared__ depthwise::Shared shared;
+  depthwise::convolve(args, shared);
+}
+__global__ void __launch_bounds__(depthwise::kThreads, 2)
+    sum_window_pairs(const depthwise::GradientArgs args) {
+  __shared__ depthwise::Shared shared;
+  depthwise::sum_windows(args, shared);
+}
+
 // ---- lowering ----
+
+Windows windows_of(const Shape& x, const Shape& y, int64_t kernel, int64_t padding) {
+  const auto narrow = [](int64_t n) { return static_cast<int>(n); };
+  return {narrow(x[1]), narrow(x[2]),   narrow(x[3]),   narrow(y[1]),
+          narrow(y[2]), narrow(kernel), narrow(padding)};
+}
+
+depthwise::Plan plan_of(const Windows& g, const TensorView& from, const TensorView& to) {
+  const bool suits =
+      from.dtype == DType::kBF16 && to.dtype == DType::kBF16 && aligned16(from) && aligned16(to);
+  return plan_depthwise(g, from.shape[0], suits);
+}
 
 template <class T>
 void launch_convolve(const Windows& g, const T* x, const float* w, const float* bias, T* y,
                      int64_t lines, cudaStream_t stream) {
   const bool usual = g.kernel == 7;
-  const int64_t count = lines * (usual ? g.strips() : g.across) * g.channels;
+  const int64_t strips = strips_of(g), count = lines * (usual ? strips : g.across) * g.channels;
   const unsigned blocks = blocks_for(count, kThreads);
   if (usual)
-    convolve<T, 7><<<blocks, kThreads, 0, stream>>>(g, x, w, bias, y, g.strips(), count);
+    convolve<T, 7>
+        <<<blocks, kThreads, 0, stream>>>(g, x, w, bias, y, static_cast<int>(strips), count);
   else
     convolve_any<T><<<blocks, kThreads, 0, stream>>>(g, x, w, bias, y, count);
 }
@@ -193,24 +222,80 @@ void launch_pack(const float* w, float* to, const Windows& g, bool turned, cudaS
       w, to, g.channels, places, turned);
 }
 
+// y from x; turned: with the window turned round by half.
+KernelPtr lower_convolve(CudaBackend& cuda, const Windows& g, const TensorView& x,
+                         const TensorView& w, const float* bias, const TensorView& y, bool turned) {
+  if (const depthwise::Plan plan = plan_of(g, x, y); plan.items > 0)
+    return named("pairs",
+                 launch_kernel(cuda, convolve_pairs, static_cast<unsigned>(plan.blocks()),
+                               depthwise::kThreads, 0,
+                               depthwise::ConvolveArgs{.g = g,
+                                                       .plan = plan,
+                                                       .x = static_cast<const bf16*>(x.data),
+                                                       .w = w.f32(),
+                                                       .bias = bias,
+                                                       .y = static_cast<bf16*>(y.data),
+                                                       .turned = turned}));
+  auto* packed = cuda.scratch_of<float>(w.shape.numel());
+  const int64_t lines = y.shape[0] * y.shape[1];
+  return with_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    return make_kernel([=, stream = cuda.stream()] {
+      launch_pack(w.f32(), packed, g, turned, stream);
+      launch_convolve(g, static_cast<const T*>(x.data), packed, bias, static_cast<T*>(y.data),
+                      lines, stream);
+    });
+  });
+}
+
+// The windows' gradient and the bias', either of which may be null.
+KernelPtr lower_sums(CudaBackend& cuda, const Windows& g, const TensorView& x, const TensorView& dy,
+                     float* dw, float* dbias) {
+  const int places = g.kernel * g.kernel;
+  const int64_t row = int64_t{g.channels} * (places + 1);
+  const auto finish = [=, stream = cuda.stream()](const float* partials, int64_t chunks) {
+    finish_weights<<<blocks_for(row, kResults), kThreads, 0, stream>>>(partials, chunks, g.channels,
+                                                                       places, dw, dbias);
+  };
+  if (const depthwise::Plan plan = plan_of(g, x, dy); plan.items > 0) {
+    const depthwise::GradientArgs args{.g = g,
+                                       .plan = plan,
+                                       .x = static_cast<const bf16*>(x.data),
+                                       .dy = static_cast<const bf16*>(dy.data),
+                                       .partials = cuda.scratch_of<float>(plan.chunks * row)};
+    return make_kernel([=, stream = cuda.stream()] {
+      sum_window_pairs<<<static_cast<unsigned>(plan.chunks * plan.groups), depthwise::kThreads, 0,
+                         stream>>>(args);
+      finish(args.partials, plan.chunks);
+    });
+  }
+  const Chunks chunks = chunks_of(dy.shape, g.kernel);
+  auto* partials = cuda.scratch_of<float>(chunks.count * row);
+  const bool usual = g.kernel == 7;
+  const dim3 grid(blocks_for(g.channels, kThreads),
+                  static_cast<unsigned>((usual ? g.kernel : places) + 1),
+                  static_cast<unsigned>(chunks.count));
+  return with_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    return make_kernel([=, stream = cuda.stream()] {
+      const auto *from = static_cast<const T*>(x.data), *d = static_cast<const T*>(dy.data);
+      if (usual)
+        sum_weights<T, 7><<<grid, kThreads, 0, stream>>>(g, from, d, chunks, partials);
+      else
+        sum_weights_any<T><<<grid, kThreads, 0, stream>>>(g, from, d, chunks, partials);
+      finish(partials, chunks.count);
+    });
+  });
+}
+
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const DepthwiseConv& op, const Operands& io) {
   const auto& [padding] = op;
   const TensorView x = io.in[DepthwiseConv::kX], w = io.in[DepthwiseConv::kWeight],
                    y = io.out[DepthwiseConv::kY];
-  const Windows g = windows_of(x.shape, y.shape, w.shape[2], padding);
-  const float* bias = operand(io.in, DepthwiseConv::kBias).f32();
-  auto* packed = cuda.scratch_of<float>(w.shape.numel());
-  const int64_t lines = y.shape[0] * y.shape[1];
-  return with_type(x.dtype, [&](auto type) {
-    using T = decltype(type);
-    return make_kernel([=, stream = cuda.stream()] {
-      launch_pack(w.f32(), packed, g, false, stream);
-      launch_convolve(g, static_cast<const T*>(x.data), packed, bias, static_cast<T*>(y.data),
-                      lines, stream);
-    });
-  });
+  return lower_convolve(cuda, windows_of(x.shape, y.shape, w.shape[2], padding), x, w,
+                        operand(io.in, DepthwiseConv::kBias).f32(), y, /*turned=*/false);
 }
 
 // The image's gradient is a convolution of dy with the window turned round.
@@ -220,32 +305,16 @@ KernelPtr lower(CudaBackend& cuda, const DepthwiseConvBwd& op, const Operands& i
                    w = io.in[DepthwiseConvBwd::kWeight], dx = io.out[DepthwiseConvBwd::kDx];
   float *dw = operand(io.out, DepthwiseConvBwd::kDweight).f32(),
         *dbias = operand(io.out, DepthwiseConvBwd::kDbias).f32();
-  const int64_t kernel = w.shape[2], places = kernel * kernel, channels = x.shape[3];
-  const Windows back = windows_of(dy.shape, x.shape, kernel, kernel - 1 - padding),
-                forth = windows_of(x.shape, dy.shape, kernel, padding);
-  const Chunks chunks = chunks_of(dy.shape, kernel);
-  auto* scratch =
-      cuda.scratch_of<float>(std::max(w.shape.numel(), chunks.count * (places + 1) * channels));
-  const int64_t lines = x.shape[0] * x.shape[1];
-  const dim3 grid(blocks_for(channels, kThreads),
-                  static_cast<unsigned>(kernel == 7 ? kernel + 1 : places + 1),
-                  static_cast<unsigned>(chunks.count));
-  return with_type(x.dtype, [&](auto type) {
-    using T = decltype(type);
-    return make_kernel([=, stream = cuda.stream()] {
-      const auto *from = static_cast<const T*>(x.data), *d = static_cast<const T*>(dy.data);
-      if (dx) {
-        launch_pack(w.f32(), scratch, back, true, stream);
-        launch_convolve(back, d, scratch, nullptr, static_cast<T*>(dx.data), lines, stream);
-      }
-      if (!dw && !dbias) return;
-      if (kernel == 7)
-        sum_weights<T, 7><<<grid, kThreads, 0, stream>>>(forth, from, d, chunks, scratch);
-      else
-        sum_weights_any<T><<<grid, kThreads, 0, stream>>>(forth, from, d, chunks, scratch);
-      finish_weights<<<blocks_for(channels * (places + 1), kThreads), kThreads, 0, stream>>>(
-          scratch, chunks.count, static_cast<int>(channels), static_cast<int>(places), dw, dbias);
-    });
+  const int64_t kernel = w.shape[2];
+  std::shared_ptr<Kernel> back, sums;
+  if (dx)
+    back = lower_convolve(cuda, windows_of(dy.shape, x.shape, kernel, kernel - 1 - padding), dy, w,
+                          nullptr, dx, /*turned=*/true);
+  if (dw || dbias)
+    sums = lower_sums(cuda, windows_of(x.shape, dy.shape, kernel, padding), x, dy, dw, dbias);
+  return make_kernel([back, sums] {
+    if (back) back->launch();
+    if (sums) sums->launch();
   });
 }
 
