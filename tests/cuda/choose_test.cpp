@@ -1,4 +1,6 @@
 // Which kernel is chosen, for cards that are not here.
+#include "vitrum/cuda/conv/choose.h"
+
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -90,6 +92,86 @@ TEST(Choose, LinearLayersGetAKernelThatTakesThem) {
                 ASSERT_LE(plan.splits, 4);
               }
             }
+}
+
+// Calls body for each combination.
+template <class Body>
+void for_conv_tasks(const Body& body) {
+  for (const int64_t images : {1, 3, 128, 1024})
+    for (const int64_t side : {1, 2, 7, 14, 33, 56, 224})
+      for (const int64_t channels : {3, 8, 32, 40, 64, 96, 2048})
+        for (const int64_t out : {10, 32, 64, 72, 512})
+          for (const int64_t kernel : {1, 2, 3, 5, 7})
+            for (const int64_t stride : {1, 2, 3})
+              for (unsigned extras = 0; extras < 8; ++extras)
+                if (side + kernel / 2 * 2 >= kernel)
+                  body(ConvTask{.images = images,
+                                .height = side,
+                                .width = 2 * side,
+                                .channels = channels,
+                                .out = out,
+                                .kernel = kernel,
+                                .stride = stride,
+                                .padding = kernel / 2,
+                                .bf16 = (extras & 1) == 0,
+                                .followed = (extras & 2) != 0,
+                                .aligned = (extras & 4) == 0});
+}
+
+TEST(Choose, ConvolutionsGetAKernelThatTakesThem) {
+  for (const CardInfo& card : {kH200, kA100})
+    for_conv_tasks([&](const ConvTask& task) {
+      for (const ConvPass pass :
+           {ConvPass::kForward, ConvPass::kInputGradient, ConvPass::kWeightGradient}) {
+        const ConvKernel kernel = choose_conv(card, task, pass);
+        if (kernel == ConvKernel::kLinear) {
+          ASSERT_TRUE(task.pixel_by_pixel());
+        }
+        if (kernel == ConvKernel::kTile) {
+          ASSERT_TRUE(takes_tile(card, task, pass));
+          ASSERT_TRUE(card.has_tma_wgmma && task.bf16 && task.aligned);
+        }
+        if (kernel == ConvKernel::kLines) {
+          ASSERT_TRUE(takes_lines(card, task, pass));
+          ASSERT_LE(task.kernel * task.channels, kLineNumbers);
+        }
+      }
+    });
+}
+
+// Every pixel is in a box; a box fits a tile, or fills it; few boxes lie beyond the edge.
+TEST(Choose, BoxesHaveEveryPixel) {
+  for (const int64_t images : {1, 5, 256})
+    for (const int64_t down : {1, 7, 8, 28, 56, 113})
+      for (const int64_t across : {1, 7, 14, 32, 112})
+        for (const bool exact : {false, true})
+          for (const int pixels : {64, 128}) {
+            const Boxes b = choose_boxes(images, down, across, pixels, exact);
+            ASSERT_GE(b.wide * b.box.w, across);
+            ASSERT_GE(b.high * b.box.h, down);
+            ASSERT_GE(b.deep * b.box.n, images);
+            ASSERT_LE(b.box.pixels(), pixels);
+            if (exact) {
+              ASSERT_EQ(b.box.pixels(), pixels);
+            }
+            const int64_t all = images * down * across;
+            if (all >= 4096) {
+              ASSERT_LE(b.count() * pixels, 13 * all / 10) << down << " " << across;
+            }
+          }
+}
+
+TEST(Choose, WeightGradientsAreDividedWithoutRest) {
+  for (const CardInfo& card : {kH200, kA100})
+    for_conv_tasks([&](const ConvTask& task) {
+      const int64_t boxes =
+          choose_boxes(task.images, task.down(), task.across(), kGradientPixels, true).count();
+      const GradientPlan plan = plan_weight_gradient(card, gradient_panels(task), task.out, boxes);
+      ASSERT_GE(plan.wide * kGradientPanels, plan.panels);
+      ASSERT_GE(plan.high * kGradientRows, task.out);
+      ASSERT_GE(plan.splits * plan.boxes_each, boxes);
+      ASSERT_LT((plan.splits - 1) * plan.boxes_each, boxes);
+    });
 }
 
 // ---- what presets get ----

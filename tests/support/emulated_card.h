@@ -258,6 +258,7 @@ static inline Raw8<bf16> load_raw(const bf16* p) {
 static inline void store_if(bool wanted, bf16* to, const Raw8<bf16>& raw) {
   if (wanted) std::copy_n(raw.part, 8, to);
 }
+static inline void store_raw(bf16* to, const Raw8<bf16>& raw) { store_if(true, to, raw); }
 static inline Eight unpack(const Raw8<bf16>& raw) {
   Eight x;
   for (int i = 0; i < 8; ++i) x.v[i] = from_bf16(raw.part[i].bits);
@@ -500,7 +501,7 @@ static inline void for_box(const CUtensorMap& map, size_t begin, const std::vect
     bool inside = true;
     for (size_t k = 0; k < map.box.size(); rest /= map.box[k++]) {
       const int64_t at = from[k] + rest % map.box[k];
-      inside &= at < map.sizes[k], offset += at * map.strides[k];
+      inside &= at >= 0 && at < map.sizes[k], offset += at * map.strides[k];
     }
     body(inside ? map.data + offset : nullptr, swizzled_place(begin + 2 * static_cast<size_t>(i)));
   }
@@ -552,6 +553,10 @@ static inline void tma_load_5d(const CUtensorMap& map, void* to, uint64_t* barri
 static inline void tma_load_3d(const CUtensorMap& map, void* to, uint64_t* barrier, int column,
                                int row, int image) {
   load(map, to, barrier, {column, row, image});
+}
+static inline void tma_load_4d(const CUtensorMap& map, void* to, uint64_t* barrier, int channel,
+                               int column, int line, int image) {
+  load(map, to, barrier, {channel, column, line, image});
 }
 static inline void store(const CUtensorMap& map, const void* from, const std::vector<int64_t>& to) {
   emulated::Thread& thread = card.threads[static_cast<size_t>(card.current)];

@@ -49,6 +49,18 @@ static inline Eight unpack8(const uint4& raw) {
   }
   return x;
 }
+// Panels of 64 columns: how far apart, above the address.
+static inline uint64_t make_panel_descriptor(const std::byte* matrix, int apart) {
+  return make_descriptor(matrix) | static_cast<uint64_t>(apart) << 32;
+}
+static inline void wgmma_ss_at_bt(float (&d)[96], uint64_t a, uint64_t b, bool add) {
+  const uint64_t apart = b >> 36;  // as addresses are: 16 bytes
+  add_products(
+      d, add, warp_row(), [=](int row, int k) { return element(a, k, row); },
+      [=](int k, int column) {
+        return element((b & 0xffff) + apart * static_cast<uint64_t>(column / 64), k, column % 64);
+      });
+}
 // Distances in bytes but for the first dimension, as the driver wants them.
 template <size_t kRank>
 CUtensorMap make_tensor_map(const void* data, const uint64_t (&sizes)[kRank],

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "vitrum/cuda/attention/choose.h"
+#include "vitrum/cuda/conv/choose.h"
 #include "vitrum/cuda/linear/choose.h"
 
 namespace vitrum::test {
@@ -111,9 +112,60 @@ inline std::string linear_table() {
   return out;
 }
 
+inline std::string conv_table() {
+  using namespace cuda;
+  struct Row {
+    const char* what;
+    ConvTask task;
+  };
+  const auto conv = [](int64_t images, int64_t side, int64_t channels, int64_t out, int64_t kernel,
+                       int64_t stride, bool followed = false) {
+    return ConvTask{.images = images,
+                    .height = side,
+                    .width = side,
+                    .channels = channels,
+                    .out = out,
+                    .kernel = kernel,
+                    .stride = stride,
+                    .padding = kernel / 2,
+                    .followed = followed};
+  };
+  const Row rows[] = {
+      {"ResNet-50 stem, batch 256", conv(256, 224, 3, 64, 7, 2)},
+      {"ResNet-50 stage 1, 3x3, batch 256", conv(256, 56, 64, 64, 3, 1)},
+      {"ResNet-50 stage 2, 3x3 / 2, batch 256", conv(256, 56, 128, 128, 3, 2)},
+      {"ResNet-50 stage 3, 3x3, batch 256", conv(256, 14, 256, 256, 3, 1)},
+      {"ResNet-50 stage 4, 3x3, batch 256", conv(256, 7, 512, 512, 3, 1)},
+      {"ResNet-50 stage 4, 3x3, inference, batch 1", conv(1, 7, 512, 512, 3, 1, true)},
+      {"ResNet-50 stage 2, 1x1, batch 256", conv(256, 28, 512, 128, 1, 1)},
+      {"the same, inference", conv(256, 28, 512, 128, 1, 1, true)},
+      {"ResNet-50 downsample, 1x1 / 2, batch 256", conv(256, 56, 256, 512, 1, 2)},
+      {"resnet18_cifar stage 1, 3x3, batch 512", conv(512, 32, 64, 64, 3, 1)},
+      {"resnet18_cifar stage 4, 3x3, batch 512", conv(512, 4, 512, 512, 3, 1)},
+  };
+  std::string out =
+      "| convolution | pixels | box | forward | input's gradient | weights' gradient |\n"
+      "|---|---|---|---|---|---|\n";
+  for (const Row& row : rows) {
+    const ConvTask t = row.task.flattened();
+    const Box box = choose_boxes(t.images, t.down(), t.across(), kTilePixels, false).box;
+    const auto chosen = [&](ConvPass pass) { return name_of(choose_conv(kH200, t, pass)); };
+    const ConvKernel forward = choose_conv(kH200, t, ConvPass::kForward);
+    out += fmt::format(
+        "| {} | {} | {} | `{}` |", row.what, t.images * t.down() * t.across(),
+        forward == ConvKernel::kTile ? fmt::format("{} x {} x {}", box.n, box.h, box.w) : "-",
+        name_of(forward));
+    out += t.followed ? " - | - |\n"
+                      : fmt::format(" `{}` | `{}` |\n", chosen(ConvPass::kInputGradient),
+                                    chosen(ConvPass::kWeightGradient));
+  }
+  return out;
+}
+
 // All of them, as they stand in the page.
 inline std::string kernel_tables() {
-  return attention_limits_table() + "\n" + attention_table() + "\n" + linear_table();
+  return attention_limits_table() + "\n" + attention_table() + "\n" + linear_table() + "\n" +
+         conv_table();
 }
 
 }  // namespace vitrum::test

@@ -1,7 +1,9 @@
-// Convolution through cuBLASLt: the windows of a few images at a time are laid out as rows of a
-// matrix in scratch, small enough to stay in the card's cache; a 1x1 convolution needs none of it.
+// Convolution: which kernel it is lowered to, and the one through cuBLASLt, for every shape, type
+// and card: the windows of a few images at a time are laid out as rows of a matrix in scratch,
+// small enough to stay in the card's cache; a 1x1 convolution needs none of it.
 #include <algorithm>
 
+#include "vitrum/cuda/conv/tile.h"
 #include "vitrum/cuda/primitives/device.cuh"
 
 namespace vitrum::cuda {
@@ -186,9 +188,9 @@ class WindowProducts {
   std::byte* scratch_ = nullptr;
 };
 
-class ConvKernel final : public Kernel, WindowProducts {
+class UnfoldedConv final : public Kernel, WindowProducts {
  public:
-  ConvKernel(CudaBackend& cuda, const Geometry& g, const Operands& io)
+  UnfoldedConv(CudaBackend& cuda, const Geometry& g, const Operands& io)
       : WindowProducts(cuda, g, io.in[Conv2d::kWeight], io.in[Conv2d::kX].shape[0]),
         x_(io.in[Conv2d::kX]),
         y_(io.out[Conv2d::kY]) {
@@ -216,9 +218,9 @@ class ConvKernel final : public Kernel, WindowProducts {
   Gemm gemms_[2];
 };
 
-class ConvBwdKernel final : public Kernel, WindowProducts {
+class UnfoldedConvBwd final : public Kernel, WindowProducts {
  public:
-  ConvBwdKernel(CudaBackend& cuda, const Geometry& g, const Operands& io)
+  UnfoldedConvBwd(CudaBackend& cuda, const Geometry& g, const Operands& io)
       : WindowProducts(cuda, g, io.in[Conv2dBwd::kWeight], io.in[Conv2dBwd::kX].shape[0]),
         dy_(io.in[Conv2dBwd::kDy]),
         x_(io.in[Conv2dBwd::kX]),
@@ -289,48 +291,90 @@ TensorView as_matrix(TensorView w) {
   if (w) w.shape = {w.shape[0], w.shape[1]};
   return w;
 }
-bool pixel_by_pixel(const TensorView& w, int64_t stride, int64_t padding) {
-  return w.shape[2] == 1 && stride == 1 && padding == 0;
+
+// Of an image and its result, or their gradients.
+ConvTask task_of(const TensorView& x, const TensorView& w, int64_t stride, int64_t padding,
+                 std::initializer_list<TensorView> views) {
+  ConvTask task{.images = x.shape[0],
+                .height = x.shape[1],
+                .width = x.shape[2],
+                .channels = x.shape[3],
+                .out = w.shape[0],
+                .kernel = w.shape[2],
+                .stride = stride,
+                .padding = padding};
+  for (const TensorView& view : views)
+    if (view) {
+      task.bf16 = task.bf16 && view.dtype == DType::kBF16;
+      task.aligned = task.aligned && aligned16(view);
+    }
+  return task;
 }
 
-KernelPtr product_of(CudaBackend& cuda, int64_t stride, int64_t padding, const Operands& io) {
-  const TensorView x = io.in[Conv2d::kX], w = io.in[Conv2d::kWeight];
-  if (pixel_by_pixel(w, stride, padding))
-    return lower(cuda, Linear{}, {{x, as_matrix(w), {}, {}}, {io.out[Conv2d::kY]}});
-  const Geometry g = geometry_of(x.shape, io.out[Conv2d::kY].shape, w.shape[2], stride, padding);
-  return std::make_unique<ConvKernel>(cuda, g, io);
+// One kernel after the other; either may be null.
+KernelPtr both(KernelPtr a, KernelPtr b) {
+  if (!a || !b) return a ? std::move(a) : std::move(b);
+  return make_kernel(
+      [first = std::shared_ptr<Kernel>(std::move(a)),
+       second = std::shared_ptr<Kernel>(std::move(b))] { first->launch(), second->launch(); });
+}
+
+// The convolution alone.
+KernelPtr product_of(CudaBackend& cuda, const ConvTask& task, const Operands& io) {
+  const TensorView x = io.in[Conv2d::kX], w = io.in[Conv2d::kWeight], y = io.out[Conv2d::kY];
+  if (task.pixel_by_pixel()) return lower(cuda, Linear{}, {{x, as_matrix(w), {}, {}}, {y}});
+  const Geometry g = geometry_of(x.shape, y.shape, task.kernel, task.stride, task.padding);
+  return named("unfold", std::make_unique<UnfoldedConv>(cuda, g, io));
 }
 
 }  // namespace
 
-// The norm of inference follows in place.
+// The norm of inference follows in the results' registers, or in place.
 KernelPtr lower(CudaBackend& cuda, const Conv2d& op, const Operands& io) {
   const auto& [stride, padding, eps, act] = op;
-  KernelPtr product = product_of(cuda, stride, padding, io);
-  if (!operand(io.in, Conv2d::kNormWeight)) return product;
-  KernelPtr norm =
-      lower(cuda, FrozenBatchNorm{.eps = eps, .act = act},
-            {{io.out[Conv2d::kY], io.in[Conv2d::kNormWeight], io.in[Conv2d::kNormBias],
-              io.in[Conv2d::kMean], io.in[Conv2d::kVar], operand(io.in, Conv2d::kSkip)},
-             {io.out[Conv2d::kY]}});
-  struct Both final : Kernel {
-    Both(KernelPtr a, KernelPtr b) : first(std::move(a)), second(std::move(b)) {}
-    void launch() override { first->launch(), second->launch(); }
-    KernelPtr first, second;
-  };
-  return std::make_unique<Both>(std::move(product), std::move(norm));
+  const TensorView x = io.in[Conv2d::kX], w = io.in[Conv2d::kWeight], y = io.out[Conv2d::kY],
+                   skip = operand(io.in, Conv2d::kSkip);
+  const bool normed = static_cast<bool>(operand(io.in, Conv2d::kNormWeight));
+  ConvTask task = task_of(x, w, stride, padding, {x, w, y, skip});
+  task.followed = normed;
+  const ConvKernel kernel = choose_conv(cuda.card(), task, ConvPass::kForward);
+  if (kernel == ConvKernel::kTile) return lower_tile(cuda, op, task, io);
+  if (kernel == ConvKernel::kLines) return lower_lines(cuda, op, task, io);
+  KernelPtr product = product_of(cuda, task, io);
+  if (!normed) return product;
+  return both(std::move(product), lower(cuda, FrozenBatchNorm{.eps = eps, .act = act},
+                                        {{y, io.in[Conv2d::kNormWeight], io.in[Conv2d::kNormBias],
+                                          io.in[Conv2d::kMean], io.in[Conv2d::kVar], skip},
+                                         {y}}));
 }
 
 KernelPtr lower(CudaBackend& cuda, const Conv2dBwd& op, const Operands& io) {
   const auto& [stride, padding] = op;
   const TensorView dy = io.in[Conv2dBwd::kDy], x = io.in[Conv2dBwd::kX],
                    w = io.in[Conv2dBwd::kWeight];
-  if (pixel_by_pixel(w, stride, padding))
+  const ConvTask task = task_of(x, w, stride, padding, {dy, x, w, io.out[Conv2dBwd::kDx]});
+  if (task.pixel_by_pixel())
     return lower(cuda, LinearBwd{},
                  {{dy, x, as_matrix(w), {}, {}},
                   {io.out[Conv2dBwd::kDx], as_matrix(operand(io.out, Conv2dBwd::kDweight)), {}}});
-  const Geometry g = geometry_of(x.shape, dy.shape, w.shape[2], stride, padding);
-  return std::make_unique<ConvBwdKernel>(cuda, g, io);
+  Operands rest = io;
+  KernelPtr to_dx, to_dw, to_rest;
+  const auto chosen = [&](ConvPass pass) { return choose_conv(cuda.card(), task, pass); };
+  if (rest.out[Conv2dBwd::kDx] && chosen(ConvPass::kInputGradient) == ConvKernel::kTile)
+    to_dx = lower_tile_input_gradient(cuda, task, io), rest.out[Conv2dBwd::kDx] = {};
+  const ConvKernel for_dw = chosen(ConvPass::kWeightGradient);
+  if (operand(rest.out, Conv2dBwd::kDweight) && for_dw != ConvKernel::kUnfold) {
+    to_dw = for_dw == ConvKernel::kTile ? lower_tile_weight_gradient(cuda, task, io)
+                                        : lower_lines_weight_gradient(cuda, task, io);
+    rest.out[Conv2dBwd::kDweight] = {};
+  }
+  if (rest.out[Conv2dBwd::kDx] || operand(rest.out, Conv2dBwd::kDweight))
+    to_rest = std::make_unique<UnfoldedConvBwd>(
+        cuda, geometry_of(x.shape, dy.shape, task.kernel, stride, padding), rest);
+  const bool boxes = to_dx || to_dw, unfolds = static_cast<bool>(to_rest);
+  KernelPtr kernel = both(both(std::move(to_dw), std::move(to_dx)), std::move(to_rest));
+  if (!kernel) return make_kernel([] {});
+  return named(!unfolds ? "tile" : boxes ? "tile, unfold" : "unfold", std::move(kernel));
 }
 
 }  // namespace vitrum::cuda

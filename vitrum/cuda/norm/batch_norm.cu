@@ -80,8 +80,12 @@ struct Matrix {
   bool wide;
   Counted counted;
 
-  Matrix(const TensorView& x, const TensorView& weight, std::initializer_list<TensorView> views)
-      : rows(x.shape.rows()), width(x.shape[-1]), wide(x.shape[-1] % 8 == 0) {
+  // w: one of the tables of its columns.
+  Matrix(const TensorView& x, const TensorView& w, const TensorView& weight,
+         std::initializer_list<TensorView> views)
+      : rows(x.shape.numel() / w.shape.numel()),
+        width(w.shape.numel()),
+        wide(w.shape.numel() % 8 == 0) {
     constexpr int64_t kMostRows = int64_t{1} << 30;
     if (rows > kMostRows) check(cudaErrorInvalidValue, "batch norm of more than 2^30 pixels");
     for (const TensorView& view : views) wide = wide && aligned16(view);
@@ -122,7 +126,8 @@ KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io) {
   const auto& [eps, act] = op;
   const TensorView x = io.in[BatchNorm::kX], skip = operand(io.in, BatchNorm::kSkip),
                    y = io.out[BatchNorm::kY];
-  const Matrix matrix(x, operand(io.in, BatchNorm::kSampleWeight), {x, skip, y});
+  const Matrix matrix(x, io.in[BatchNorm::kWeight], operand(io.in, BatchNorm::kSampleWeight),
+                      {x, skip, y});
   const Tables tables = matrix.tables(cuda, 3);
   const Affine affine{.w = io.in[BatchNorm::kWeight].f32(),
                       .bias = io.in[BatchNorm::kBias].f32(),
@@ -150,30 +155,40 @@ KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io) {
   });
 }
 
+void launch_affine(const FrozenAffine& a, cudaStream_t stream) {
+  const Affine affine{.w = a.w.f32(),
+                      .bias = a.bias.f32(),
+                      .pivot = nullptr,
+                      .eps = a.eps,
+                      .scale = a.scale,
+                      .shift = a.shift,
+                      .mean = nullptr,
+                      .var = nullptr};
+  const int64_t channels = a.w.shape.numel();
+  make_affine<<<blocks_for(channels, kThreads), kThreads, 0, stream>>>(
+      affine, a.mean.f32(), a.var.f32(), static_cast<int>(channels));
+}
+
 KernelPtr lower(CudaBackend& cuda, const FrozenBatchNorm& op, const Operands& io) {
   const auto& [eps, act] = op;
   const TensorView x = io.in[FrozenBatchNorm::kX], skip = operand(io.in, FrozenBatchNorm::kSkip),
                    y = io.out[FrozenBatchNorm::kY];
-  const Matrix matrix(x, {}, {x, skip, y});
+  const Matrix matrix(x, io.in[FrozenBatchNorm::kWeight], {}, {x, skip, y});
   const Tables tables = matrix.tables(cuda, 2);
-  const Affine affine{.w = io.in[FrozenBatchNorm::kWeight].f32(),
-                      .bias = io.in[FrozenBatchNorm::kBias].f32(),
-                      .pivot = nullptr,
-                      .eps = eps,
-                      .scale = tables.at(0),
-                      .shift = tables.at(1),
-                      .mean = nullptr,
-                      .var = nullptr};
-  const float *mean = io.in[FrozenBatchNorm::kMean].f32(),
-              *var = io.in[FrozenBatchNorm::kVar].f32();
+  const FrozenAffine affine{.w = io.in[FrozenBatchNorm::kWeight],
+                            .bias = io.in[FrozenBatchNorm::kBias],
+                            .mean = io.in[FrozenBatchNorm::kMean],
+                            .var = io.in[FrozenBatchNorm::kVar],
+                            .eps = eps,
+                            .scale = tables.at(0),
+                            .shift = tables.at(1)};
   return with_walk(matrix, y.dtype, [&](auto type, auto wide) {
     using T = decltype(type);
     constexpr bool kWide = decltype(wide)::value;
     const Application<T> application{data_of<T>(x), data_of<T>(skip),  data_of<T>(y), affine.scale,
                                      affine.shift,  act == Act::kRelu, matrix.pass()};
     return make_kernel([=, stream = cuda.stream()] {
-      const int width = application.plan.width;
-      make_affine<<<blocks_for(width, kThreads), kThreads, 0, stream>>>(affine, mean, var, width);
+      launch_affine(affine, stream);
       launch_pdl(normalize<T, kWide>, grid_of(application.plan), kThreads, 0, stream, application);
     });
   });
@@ -192,7 +207,7 @@ KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io,
                    y = act == Act::kRelu ? io.in[BatchNormBwd::kY] : TensorView{},
                    mean = io.in[BatchNormBwd::kMean], dx = io.out[BatchNormBwd::kDx],
                    dskip = operand(io.out, BatchNormBwd::kDskip);
-  const Matrix matrix(x, operand(io.in, BatchNormBwd::kSampleWeight),
+  const Matrix matrix(x, io.in[BatchNormBwd::kWeight], operand(io.in, BatchNormBwd::kSampleWeight),
                       {dy, more, x, y, mean, dx, dskip});
   const Tables tables = matrix.tables(cuda, 3);
   const Coefficients coefficients{.w = io.in[BatchNormBwd::kWeight].f32(),

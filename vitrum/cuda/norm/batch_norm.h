@@ -1,4 +1,5 @@
-// Batch norm's gradient where two gradients of its result meet.
+// Batch norm for other kernels: its gradient where two gradients of its result meet, and what
+// given statistics make of it.
 #pragma once
 #include "vitrum/cuda/host/backend.h"
 
@@ -7,5 +8,13 @@ namespace vitrum::cuda {
 // As lower(), of dy + more, rounded; `more` absent: of dy.
 KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io,
                 const TensorView& more);
+
+// norm(x) = x * scale + shift
+struct FrozenAffine {
+  TensorView w, bias, mean, var;
+  float eps = 0;
+  float *scale = nullptr, *shift = nullptr;  // made by launch_affine()
+};
+void launch_affine(const FrozenAffine& affine, cudaStream_t stream);
 
 }  // namespace vitrum::cuda

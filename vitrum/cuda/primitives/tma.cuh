@@ -94,6 +94,16 @@ __device__ __forceinline__ void tma_load_3d(const CUtensorMap& map, void* to, ui
       "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(image)
       : "memory");
 }
+// A box from (channel, column, line, image) on of a tensor of channels last; zeros for what lies
+// outside, before its first pixels too.
+__device__ __forceinline__ void tma_load_4d(const CUtensorMap& map, void* to, uint64_t* barrier,
+                                            int channel, int column, int line, int image) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2];\n" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(channel), "r"(column), "r"(line), "r"(image)
+      : "memory");
+}
 // The way back; what lies outside is left out.
 __device__ __forceinline__ void tma_store_2d(const CUtensorMap& map, const void* from, int column,
                                              int row) {

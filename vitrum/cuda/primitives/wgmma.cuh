@@ -193,6 +193,12 @@ __device__ __forceinline__ void wgmma_ss_at_bt(float (&d)[32], uint64_t a, uint6
                : VITRUM_SUMS_32
                : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
+// The same with b (16 rows of 192), in panels of 64.
+__device__ __forceinline__ void wgmma_ss_at_bt(float (&d)[96], uint64_t a, uint64_t b, bool add) {
+  asm volatile(VITRUM_PRODUCT(192, 96, "%98", "%96, %97, p, 1, 1, 1, 1")
+               : VITRUM_SUMS_96
+               : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
 // d (64, N) = or += a (16 rows of 64)^T b (N rows)^T, both by descriptors.
 __device__ __forceinline__ void wgmma_ss_at(float (&d)[8], uint64_t a, uint64_t b, bool add) {
   asm volatile(VITRUM_PRODUCT(16, 8, "%10", "%8, %9, p, 1, 1, 1, 0")

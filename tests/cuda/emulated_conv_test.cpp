@@ -1,0 +1,352 @@
+// Convolution and its gradients in boxes of pixels, as the card computes them, without one.
+#include <gtest/gtest.h>
+
+#include "tests/support/emulated_lowering.h"
+// Written in what is above, for another compiler.
+#include "vitrum/cuda/conv/lines.cuh"
+#include "vitrum/cuda/conv/tile.cuh"
+#include "vitrum/cuda/conv/tile_dw.cuh"
+
+namespace vitrum::cuda {
+namespace {
+
+size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+// The plain loops. w is (out, taps, channels).
+struct Plain {
+  const ConvTask& t;
+
+  int64_t x_count() const { return t.images * t.height * t.width * t.channels; }
+  int64_t y_count() const { return t.images * t.down() * t.across() * t.out; }
+  int64_t taps() const { return t.kernel * t.kernel; }
+  int64_t w_count() const { return t.out * taps() * t.channels; }
+
+  // body(pixel of y, pixel of x, tap) for everything that meets.
+  template <class Body>
+  void meet(const Body& body) const {
+    int64_t y = 0;
+    for (int64_t image = 0; image < t.images; ++image)
+      for (int64_t i = 0; i < t.down(); ++i)
+        for (int64_t j = 0; j < t.across(); ++j, ++y)
+          for (int64_t tap = 0; tap < taps(); ++tap) {
+            const int64_t line = i * t.stride - t.padding + tap / t.kernel,
+                          column = j * t.stride - t.padding + tap % t.kernel;
+            if (line >= 0 && line < t.height && column >= 0 && column < t.width)
+              body(y, (image * t.height + line) * t.width + column, tap);
+          }
+  }
+  std::vector<float> forward(const std::vector<float>& x, const std::vector<float>& w) const {
+    std::vector<float> y(at(y_count()));
+    meet([&](int64_t to, int64_t from, int64_t tap) {
+      for (int64_t o = 0; o < t.out; ++o)
+        for (int64_t c = 0; c < t.channels; ++c)
+          y[at(to * t.out + o)] +=
+              x[at(from * t.channels + c)] * w[at((o * taps() + tap) * t.channels + c)];
+    });
+    return y;
+  }
+  std::vector<float> input_gradient(const std::vector<float>& dy,
+                                    const std::vector<float>& w) const {
+    std::vector<float> dx(at(x_count()));
+    meet([&](int64_t from, int64_t to, int64_t tap) {
+      for (int64_t o = 0; o < t.out; ++o)
+        for (int64_t c = 0; c < t.channels; ++c)
+          dx[at(to * t.channels + c)] +=
+              dy[at(from * t.out + o)] * w[at((o * taps() + tap) * t.channels + c)];
+    });
+    return dx;
+  }
+  // (out, channels, taps)
+  std::vector<double> weight_gradient(const std::vector<float>& dy,
+                                      const std::vector<float>& x) const {
+    std::vector<double> dw(at(w_count()));
+    meet([&](int64_t of_y, int64_t of_x, int64_t tap) {
+      for (int64_t o = 0; o < t.out; ++o)
+        for (int64_t c = 0; c < t.channels; ++c)
+          dw[at((o * t.channels + c) * taps() + tap)] +=
+              double{dy[at(of_y * t.out + o)]} * double{x[at(of_x * t.channels + c)]};
+    });
+    return dw;
+  }
+};
+
+std::vector<float> values(const std::vector<bf16>& from) {
+  std::vector<float> to;
+  for (const bf16 v : from) to.push_back(from_bf16(v.bits));
+  return to;
+}
+// (out, taps, channels) -> (channels, taps, out)
+std::vector<bf16> turned(const ConvTask& t, const std::vector<bf16>& w) {
+  const int64_t taps = t.kernel * t.kernel;
+  std::vector<bf16> to(w.size());
+  for (int64_t o = 0; o < t.out; ++o)
+    for (int64_t tap = 0; tap < taps; ++tap)
+      for (int64_t c = 0; c < t.channels; ++c)
+        to[at((c * taps + tap) * t.out + o)] = w[at((o * taps + tap) * t.channels + c)];
+  return to;
+}
+
+template <int kColumns>
+void run(const conv_tile::Args& args) {
+  using Shared = conv_tile::Shared<kColumns>;
+  static_assert(sizeof(Shared) * conv_tile::Shape<kColumns>::kBlocks <= emulated::kSharedBytes);
+  card.cluster = conv_tile::kCluster, card.blocks = 4;
+  card.body = [&] { conv_tile::work<kColumns>(args, *reinterpret_cast<Shared*>(card.shared())); };
+  for (card.block = 0; card.block < card.blocks; card.block += card.cluster)
+    card.run(conv_tile::kThreads);
+}
+void run(const conv_tile::Product& p) {
+  if (p.wide == 64) run<64>(p.args);
+  if (p.wide == 128) run<128>(p.args);
+  if (p.wide == 256) run<256>(p.args);
+}
+
+void expect_near(const std::vector<bf16>& got, const std::vector<float>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(value(got[i]), expected[i], 0.008 * (1 + std::abs(double{expected[i]}))) << i;
+}
+
+std::vector<bf16> weights(const ConvTask& t) {
+  const int64_t depth = t.kernel * t.kernel * t.channels;
+  return noise(t.out * depth, 1 / std::sqrt(static_cast<float>(depth)), 2);
+}
+
+void expect_forward(const ConvTask& t, int wide, uint32_t most_late = 20) {
+  ASSERT_TRUE(takes_tile(kH200, t, ConvPass::kForward));
+  const Plain plain{t};
+  const std::vector<bf16> x = noise(plain.x_count(), 1, 1), w = weights(t),
+                          skip = noise(plain.y_count(), 1, 3);
+  std::vector<float> scale, shift, expected = plain.forward(values(x), values(w));
+  for (int64_t o = 0; o < t.out; ++o)
+    scale.push_back(1 + static_cast<float>(o % 3)), shift.push_back(static_cast<float>(o % 5) - 2);
+  std::vector<bf16> y(at(plain.y_count()), bf16{0xffff});
+  conv_tile::Product p = conv_tile::forward_product(kH200, t, x.data(), w.data(), y.data(), wide);
+  card.most_late = most_late;
+  ASSERT_NO_THROW(run(p));
+  expect_near(y, expected);
+  if (!t.followed) return;
+  p.args.scale = scale.data(), p.args.shift = shift.data(), p.args.skip = skip.data();
+  p.args.relu = true;
+  ASSERT_NO_THROW(run(p));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const size_t o = i % at(t.out);
+    expected[i] =
+        std::max(expected[i] * scale[o] + shift[o] + static_cast<float>(value(skip[i])), 0.0f);
+  }
+  for (size_t i = 0; i < expected.size(); ++i)
+    ASSERT_NEAR(value(y[i]), expected[i], 0.03 * (1 + std::abs(double{expected[i]}))) << i;
+}
+
+void expect_input_gradient(const ConvTask& t, int wide) {
+  ASSERT_TRUE(takes_tile(kH200, t, ConvPass::kInputGradient));
+  const Plain plain{t};
+  const std::vector<bf16> dy = noise(plain.y_count(), 1, 1), w = weights(t), back = turned(t, w);
+  // Pixels without a window over them are left to whoever clears dx.
+  std::vector<bf16> dx(at(plain.x_count()), bf16{0});
+  card.most_late = 20;
+  for (const conv_tile::Product& p :
+       conv_tile::input_gradient_products(kH200, t, dy.data(), back.data(), dx.data(), wide))
+    ASSERT_NO_THROW(run(p));
+  expect_near(dx, plain.input_gradient(values(dy), values(w)));
+}
+
+const ConvTask kTasks[] = {
+    {.images = 2, .height = 8, .width = 8, .channels = 64, .out = 64, .kernel = 3, .padding = 1},
+    // Channels and columns that fill no tile, boxes that reach over the edge.
+    {.images = 3, .height = 7, .width = 5, .channels = 96, .out = 32, .kernel = 3, .padding = 1},
+    {.images = 5, .height = 3, .width = 14, .channels = 32, .out = 160, .kernel = 3, .padding = 1},
+    {.images = 2,
+     .height = 9,
+     .width = 8,
+     .channels = 32,
+     .out = 64,
+     .kernel = 3,
+     .stride = 2,
+     .padding = 1},
+    {.images = 2, .height = 7, .width = 11, .channels = 64, .out = 96, .kernel = 1, .stride = 2},
+    {.images = 1, .height = 12, .width = 12, .channels = 32, .out = 32, .kernel = 5, .padding = 2},
+    {.images = 1, .height = 9, .width = 7, .channels = 32, .out = 32, .kernel = 4, .stride = 2},
+    // Boxes of many images, and windows that are mostly padding.
+    {.images = 150, .height = 1, .width = 2, .channels = 32, .out = 32, .kernel = 3, .padding = 1},
+    {.images = 300, .channels = 96, .out = 64, .followed = true},
+    {.images = 2,
+     .height = 6,
+     .width = 6,
+     .channels = 64,
+     .out = 64,
+     .kernel = 3,
+     .padding = 1,
+     .followed = true},
+};
+
+TEST(EmulatedConv, BoxesGiveTheConvolution) {
+  for (const ConvTask& t : kTasks) {
+    SCOPED_TRACE(&t - kTasks);
+    expect_forward(t, 64);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(EmulatedConv, WiderTiles) {
+  const ConvTask odd{.images = 3,
+                     .height = 5,
+                     .width = 9,
+                     .channels = 40,
+                     .out = 160,
+                     .kernel = 3,
+                     .padding = 1,
+                     .followed = true};
+  for (const uint32_t most_late : {0u, 300u}) {
+    expect_forward(odd, 128, most_late);
+    expect_forward(odd, 256, most_late);
+  }
+}
+
+TEST(EmulatedConv, BoxesGiveTheInputsGradient) {
+  for (ConvTask t : kTasks) {
+    SCOPED_TRACE(t.height * 100 + t.width);
+    expect_input_gradient(t, 64);
+    if (HasFatalFailure()) return;
+  }
+  expect_input_gradient({.images = 3,
+                         .height = 9,
+                         .width = 5,
+                         .channels = 160,
+                         .out = 40,
+                         .kernel = 3,
+                         .stride = 2,
+                         .padding = 1},
+                        128);
+}
+
+void sum_boxes(const conv_tile_dw::Args& args, int processors) {
+  static_assert(sizeof(conv_tile_dw::Shared) <= emulated::kSharedBytes);
+  card.cluster = 1, card.blocks = std::min(args.items, processors);
+  card.body = [&] { work(args, *reinterpret_cast<conv_tile_dw::Shared*>(card.shared())); };
+  for (card.block = 0; card.block < card.blocks; ++card.block) card.run(conv_tile_dw::kThreads);
+}
+
+// processors: a small card divides the pixels less.
+void expect_weight_gradient(const ConvTask& t, int processors, uint32_t most_late = 20) {
+  using namespace conv_tile_dw;
+  CardInfo small = kH200;
+  small.processors = processors;
+  ASSERT_TRUE(takes_tile(small, t, ConvPass::kWeightGradient));
+  const Plain plain{t};
+  const std::vector<bf16> x = noise(plain.x_count(), 1, 1), dy = noise(plain.y_count(), 1, 2);
+  const conv_tile_dw::Plan plan = plan_of(small, result_pixels(t, nullptr), gradient_panels(t));
+  std::vector<float> partials(at(plan.floats), NAN), dw(at(plain.w_count()), 0.5f);
+  const conv_tile_dw::Args args = make_args(t, plan, dy.data(), x.data(), partials.data());
+  card.most_late = most_late;
+  ASSERT_NO_THROW(sum_boxes(args, processors));
+  const Finish finished = make_finish(t, plan, partials.data(), dw.data());
+  card.blocks = finished.blocks, card.blocks_y = finished.out;
+  card.body = [&] { finish(finished, *reinterpret_cast<FinishShared*>(card.shared())); };
+  for (card.block_y = 0; card.block_y < card.blocks_y; ++card.block_y)
+    for (card.block = 0; card.block < card.blocks; ++card.block)
+      ASSERT_NO_THROW(card.run(kFinishThreads));
+  card.block_y = 0, card.blocks_y = 1;
+  const std::vector<double> expected = plain.weight_gradient(values(dy), values(x));
+  for (size_t i = 0; i < dw.size(); ++i)
+    ASSERT_NEAR(double{dw[i]}, 0.5 + expected[i], 1e-4 * (1 + std::abs(expected[i]))) << i;
+}
+
+TEST(EmulatedConv, BoxesGiveTheWeightsGradient) {
+  for (ConvTask t : kTasks) {
+    SCOPED_TRACE(t.height * 100 + t.width);
+    expect_weight_gradient(t, 3);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(EmulatedConv, WeightGradientsInSplits) {
+  const ConvTask large{.images = 9,
+                       .height = 15,
+                       .width = 16,
+                       .channels = 72,
+                       .out = 136,
+                       .kernel = 3,
+                       .stride = 2,
+                       .padding = 1};
+  for (const uint32_t most_late : {0u, 300u}) expect_weight_gradient(large, 6, most_late);
+  const ConvTask deep{
+      .images = 40, .height = 8, .width = 7, .channels = 64, .out = 64, .kernel = 3, .padding = 1};
+  expect_weight_gradient(deep, 8);
+}
+
+// Images of few channels, there and back.
+void expect_lines(const ConvTask& t) {
+  ASSERT_TRUE(takes_lines(kH200, t, ConvPass::kForward));
+  const conv_lines::Lines lines = conv_lines::lines_of(t);
+  const Plain plain{t};
+  const std::vector<bf16> x = noise(plain.x_count(), 1, 1), w = weights(t),
+                          dy = noise(plain.y_count(), 1, 2);
+  // Weights as the graph has them: (out, channels, taps).
+  std::vector<bf16> given(w.size());
+  for (int64_t o = 0; o < t.out; ++o)
+    for (int64_t tap = 0; tap < plain.taps(); ++tap)
+      for (int64_t c = 0; c < t.channels; ++c)
+        given[at((o * t.channels + c) * plain.taps() + tap)] =
+            w[at((o * plain.taps() + tap) * t.channels + c)];
+  const int64_t laid_count = t.images * lines.pairs * lines.across * conv_lines::kPixel,
+                weight_count = t.out * lines.taps() * conv_lines::kPixel;
+  std::vector<bf16> laid(at(laid_count), bf16{0xffff}), laid_w(at(weight_count), bf16{0xffff}),
+      y(at(plain.y_count()), bf16{0xffff});
+  for (int64_t i = 0; i < laid_count / 8; ++i) conv_lines::lay(lines, x.data(), laid.data(), i);
+  for (int64_t i = 0; i < weight_count; ++i)
+    conv_lines::lay_weight(lines, given.data(), laid_w.data(), i);
+  card.most_late = 20;
+  ASSERT_NO_THROW(run(conv_lines::forward_product(kH200, t, laid.data(), laid_w.data(), y.data())));
+  expect_near(y, plain.forward(values(x), values(w)));
+
+  const conv_tile_dw::Plan plan =
+      conv_tile_dw::plan_of(kH200, conv_tile_dw::result_pixels(t, nullptr), lines.taps());
+  std::vector<float> partials(at(plan.floats), NAN), dw(w.size(), 0.5f);
+  ASSERT_EQ(plan.floats, plan.split.splits * weight_count);
+  sum_boxes(conv_lines::gradient_args(t, plan, dy.data(), laid.data(), partials.data()), 5);
+  for (int64_t i = 0; i < weight_count; ++i)
+    conv_lines::add_weight(lines, partials.data(), static_cast<int>(plan.split.splits),
+                           weight_count, dw.data(), i);
+  const std::vector<double> expected = plain.weight_gradient(values(dy), values(x));
+  for (size_t i = 0; i < dw.size(); ++i)
+    ASSERT_NEAR(double{dw[i]}, 0.5 + expected[i], 1e-4 * (1 + std::abs(expected[i]))) << i;
+}
+
+TEST(EmulatedConv, LinesOfImagesOfFewChannels) {
+  expect_lines({.images = 2,
+                .height = 18,
+                .width = 22,
+                .channels = 3,
+                .out = 64,
+                .kernel = 7,
+                .stride = 2,
+                .padding = 3});
+  expect_lines({.images = 1,
+                .height = 9,
+                .width = 11,
+                .channels = 4,
+                .out = 32,
+                .kernel = 3,
+                .stride = 2,
+                .padding = 1});
+  expect_lines({.images = 5,
+                .height = 7,
+                .width = 6,
+                .channels = 1,
+                .out = 96,
+                .kernel = 2,
+                .stride = 2,
+                .padding = 0});
+  expect_lines({.images = 9,
+                .height = 15,
+                .width = 15,
+                .channels = 3,
+                .out = 64,
+                .kernel = 7,
+                .stride = 2,
+                .padding = 3});
+}
+
+}  // namespace
+}  // namespace vitrum::cuda

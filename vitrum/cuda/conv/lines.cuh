@@ -1,0 +1,113 @@
+// Convolutions of stride 2 over images of few channels (the stem of a ResNet): too few for boxes of
+// pixels. What a window has of a line is one run of memory, at most 32 numbers; for every pair of
+// lines and column of the result, both runs are laid out side by side, as 64 channels of a pixel.
+// The convolution is then one of stride 1, whose window is one pixel wide and half as many pairs
+// high, for the kernels of tile.cuh and tile_dw.cuh.
+//
+// The primitives it is written in (device.cuh, ..) are included before it: tests without a card
+// have a second set.
+#pragma once
+#include <cstdint>
+
+#include "vitrum/cuda/conv/tile.cuh"
+#include "vitrum/cuda/conv/tile_dw.cuh"
+
+namespace vitrum::cuda::conv_lines {
+
+constexpr int kThreads = 256, kRun = kLineNumbers, kPixel = 2 * kRun;  // numbers
+static_assert(kPixel == conv::kChannels);
+
+struct Lines {
+  int height, width, channels, kernel, padding;
+  int pairs, across;  // of what is laid out
+
+  __host__ __device__ int run() const { return kernel * channels; }
+  __host__ __device__ int taps() const { return (kernel + 1) / 2; }
+};
+inline Lines lines_of(const ConvTask& t) {
+  const auto narrow = [](int64_t n) { return static_cast<int>(n); };
+  Lines l{narrow(t.height),  narrow(t.width),   narrow(t.channels),
+          narrow(t.kernel),  narrow(t.padding), 0,
+          narrow(t.across())};
+  l.pairs = narrow(t.down()) - 1 + l.taps();
+  return l;
+}
+
+// Thread `item` of images * pairs * across * 8 lays eight numbers.
+__device__ __forceinline__ void lay(const Lines& l, const bf16* x, bf16* to, int64_t item) {
+  const int eight = static_cast<int>(item % 8), first = eight % 4 * 8;
+  const int64_t pixel = item / 8, pair = pixel / l.across, image = pair / l.pairs;
+  const int column = static_cast<int>(pixel - pair * l.across),
+            line = static_cast<int>(pair - image * l.pairs) * 2 + eight / 4 - l.padding;
+  const int begin = (2 * column - l.padding) * l.channels + first, wide = l.width * l.channels;
+  const bf16* const from = x + (image * l.height + line) * wide;
+  Raw8<bf16> raw;
+  bf16 numbers[8];
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const bool inside =
+        line >= 0 && line < l.height && first + k < l.run() && begin + k >= 0 && begin + k < wide;
+    numbers[k] = inside ? from[begin + k] : from_float<bf16>(0.0f);
+  }
+  static_assert(sizeof raw == sizeof numbers);
+  memcpy(&raw, numbers, sizeof raw);
+  store_raw(to + item * 8, raw);
+}
+
+// Weight `item` of (out, taps, 64), from (out, channels, kernel, kernel).
+__device__ __forceinline__ int64_t weight_of(const Lines& l, int64_t item) {
+  const int at = static_cast<int>(item % kPixel), run = at % kRun;
+  const int64_t row = item / kPixel, out = row / l.taps();
+  const int y = static_cast<int>(row % l.taps()) * 2 + at / kRun;
+  if (y >= l.kernel || run >= l.run()) return -1;
+  return ((out * l.channels + run % l.channels) * l.kernel + y) * l.kernel + run / l.channels;
+}
+__device__ __forceinline__ void lay_weight(const Lines& l, const bf16* w, bf16* to, int64_t item) {
+  const int64_t from = weight_of(l, item);
+  to[item] = from < 0 ? from_float<bf16>(0.0f) : w[from];
+}
+// The way back, of the sums of `splits`.
+__device__ __forceinline__ void add_weight(const Lines& l, const float* partials, int splits,
+                                           int64_t count, float* dw, int64_t item) {
+  const int64_t to = weight_of(l, item);
+  if (to < 0) return;
+  float sum = 0;
+#pragma unroll 8
+  for (int k = 0; k < splits; ++k) sum += partials[k * count + item];
+  dw[to] += sum;
+}
+
+// ---- what the host says ----
+
+inline std::vector<conv::Tap> taps_of(const Lines& l) {
+  std::vector<conv::Tap> taps;
+  for (int t = 0; t < l.taps(); ++t) taps.push_back({0, t, 0, t});
+  return taps;
+}
+inline conv::Pixels laid_pixels(const ConvTask& task, const Lines& l, const void* laid) {
+  return {laid, task.images, l.pairs, l.across, kPixel};
+}
+// y from the lines laid out, and weights (out, taps, 64).
+inline conv_tile::Product forward_product(const CardInfo& card, const ConvTask& task,
+                                          const void* laid, const void* w, bf16* y) {
+  const Lines l = lines_of(task);
+  const int64_t down = task.down(), across = task.across();
+  const Boxes boxes = choose_boxes(task.images, down, across, conv_tile::kRows, /*exact=*/false);
+  conv_tile::Product p{{}, choose_tile_columns(card, boxes.count(), task.out)};
+  conv_tile::set_product(p.args, taps_of(l), w, l.taps(), kPixel, task.out, boxes, p.wide);
+  p.args.x[0] = conv::pixels_map(laid_pixels(task, l, laid), boxes.box);
+  p.args.grid = conv::grid_of(boxes, task.images, down, across);
+  p.args.y = y, p.args.column_apart = task.out;
+  p.args.line_apart = across * task.out, p.args.image_apart = down * p.args.line_apart;
+  return p;
+}
+inline conv_tile_dw::Args gradient_args(const ConvTask& task, const conv_tile_dw::Plan& plan,
+                                        const void* dy, const void* laid, float* partials) {
+  const Lines l = lines_of(task);
+  conv_tile_dw::Args args =
+      conv_tile_dw::make_args(plan, conv_tile_dw::result_pixels(task, dy), taps_of(l), partials);
+  args.x[0] = conv::pixels_map(laid_pixels(task, l, laid), plan.boxes.box);
+  return args;
+}
+
+}  // namespace vitrum::cuda::conv_lines

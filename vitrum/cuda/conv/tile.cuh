@@ -1,0 +1,278 @@
+// Convolution as a GEMM whose left operand is never laid out (sm_90a): for every tap of the window
+// TMA brings the box of pixels under it, 64 channels at a time, straight from the image, zeros
+// where the padding is. y (pixels, columns) = the sum over taps of x (pixels, channels) w(tap)^T.
+//
+// A CTA computes tiles of 128 pixels (a box) x 64, 128 or 256 columns. Warp specialisation and
+// pipeline are those of linear/tile.cuh: a producer warp, two consumer warpgroups with 64 pixels
+// each; two CTAs form a cluster, have neighbouring boxes and the same weights, and multicast one
+// half of them each. Narrow tiles have two CTAs on an SM: one multiplies while the other ends. The
+// rows of w arrive permuted (permuted_rows_map), so that a thread has eight neighbouring columns.
+//
+// The gradient of the image is the same product, of dy with the window turned round. A norm of
+// given statistics, a skip and ReLU may follow before the results leave the registers.
+//
+// The primitives it is written in (device.cuh, tma.cuh, wgmma.cuh) and host/tensor_map.h are
+// included before it: tests without a card have a second set.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "vitrum/cuda/conv/windows.h"
+#include "vitrum/cuda/linear/mainloop.cuh"
+
+namespace vitrum::cuda::conv_tile {
+
+using conv::Grid, conv::Tap, conv::kMaxMaps, conv::kMaxTaps;
+
+constexpr int kGroup = 128, kGroups = 2, kThreads = kGroups * kGroup + kWarp;  // and a producer
+constexpr int kRows = 64 * kGroups, kDepth = conv::kChannels, kCluster = 2;
+constexpr int kBytesX = kRows * kSwizzledRow;
+static_assert(kRows == kTilePixels);
+
+// What depends on the tile's columns.
+template <int kColumns>
+struct Shape {
+  static constexpr int kStages = kColumns == 128 ? 3 : 4;
+  static constexpr int kBlocks = kColumns == 256 ? 1 : 2;  // on an SM
+  static constexpr int kShare = kColumns / kCluster;       // of the weights, a block's
+  static constexpr int kBytesW = kColumns * kSwizzledRow;
+};
+
+struct Args {
+  CUtensorMap x[kMaxMaps], w;
+  Tap taps[kMaxTaps];
+  int tap_count, channels, columns;
+  int box_bytes;  // of 64 channels
+  int tiles;      // of a cluster
+  Grid grid;
+  // Where the results go: elements from one image, line and column to the next.
+  bf16* y;
+  int64_t image_apart, line_apart, column_apart;
+  // y * scale + shift + skip, through ReLU: each may be absent.
+  const float *scale, *shift;
+  const bf16* skip;  // lies as y
+  bool relu;
+};
+
+template <int kColumns>
+struct Shared {
+  using S = Shape<kColumns>;
+  std::byte x[S::kStages][kBytesX], w[S::kStages][S::kBytesW];
+  uint64_t full[S::kStages], empty[S::kStages];
+};
+
+struct Place {
+  int box, column;
+};
+// A block's tile of this turn. Neighbouring clusters share boxes.
+template <int kColumns>
+__device__ __forceinline__ bool take_tile(const Args& g, int turn, Place& place) {
+  const int clusters = static_cast<int>(gridDim.x) / kCluster,
+            wide = (g.columns + kColumns - 1) / kColumns;
+  const int i = static_cast<int>(blockIdx.x) / kCluster + turn * clusters;
+  place.box = i / wide * kCluster + cluster_rank();
+  place.column = i % wide * kColumns;
+  return i < g.tiles;
+}
+
+template <int kColumns>
+__device__ void produce(const Args& g, Shared<kColumns>& s) {
+  using S = Shape<kColumns>;
+  constexpr uint16_t kBoth = (1 << kCluster) - 1;
+  PipelineState<S::kStages> pipe;
+  const int own = cluster_rank() * S::kShare;
+  Place place;
+  for (int turn = 0; take_tile<kColumns>(g, turn, place); ++turn) {
+    const conv::Corner corner = g.grid.corner(place.box);
+    for (int t = 0; t < g.tap_count; ++t) {
+      const Tap tap = g.taps[t];
+      for (int c = 0; c < g.channels; c += kDepth, pipe.advance()) {
+        uint64_t* const full = &s.full[pipe.index];
+        mbarrier_wait(&s.empty[pipe.index], pipe.phase ^ 1);
+        mbarrier_arrive_expect_tx(full, g.box_bytes + S::kBytesW);
+        tma_load_4d(g.x[tap.map], s.x[pipe.index], full, c, corner.column + tap.column,
+                    corner.line + tap.line, corner.image);
+        tma_load_5d(g.w, s.w[pipe.index] + own * kSwizzledRow, full, tap.weight * g.channels + c,
+                    (place.column + own) / 32, kBoth);
+      }
+    }
+  }
+}
+
+template <int kColumns>
+struct Consumer {
+  using S = Shape<kColumns>;
+  using Accumulators = float[kColumns / 2];
+  const Args& g;
+  Shared<kColumns>& s;
+  int group, thread;
+  PipelineState<S::kStages> pipe = {};
+
+  __device__ __forceinline__ void multiply(Accumulators& d) {
+    mainloop(
+        d, pipe, s.full, g.tap_count * ((g.channels + kDepth - 1) / kDepth),
+        [&](int stage, int i, bool add) {
+          wgmma_ss(d, make_descriptor(s.x[stage] + group * 64 * kSwizzledRow + 32 * i),
+                   make_descriptor(s.w[stage] + 32 * i), add);
+        },
+        // Both blocks write into the weights of both.
+        [&](int stage) {
+          if (thread < kCluster) mbarrier_arrive_cluster(&s.empty[stage], thread);
+        });
+  }
+
+  // Where pixel `row` of a box begins; -1: outside.
+  __device__ __forceinline__ int64_t place_of(const conv::Corner& corner, int row) const {
+    const Box& box = g.grid.box;
+    const int below = row / box.w, behind = below / box.h;
+    const int column = corner.column + row - below * box.w,
+              line = corner.line + below - behind * box.h, image = corner.image + behind;
+    const bool inside =
+        behind < box.n && column < g.grid.columns && line < g.grid.lines && image < g.grid.images;
+    return inside ? image * g.image_apart + line * g.line_apart + column * g.column_apart : -1;
+  }
+
+  // Rounded wherever a graph of several ops has a tensor.
+  __device__ __forceinline__ void leave(Eight& v, int64_t at, int column) const {
+    if (g.scale) {
+      const Eight scale = load8(g.scale + column), shift = load8(g.shift + column);
+#pragma unroll
+      for (int k = 0; k < 8; ++k)
+        v.v[k] = rounded<bf16>(fmaf(rounded<bf16>(v.v[k]), scale.v[k], shift.v[k]));
+    }
+    if (g.skip) {
+      const Eight skip = load8(g.skip + at);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v.v[k] = rounded<bf16>(rounded<bf16>(v.v[k]) + skip.v[k]);
+    }
+    if (g.relu) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v.v[k] = v.v[k] <= 0 ? 0.0f : v.v[k];  // NaN stays NaN
+    }
+    store8(g.y + at, v);
+  }
+
+  __device__ __forceinline__ void finish(const Accumulators& d, const Place& place) const {
+    const conv::Corner corner = g.grid.corner(place.box);
+    const int row = group * 64 + thread / kWarp * 16 + thread % kWarp / 4, own = thread % 4 * 8;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t at = place_of(corner, row + 8 * half);
+      if (at < 0) continue;
+#pragma unroll
+      for (int part = 0; part < kColumns / 32; ++part) {
+        const int column = place.column + 32 * part + own;
+        if (column >= g.columns) continue;
+        Eight v;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) v.v[k] = d[permuted_accumulator(part, half, k)];
+        leave(v, at + column, column);
+      }
+    }
+  }
+
+  __device__ void run() {
+    Accumulators d;
+    Place place;
+    for (int turn = 0; take_tile<kColumns>(g, turn, place); ++turn) {
+      multiply(d);
+      finish(d, place);
+    }
+  }
+};
+
+// A block of the kernel.
+template <int kColumns>
+__device__ __forceinline__ void work(const Args& g, Shared<kColumns>& s) {
+  using S = Shape<kColumns>;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < S::kStages; ++i)
+      mbarrier_init(&s.full[i], 1), mbarrier_init(&s.empty[i], kGroups * kCluster);
+    fence_barrier_init();
+  }
+  __syncwarp();
+  sync_cluster();
+  const int group = static_cast<int>(threadIdx.x) / kGroup;
+  if (group < kGroups) {
+    Consumer<kColumns>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
+  } else if (threadIdx.x == kGroups * kGroup) {
+    produce<kColumns>(g, s);
+  }
+  // The other block may still write here.
+  __syncwarp();
+  sync_cluster();
+}
+
+// ---- what the host says ----
+
+// The weights of taps one behind the other, a row for every column of the result.
+inline CUtensorMap weights_map(const void* w, int64_t columns, int64_t row, int share) {
+  const auto all = static_cast<cuuint64_t>(columns), wide = static_cast<cuuint64_t>(row);
+  return make_tensor_map(w, {wide, 2, 4, 4, all / 32}, {wide * 2, wide * 16, wide * 4, wide * 64},
+                         {kDepth, 2, 4, 4, static_cast<cuuint32_t>(share / 32)});
+}
+
+// w: (columns, taps, channels), of so many taps in all.
+inline void set_product(Args& args, const std::vector<Tap>& taps, const void* w, int64_t all_taps,
+                        int64_t channels, int64_t columns, const Boxes& boxes, int wide) {
+  args.w = weights_map(w, columns, all_taps * channels, wide / kCluster);
+  std::copy(taps.begin(), taps.end(), args.taps);
+  args.tap_count = static_cast<int>(taps.size());
+  args.channels = static_cast<int>(channels), args.columns = static_cast<int>(columns);
+  args.box_bytes = boxes.box.pixels() * kSwizzledRow;
+  args.tiles = static_cast<int>((boxes.count() + 1) / 2 * ((columns + wide - 1) / wide));
+}
+
+struct Product {
+  Args args;
+  int wide;
+};
+void allow(const Product& p);  // before its first launch
+void launch(const Product& p, int processors, cudaStream_t stream);
+
+// y from x and w (out, taps, channels). wide: columns of a tile, 0: as the card likes them.
+inline Product forward_product(const CardInfo& card, const ConvTask& task, const void* x,
+                               const void* w, bf16* y, int wide = 0) {
+  const int64_t down = task.down(), across = task.across();
+  const Boxes boxes = choose_boxes(task.images, down, across, kRows, /*exact=*/false);
+  Product p{{}, wide ? wide : choose_tile_columns(card, boxes.count(), task.out)};
+  set_product(p.args, conv::window_taps(task), w, task.kernel * task.kernel, task.channels,
+              task.out, boxes, p.wide);
+  conv::set_window_maps(task, x, boxes.box, p.args.x);
+  p.args.grid = conv::grid_of(boxes, task.images, down, across);
+  p.args.y = y, p.args.column_apart = task.out;
+  p.args.line_apart = across * task.out, p.args.image_apart = down * p.args.line_apart;
+  return p;
+}
+// dx from dy and w (channels, taps, out): a product for every remainder that pixels have, divided
+// by the stride. Where no window lies over such pixels there is none: they are zero.
+inline std::vector<Product> input_gradient_products(const CardInfo& card, const ConvTask& task,
+                                                    const void* dy, const void* w, bf16* dx,
+                                                    int wide = 0) {
+  const int stride = static_cast<int>(task.stride);
+  std::vector<Product> products;
+  for (int rest = 0; rest < stride * stride; ++rest) {
+    const int line = rest / stride, column = rest % stride;
+    const std::vector<Tap> taps = conv::covering_taps(task, line, column);
+    if (taps.empty()) continue;
+    const conv::Pixels to{dx,          task.images, task.height, task.width, task.channels,
+                          task.stride, line,        column};
+    const Boxes boxes = choose_boxes(task.images, to.lines(), to.columns(), kRows, false);
+    Product p{{}, wide ? wide : choose_tile_columns(card, boxes.count(), task.channels)};
+    set_product(p.args, taps, w, task.kernel * task.kernel, task.out, task.channels, boxes, p.wide);
+    p.args.x[0] =
+        conv::pixels_map({dy, task.images, task.down(), task.across(), task.out}, boxes.box);
+    p.args.grid = conv::grid_of(boxes, task.images, to.lines(), to.columns());
+    p.args.y = dx + (line * task.width + column) * task.channels;
+    p.args.column_apart = task.stride * task.channels;
+    p.args.line_apart = task.stride * task.width * task.channels;
+    p.args.image_apart = task.height * task.width * task.channels;
+    products.push_back(std::move(p));
+  }
+  return products;
+}
+
+}  // namespace vitrum::cuda::conv_tile
