@@ -91,7 +91,13 @@ void run(const conv_tile::Args& args) {
   using Shared = conv_tile::Shared<kColumns>;
   static_assert(sizeof(Shared) * conv_tile::Shape<kColumns>::kBlocks <= emulated::kSharedBytes);
   card.cluster = conv_tile::kCluster, card.blocks = 4;
-  card.body = [&] { conv_tile::work<kColumns>(args, *reinterpret_cast<Shared*>(card.shared())); };
+  card.body = [&] {
+    auto& shared = *reinterpret_cast<Shared*>(card.shared());
+    if (args.scale)
+      conv_tile::work<kColumns, true>(args, shared);
+    else
+      conv_tile::work<kColumns, false>(args, shared);
+  };
   for (card.block = 0; card.block < card.blocks; card.block += card.cluster)
     card.run(conv_tile::kThreads);
 }
@@ -126,6 +132,12 @@ void expect_forward(const ConvTask& t, int wide, uint32_t most_late = 20) {
   ASSERT_NO_THROW(run(p));
   expect_near(y, expected);
   if (!t.followed) return;
+  p.args.scale = scale.data(), p.args.shift = shift.data();
+  ASSERT_NO_THROW(run(p));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double v = expected[i] * scale[i % at(t.out)] + shift[i % at(t.out)];
+    ASSERT_NEAR(value(y[i]), v, 0.03 * (1 + std::abs(v))) << i;
+  }
   p.args.scale = scale.data(), p.args.shift = shift.data(), p.args.skip = skip.data();
   p.args.relu = true;
   ASSERT_NO_THROW(run(p));

@@ -107,7 +107,8 @@ class BatchNormed {
         more_(noise(static_cast<int64_t>(count_), 1, 4)),
         y_(count_, bf16{0xffff}),
         d_(y_),
-        dx_(y_) {
+        dx_(y_),
+        passed_(count_ / 8, 0xff) {
     for (int k = 0; k < m.width; ++k) w_.push_back(1 + 0.1f * static_cast<float>(k % 5));
     for (int b = 0; b < m.samples; ++b) weight_.push_back(b % 3 == 1 ? 0.0f : 0.25f);
     for (auto* table : {&pivot_, &scale_, &shift_, &mean_, &var_, &offset_, &slope_, &dw_, &dbias_})
@@ -135,11 +136,13 @@ class BatchNormed {
   template <bool kWide>
   void backward() {
     const bf16* y = m_.relu ? y_.data() : nullptr;
+    const bool bits = kWide && m_.relu && !m_.skip;
     const bn::Gradients<bf16> gradients{dy_.data(),
                                         m_.skip ? more_.data() : nullptr,
                                         x_.data(),
                                         y,
                                         m_.skip ? d_.data() : nullptr,
+                                        bits ? passed_.data() : nullptr,
                                         mean_.data(),
                                         sums_,
                                         partials_.data()};
@@ -149,7 +152,8 @@ class BatchNormed {
                             slope_.data(), dw_.data(), dbias_.data()});
     const bn::BackApplication<bf16> application{m_.skip ? d_.data() : dy_.data(),
                                                 x_.data(),
-                                                m_.skip ? nullptr : y,
+                                                m_.skip || bits ? nullptr : y,
+                                                bits ? passed_.data() : nullptr,
                                                 dx_.data(),
                                                 mean_.data(),
                                                 scale_.data(),
@@ -219,6 +223,7 @@ class BatchNormed {
   std::vector<bf16> x_, skip_, dy_, more_, y_, d_, dx_;
   std::vector<float> w_, weight_, pivot_, scale_, shift_, mean_, var_, offset_, slope_, dw_, dbias_,
       partials_;
+  std::vector<uint8_t> passed_;
   bn::Counted counted_;
   bn::Plan sums_, pass_;
 };

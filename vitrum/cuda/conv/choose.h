@@ -152,9 +152,13 @@ inline ConvKernel choose_conv(const CardInfo& card, const ConvTask& task, ConvPa
   const bool fills = pass == ConvPass::kWeightGradient
                          ? rows >= 4096
                          : rows / kTilePixels * ((wide + 63) / 64) >= card.processors / 2;
-  if (task.pixel_by_pixel())
-    return can && fills && task.followed && pass == ConvPass::kForward ? ConvKernel::kTile
-                                                                       : ConvKernel::kLinear;
+  if (task.pixel_by_pixel()) {
+    // Small gradients of many pixels: a GEMM of few tiles and great depth.
+    const bool deep = pass == ConvPass::kWeightGradient && rows >= 1 << 16 &&
+                      std::min(task.channels, task.out) <= 256;
+    const bool suits = pass == ConvPass::kForward ? task.followed : deep;
+    return can && fills && suits ? ConvKernel::kTile : ConvKernel::kLinear;
+  }
   if (!fills) return ConvKernel::kUnfold;
   if (can) return ConvKernel::kTile;
   return takes_lines(card, task, pass) ? ConvKernel::kLines : ConvKernel::kUnfold;

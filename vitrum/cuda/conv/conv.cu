@@ -353,28 +353,30 @@ KernelPtr lower(CudaBackend& cuda, const Conv2dBwd& op, const Operands& io) {
   const TensorView dy = io.in[Conv2dBwd::kDy], x = io.in[Conv2dBwd::kX],
                    w = io.in[Conv2dBwd::kWeight];
   const ConvTask task = task_of(x, w, stride, padding, {dy, x, w, io.out[Conv2dBwd::kDx]});
-  if (task.pixel_by_pixel())
-    return lower(cuda, LinearBwd{},
-                 {{dy, x, as_matrix(w), {}, {}},
-                  {io.out[Conv2dBwd::kDx], as_matrix(operand(io.out, Conv2dBwd::kDweight)), {}}});
   Operands rest = io;
   KernelPtr to_dx, to_dw, to_rest;
   const auto chosen = [&](ConvPass pass) { return choose_conv(cuda.card(), task, pass); };
   if (rest.out[Conv2dBwd::kDx] && chosen(ConvPass::kInputGradient) == ConvKernel::kTile)
     to_dx = lower_tile_input_gradient(cuda, task, io), rest.out[Conv2dBwd::kDx] = {};
   const ConvKernel for_dw = chosen(ConvPass::kWeightGradient);
-  if (operand(rest.out, Conv2dBwd::kDweight) && for_dw != ConvKernel::kUnfold) {
+  const bool boxes = for_dw == ConvKernel::kTile || for_dw == ConvKernel::kLines;
+  if (operand(rest.out, Conv2dBwd::kDweight) && boxes) {
     to_dw = for_dw == ConvKernel::kTile ? lower_tile_weight_gradient(cuda, task, io)
                                         : lower_lines_weight_gradient(cuda, task, io);
     rest.out[Conv2dBwd::kDweight] = {};
   }
-  if (rest.out[Conv2dBwd::kDx] || operand(rest.out, Conv2dBwd::kDweight))
-    to_rest = std::make_unique<UnfoldedConvBwd>(
-        cuda, geometry_of(x.shape, dy.shape, task.kernel, stride, padding), rest);
-  const bool boxes = to_dx || to_dw, unfolds = static_cast<bool>(to_rest);
-  KernelPtr kernel = both(both(std::move(to_dw), std::move(to_dx)), std::move(to_rest));
-  if (!kernel) return make_kernel([] {});
-  return named(!unfolds ? "tile" : boxes ? "tile, unfold" : "unfold", std::move(kernel));
+  const TensorView dx = rest.out[Conv2dBwd::kDx], dw = operand(rest.out, Conv2dBwd::kDweight);
+  if (task.pixel_by_pixel() && (dx || dw))
+    to_rest = lower(cuda, LinearBwd{}, {{dy, x, as_matrix(w), {}, {}}, {dx, as_matrix(dw), {}}});
+  else if (dx || dw)
+    to_rest = named("unfold",
+                    std::make_unique<UnfoldedConvBwd>(
+                        cuda, geometry_of(x.shape, dy.shape, task.kernel, stride, padding), rest));
+  if (!to_dx && !to_dw) return to_rest ? std::move(to_rest) : make_kernel([] {});
+  const char* const name = !to_rest                ? "tile"
+                           : task.pixel_by_pixel() ? "tile, linear"
+                                                   : "tile, unfold";
+  return named(name, both(both(std::move(to_dw), std::move(to_dx)), std::move(to_rest)));
 }
 
 }  // namespace vitrum::cuda

@@ -15,12 +15,12 @@ using namespace conv_tile;
 
 constexpr int kLayThreads = 256, kSide = 32, kLines = 8;
 
-template <int kColumns>
+template <int kColumns, bool kFollowed>
 __global__ void __launch_bounds__(kThreads, conv_tile::Shape<kColumns>::kBlocks)
     convolve_boxes([[maybe_unused]] const __grid_constant__ Args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::byte memory[];
-  work<kColumns>(g, *reinterpret_cast<Shared<kColumns>*>(memory));
+  work<kColumns, kFollowed>(g, *reinterpret_cast<Shared<kColumns>*>(memory));
 #endif
 }
 
@@ -49,26 +49,31 @@ __global__ void __launch_bounds__(kSide* kLines)
 
 // ---- lowering ----
 
-template <int kColumns>
-void allow_columns() {
-  allow_shared_memory(convolve_boxes<kColumns>, sizeof(Shared<kColumns>));
+// Calls body(kernel, bytes of shared memory, blocks an SM holds).
+template <class Body>
+void with_kernel(const Product& p, const Body& body) {
+  const auto call = [&](auto columns) {
+    constexpr int kColumns = decltype(columns)::value;
+    const auto kernel =
+        p.args.scale ? convolve_boxes<kColumns, true> : convolve_boxes<kColumns, false>;
+    body(kernel, sizeof(Shared<kColumns>), conv_tile::Shape<kColumns>::kBlocks);
+  };
+  if (p.wide == 64) return call(std::integral_constant<int, 64>{});
+  if (p.wide == 128) return call(std::integral_constant<int, 128>{});
+  call(std::integral_constant<int, 256>{});
 }
-template <int kColumns>
-void launch_as(const Args& args, int processors, cudaStream_t stream) {
-  const int clusters = std::min(args.tiles, processors / kCluster * Shape<kColumns>::kBlocks);
-  launch_cluster(convolve_boxes<kColumns>, clusters * kCluster, kCluster, kThreads,
-                 sizeof(Shared<kColumns>), stream, /*early=*/false, args);
-}
+
 }  // namespace
 
 void conv_tile::allow(const Product& p) {
-  p.wide == 64 ? allow_columns<64>() : p.wide == 128 ? allow_columns<128>() : allow_columns<256>();
+  with_kernel(p, [](auto* kernel, size_t bytes, int) { allow_shared_memory(kernel, bytes); });
 }
 void conv_tile::launch(const Product& p, int processors, cudaStream_t stream) {
-  const auto launch_it = p.wide == 64    ? launch_as<64>
-                         : p.wide == 128 ? launch_as<128>
-                                         : launch_as<256>;
-  launch_it(p.args, processors, stream);
+  with_kernel(p, [&](auto* kernel, size_t bytes, int blocks) {
+    const int clusters = std::min(p.args.tiles, processors / kCluster * blocks);
+    launch_cluster(kernel, clusters * kCluster, kCluster, kThreads, bytes, stream,
+                   /*early=*/false, p.args);
+  });
 }
 
 KernelPtr lower_tile(CudaBackend& cuda, const Conv2d& op, const ConvTask& given,

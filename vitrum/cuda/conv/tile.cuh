@@ -51,7 +51,7 @@ struct Args {
   // Where the results go: elements from one image, line and column to the next.
   bf16* y;
   int64_t image_apart, line_apart, column_apart;
-  // y * scale + shift + skip, through ReLU: each may be absent.
+  // y * scale + shift + skip, through ReLU: all of it, the skip or ReLU may be absent.
   const float *scale, *shift;
   const bf16* skip;  // lies as y
   bool relu;
@@ -102,9 +102,11 @@ __device__ void produce(const Args& g, Shared<kColumns>& s) {
   }
 }
 
-template <int kColumns>
+// kFollowed: by a norm of given statistics, and perhaps a skip and ReLU.
+template <int kColumns, bool kFollowed>
 struct Consumer {
   using S = Shape<kColumns>;
+  static constexpr int kParts = kColumns / 32;
   using Accumulators = float[kColumns / 2];
   const Args& g;
   Shared<kColumns>& s;
@@ -135,41 +137,48 @@ struct Consumer {
     return inside ? image * g.image_apart + line * g.line_apart + column * g.column_apart : -1;
   }
 
-  // Rounded wherever a graph of several ops has a tensor.
-  __device__ __forceinline__ void leave(Eight& v, int64_t at, int column) const {
-    if (g.scale) {
-      const Eight scale = load8(g.scale + column), shift = load8(g.shift + column);
-#pragma unroll
-      for (int k = 0; k < 8; ++k)
-        v.v[k] = rounded<bf16>(fmaf(rounded<bf16>(v.v[k]), scale.v[k], shift.v[k]));
-    }
-    if (g.skip) {
-      const Eight skip = load8(g.skip + at);
-#pragma unroll
-      for (int k = 0; k < 8; ++k) v.v[k] = rounded<bf16>(rounded<bf16>(v.v[k]) + skip.v[k]);
-    }
-    if (g.relu) {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) v.v[k] = v.v[k] <= 0 ? 0.0f : v.v[k];  // NaN stays NaN
-    }
-    store8(g.y + at, v);
+  __device__ __forceinline__ bool has(const Place& place, int part) const {
+    return place.column + 32 * part < g.columns;
   }
 
-  __device__ __forceinline__ void finish(const Accumulators& d, const Place& place) const {
-    const conv::Corner corner = g.grid.corner(place.box);
-    const int row = group * 64 + thread / kWarp * 16 + thread % kWarp / 4, own = thread % 4 * 8;
+  // Rounded wherever a graph of several ops has a tensor.
+  __device__ __forceinline__ void follow(Eight& v, const Eight& scale, const Eight& shift,
+                                         const Raw8<bf16>& skip) const {
+    const Eight s = unpack(skip);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t at = place_of(corner, row + 8 * half);
-      if (at < 0) continue;
+    for (int k = 0; k < 8; ++k) {
+      v.v[k] = rounded<bf16>(fmaf(rounded<bf16>(v.v[k]), scale.v[k], shift.v[k]));
+      if (g.skip) v.v[k] = rounded<bf16>(v.v[k] + s.v[k]);
+      if (g.relu) v.v[k] = v.v[k] <= 0 ? 0.0f : v.v[k];  // NaN stays NaN
+    }
+  }
+
+  // One of the thread's two rows. Skips are loaded some parts at a time: a load behind a store
+  // would wait for it, and all of them would not fit into the registers.
+  __device__ __forceinline__ void leave(const Accumulators& d, const Place& place, int half) const {
+    constexpr int kAtATime = kColumns == 256 ? 4 : 2;
+    const int row = group * 64 + thread / kWarp * 16 + thread % kWarp / 4 + 8 * half,
+              column = place.column + thread % 4 * 8;
+    const int64_t begin = place_of(g.grid.corner(place.box), row), at = begin + column;
+    if (begin < 0) return;
 #pragma unroll
-      for (int part = 0; part < kColumns / 32; ++part) {
-        const int column = place.column + 32 * part + own;
-        if (column >= g.columns) continue;
+    for (int first = 0; first < kParts; first += kAtATime) {
+      Raw8<bf16> skip[kAtATime] = {};
+      if constexpr (kFollowed)
+#pragma unroll
+        for (int i = 0; i < kAtATime; ++i)
+          if (g.skip && has(place, first + i)) skip[i] = load_raw(g.skip + at + 32 * (first + i));
+#pragma unroll
+      for (int i = 0; i < kAtATime; ++i) {
+        const int part = first + i;
+        if (!has(place, part)) continue;
         Eight v;
 #pragma unroll
         for (int k = 0; k < 8; ++k) v.v[k] = d[permuted_accumulator(part, half, k)];
-        leave(v, at + column, column);
+        if constexpr (kFollowed)
+          follow(v, load8(g.scale + column + 32 * part), load8(g.shift + column + 32 * part),
+                 skip[i]);
+        store8(g.y + at + 32 * part, v);
       }
     }
   }
@@ -179,13 +188,13 @@ struct Consumer {
     Place place;
     for (int turn = 0; take_tile<kColumns>(g, turn, place); ++turn) {
       multiply(d);
-      finish(d, place);
+      leave(d, place, 0), leave(d, place, 1);
     }
   }
 };
 
 // A block of the kernel.
-template <int kColumns>
+template <int kColumns, bool kFollowed>
 __device__ __forceinline__ void work(const Args& g, Shared<kColumns>& s) {
   using S = Shape<kColumns>;
   if (threadIdx.x == 0) {
@@ -197,7 +206,7 @@ __device__ __forceinline__ void work(const Args& g, Shared<kColumns>& s) {
   sync_cluster();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group < kGroups) {
-    Consumer<kColumns>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
+    Consumer<kColumns, kFollowed>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else if (threadIdx.x == kGroups * kGroup) {
     produce<kColumns>(g, s);
   }

@@ -32,7 +32,8 @@ void conv_tile_dw::launch(const Args& args, int processors, cudaStream_t stream)
   sum_boxes<<<blocks, kThreads, sizeof(Shared), stream>>>(args);
 }
 
-KernelPtr lower_tile_weight_gradient(CudaBackend& cuda, const ConvTask& task, const Operands& io) {
+KernelPtr lower_tile_weight_gradient(CudaBackend& cuda, const ConvTask& given, const Operands& io) {
+  const ConvTask task = given.flattened();
   const Plan plan = plan_of(cuda.card(), result_pixels(task, nullptr), gradient_panels(task));
   auto* const partials = cuda.scratch_of<float>(plan.floats);
   const Args args =

@@ -10,7 +10,7 @@ namespace {
 using namespace batch_norm;
 
 template <class T, bool kWide>
-__global__ void __launch_bounds__(kThreads, 3) sum_moments(Moments<T> moments) {
+__global__ void __launch_bounds__(kThreads, 4) sum_moments(Moments<T> moments) {
   __shared__ Shared shared;
   add_moments<T, kWide>(moments, shared);
   trigger_dependents();
@@ -71,6 +71,7 @@ dim3 grid_of(const Plan& plan) {
 struct Tables {
   float* memory;
   int64_t each;
+  uint8_t* bytes;
   float* at(int i) const { return memory + i * each; }
 };
 
@@ -94,10 +95,14 @@ struct Matrix {
   }
   Plan sums() const { return plan_sums(rows, width, wide); }
   Plan pass() const { return plan_pass(rows, width, wide); }
-  // So many tables of a number for every column, and what a pass over sums leaves.
-  Tables tables(CudaBackend& cuda, int count) const {
-    const int64_t each = divide_up(width, 8) * 8;
-    return {cuda.scratch_of<float>(count * each + int64_t{2} * sums().chunks * width), each};
+  // So many tables of a number for every column, what a pass over sums leaves behind them, and
+  // behind that so many bytes.
+  Tables tables(CudaBackend& cuda, int count, int64_t bytes = 0) const {
+    const int64_t each = divide_up(width, 8) * 8,
+                  floats = count * each + divide_up(int64_t{2} * sums().chunks * width, 4) * 4;
+    auto* const memory = static_cast<float*>(
+        cuda.scratch(static_cast<size_t>(floats) * sizeof(float) + static_cast<size_t>(bytes)));
+    return {memory, each, reinterpret_cast<uint8_t*>(memory + floats)};
   }
 };
 
@@ -209,7 +214,9 @@ KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io,
                    dskip = operand(io.out, BatchNormBwd::kDskip);
   const Matrix matrix(x, io.in[BatchNormBwd::kWeight], operand(io.in, BatchNormBwd::kSampleWeight),
                       {dy, more, x, y, mean, dx, dskip});
-  const Tables tables = matrix.tables(cuda, 3);
+  const bool bits = y && !dskip && matrix.wide;
+  const Tables tables = matrix.tables(cuda, 3, bits ? x.shape.numel() / 8 : 0);
+  uint8_t* const passed = bits ? tables.bytes : nullptr;
   const Coefficients coefficients{.w = io.in[BatchNormBwd::kWeight].f32(),
                                   .var = io.in[BatchNormBwd::kVar].f32(),
                                   .eps = eps,
@@ -221,11 +228,13 @@ KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io,
   return with_walk(matrix, x.dtype, [&](auto type, auto wide) {
     using T = decltype(type);
     constexpr bool kWide = decltype(wide)::value;
-    const Gradients<T> gradients{data_of<T>(dy),    data_of<T>(more), data_of<T>(x), data_of<T>(y),
-                                 data_of<T>(dskip), mean.f32(),       matrix.sums(), tables.at(3)};
+    const Gradients<T> gradients{data_of<T>(dy), data_of<T>(more),  data_of<T>(x),
+                                 data_of<T>(y),  data_of<T>(dskip), passed,
+                                 mean.f32(),     matrix.sums(),     tables.at(3)};
     const BackApplication<T> application{dskip ? data_of<T>(dskip) : data_of<T>(dy),
                                          data_of<T>(x),
-                                         dskip ? nullptr : data_of<T>(y),
+                                         dskip || bits ? nullptr : data_of<T>(y),
+                                         passed,
                                          data_of<T>(dx),
                                          mean.f32(),
                                          coefficients.scale,

@@ -331,26 +331,31 @@ __device__ void apply(const Application<T>& a) {
 // ---- backward ----
 
 // d = dy + more, rounded, where the ReLU let through; its sum, and that of its product with the
-// deviation of x from its mean.
+// deviation of x from its mean. What the ReLU let through is left as a bit an element, so that the
+// second pass need not read y.
 template <class T>
 struct Gradients {
   const T *dy, *more, *x, *y;  // more: null where there is one gradient; y: null without ReLU
   T* d;                        // null: not wanted
+  uint8_t* passed;             // a byte of eight columns; null: not wanted
   const float* mean;
   Plan plan;
   float* partials;  // (chunks, 2, width)
 };
+// Bit k: column k is positive.
 template <class T, bool kWide>
-__device__ __forceinline__ void through_relu(const Part<T, kWide>& dy, const Part<T, kWide>& more,
-                                             bool both, const Part<T, kWide>& y, bool relu,
-                                             float (&d)[kWide ? 8 : 1]) {
-  float other[kWide ? 8 : 1];
-  dy.unpack_to(d), more.unpack_to(other);
+__device__ __forceinline__ uint32_t positive(const Part<T, kWide>& y) {
+  float v[kWide ? 8 : 1];
+  y.unpack_to(v);
+  uint32_t bits = 0;
 #pragma unroll
-  for (int k = 0; k < (kWide ? 8 : 1); ++k) d[k] = both ? rounded<T>(d[k] + other[k]) : d[k];
-  y.unpack_to(other);
+  for (int k = 0; k < (kWide ? 8 : 1); ++k) bits |= (v[k] > 0 ? 1u : 0u) << k;
+  return bits;
+}
+template <int kCount>
+__device__ __forceinline__ void keep_bits_of(uint32_t bits, float (&d)[kCount]) {
 #pragma unroll
-  for (int k = 0; k < (kWide ? 8 : 1); ++k) d[k] = !relu || other[k] > 0 ? d[k] : 0.0f;
+  for (int k = 0; k < kCount; ++k) d[k] = bits >> k & 1u ? d[k] : 0.0f;
 }
 template <class T, bool kWide>
 __device__ void add_gradients(const Gradients<T>& g, Shared& s) {
@@ -375,10 +380,18 @@ __device__ void add_gradients(const Gradients<T>& g, Shared& s) {
     for (int u = 0; u < kInFlight; ++u) {
       const int row = top + u * at.deep;
       if (row >= end || !at.inside) continue;
+      const int64_t place = static_cast<int64_t>(row) * plan.width + at.column;
       float d[kCount], v[kCount];
-      through_relu<T, kWide>(dy[u], more[u], g.more != nullptr, y[u], g.y != nullptr, d);
+      dy[u].unpack_to(d), more[u].unpack_to(v);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) d[k] = g.more ? rounded<T>(d[k] + v[k]) : d[k];
+      if (g.y) {
+        const uint32_t bits = positive<T, kWide>(y[u]);
+        keep_bits_of(bits, d);
+        if (g.passed) g.passed[place / 8] = static_cast<uint8_t>(bits);
+      }
+      if (g.d) store_part(g.d + place, d);
       x[u].unpack_to(v);
-      if (g.d) store_part(g.d + static_cast<int64_t>(row) * plan.width + at.column, d);
 #pragma unroll
       for (int k = 0; k < kCount; ++k)
         sum[k] += d[k], products[k] = fmaf(d[k], v[k] - mean[k], products[k]);
@@ -408,7 +421,8 @@ struct Coefficients {
 
 template <class T>
 struct BackApplication {
-  const T *dy, *x, *y;  // y: null where dy is behind the ReLU already
+  const T *dy, *x, *y;    // y: null where dy is behind the ReLU already, or there is
+  const uint8_t* passed;  // what it let through; may be null
   T* dx;
   const float *mean, *scale, *offset, *slope;
   Counted counted;
@@ -426,21 +440,24 @@ __device__ void apply_back(const BackApplication<T>& a) {
   load_columns(a.offset, at.column, offset), load_columns(a.slope, at.column, slope);
   walk<kInFlight>(plan, static_cast<int>(blockIdx.y), at, [&](int top, int end) {
     Part<T, kWide> dy[kInFlight] = {}, x[kInFlight] = {}, y[kInFlight] = {};
+    uint32_t bits[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       const int row = top + u * at.deep;
+      bits[u] = ~0u;
       if (row >= end) continue;
       const int64_t from = static_cast<int64_t>(row) * plan.width + at.column;
       dy[u].load(a.dy + from), x[u].load(a.x + from);
       if (a.y) y[u].load(a.y + from);
+      if (a.passed) bits[u] = a.passed[from / 8];
     }
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       const int row = top + u * at.deep;
       if (row >= end) continue;
       float d[kCount], v[kCount];
-      through_relu<T, kWide>(dy[u], {}, false, y[u], a.y != nullptr, d);
-      x[u].unpack_to(v);
+      dy[u].unpack_to(d), x[u].unpack_to(v);
+      keep_bits_of(a.y ? positive<T, kWide>(y[u]) : bits[u], d);
       const bool counts = a.counted(row);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
