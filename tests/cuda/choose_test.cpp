@@ -172,6 +172,30 @@ TEST(Choose, WeightGradientsAreDividedWithoutRest) {
       ASSERT_GE(plan.splits * plan.boxes_each, boxes);
       ASSERT_LT((plan.splits - 1) * plan.boxes_each, boxes);
     });
+TEST(Choose, QueriesAWarpOfMmaSync) {
+  AttentionTask task{.images = 128, .tokens = 256, .heads = 16, .size = 72};
+  EXPECT_TRUE(is_wide_mma_sync(kH200, task));
+  task.bias = task.mask = true;
+  EXPECT_TRUE(is_wide_mma_sync(kH200, task));
+  for (const auto& change : std::initializer_list<void (*)(AttentionTask&)>{
+           [](AttentionTask& t) { t.images = 1; }, [](AttentionTask& t) { t.tokens = 64; },
+           [](AttentionTask& t) { t.drop = true; }, [](AttentionTask& t) { t.backward = true; },
+           [](AttentionTask& t) { t.size = 128; }, [](AttentionTask& t) { t.writes = false; }}) {
+    AttentionTask other = task;
+    change(other);
+    EXPECT_FALSE(is_wide_mma_sync(kH200, other));
+  }
+}
+
+// Chunks of keys: at most three where they are brought once; each key is in one.
+TEST(Choose, ChunksOfKeys) {
+  for (int64_t tokens = 209; tokens < 5000; ++tokens) {
+    const int64_t keys = keys_of_chunk(tokens), chunks = (tokens + keys - 1) / keys;
+    const int rounds = rounds_of_chunks(tokens, chunks);
+    ASSERT_EQ(rounds == 1, chunks <= 3) << tokens;
+    ASSERT_TRUE(rounds == 1 || rounds * 3 * 64 >= tokens) << tokens;
+    ASSERT_TRUE(tokens > 600 || rounds == 1) << tokens;
+  }
 }
 
 // ---- what presets get ----

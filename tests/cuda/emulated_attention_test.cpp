@@ -79,11 +79,13 @@ class Heads {
     const auto boxes = [&](const std::vector<bf16>& of, int64_t columns, int box) {
       return rows_of_heads(of.data(), columns, size_.tokens, size_.images, box);
     };
+    const int chunks = (size_.tokens + N - 1) / N;
     const chunked::ChunkedArgs args{.tile = {attention, nullptr, size_.images, size_.parts},
                                     .chunks = boxes(qkv_, wide(), N),
                                     .q = boxes(qkv_, wide(), 16),
                                     .y = boxes(y, wide() / 3, 16),
-                                    .chunks_a_head = (size_.tokens + N - 1) / N};
+                                    .chunks_a_head = chunks,
+                                    .rounds_a_head = rounds_of_chunks(size_.tokens, chunks)};
     static_assert(sizeof(chunked::Memory<N>) <= emulated::kSharedBytes);
     card.most_late = most_late, card.blocks = size_.parts * size_.heads;
     card.body = [&] { chunked::forward<N>(args); };
@@ -240,6 +242,13 @@ TEST(EmulatedKernels, AttentionOfLongHeads) {
   expect_forward({577, 2, 1, 1}, 400);
   expect_forward({257, 3, 1, 2}, 1000);
   expect_forward({442, 1, 1, 1}, 30);
+}
+
+// Heads whose chunks are brought anew for every three tiles, of which the last round has one or
+// all; two images one after the other.
+TEST(EmulatedKernels, AttentionOfLongerHeads) {
+  expect_forward({601, 2, 1, 1}, 400);
+  expect_forward({729, 1, 1, 1}, 1000);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 // With what is above instead of the card's own: tests/CMakeLists.txt.
 #include "vitrum/cuda/attention/mma_sync.cuh"
 #include "vitrum/cuda/attention/mma_sync_bias.cuh"
+#include "vitrum/cuda/attention/mma_sync_wide.cuh"
 
 namespace vitrum::cuda {
 namespace {
@@ -43,6 +44,19 @@ class Windows {
     if (s.drop > 0) args_.drop = {&rng_, 7, keep_threshold(s.drop), keep_scale(s.drop)};
   }
 
+  // Forward with 32 queries a warp.
+  template <bool kBiased>
+  void check_wide() {
+    card.most_late = 0, card.cluster = 1, card.blocks_y = 1, card.block_y = 0;
+    args_.out = y_.data();
+    const MmaSyncPlan plan = *plan_mma_sync(kH200, task(false));
+    card.blocks = size_.images * size_.heads;
+    card.body = [&] { mma_sync::wide_forward<kSteps, kBiased>(args_, plan, card.shared()); };
+    for (card.block = 0; card.block < card.blocks; ++card.block)
+      ASSERT_NO_THROW(card.run(2 * kWarp));
+    for_heads([&](int image, int head) { check_forward(image, head); });
+  }
+
   void check() {
     card.most_late = 0, card.cluster = 1;
     args_.out = y_.data();
@@ -70,16 +84,18 @@ class Windows {
     for (int image = 0; image < size_.images; ++image)
       for (int head = 0; head < size_.heads; ++head) body(image, head);
   }
+  AttentionTask task(bool backward) const {
+    return {.images = size_.images,
+            .tokens = size_.tokens,
+            .heads = size_.heads,
+            .size = size_.size,
+            .backward = backward,
+            .drop = size_.drop > 0,
+            .bias = size_.bias};
+  }
   // With the queries of a head in one CTA, and divided over two.
   void run(bool backward) {
-    const AttentionTask task{.images = size_.images,
-                             .tokens = size_.tokens,
-                             .heads = size_.heads,
-                             .size = size_.size,
-                             .backward = backward,
-                             .drop = size_.drop > 0,
-                             .bias = size_.bias};
-    const MmaSyncPlan plan = *plan_mma_sync(kH200, task);
+    const MmaSyncPlan plan = *plan_mma_sync(kH200, task(backward));
     card.blocks = size_.images * size_.heads, card.blocks_y = size_.heads;
     card.body = [&] {
       if (backward)
@@ -219,6 +235,17 @@ TEST(EmulatedMmaSync, BiasOfWideHeadsAndOfLongerSequences) {
   Windows<4>({.tokens = 197, .images = 2, .heads = 1, .size = 64, .masks = 1}).check();
   Windows<8>({.tokens = 65, .images = 2, .heads = 1, .size = 128}).check();
   Windows<12>({.tokens = 33, .images = 1, .heads = 1, .size = 192}).check();
+}
+
+// Sequences that end in the first or the second half of a warp's queries, and with a few keys in a
+// chunk; heads that do not fill their steps; one that does not fit into shared memory.
+TEST(EmulatedMmaSync, ThirtyTwoQueriesAWarp) {
+  Windows<5>({.tokens = 145, .images = 1, .heads = 2, .size = 72, .bias = false})
+      .check_wide<false>();
+  Windows<4>({.tokens = 197, .images = 2, .heads = 1, .size = 64, .masks = 1}).check_wide<true>();
+  Windows<2>({.tokens = 130, .images = 2, .heads = 1, .size = 32, .masks = 2}).check_wide<true>();
+  Windows<5>({.tokens = 700, .images = 1, .heads = 1, .size = 80, .bias = false})
+      .check_wide<false>();
 }
 
 TEST(EmulatedMmaSync, MaskAloneAndDropout) {

@@ -34,6 +34,8 @@ KernelPtr lower_forward(CudaBackend& cuda, const AttentionTask& task, const Atte
     case AttentionKernel::kWgmma:
       return wgmma_attention(cuda, args, images, *plan_wgmma(card, task));
     case AttentionKernel::kMmaSync:
+      if (is_wide_mma_sync(card, task))
+        return mma_sync_wide_attention(cuda, args, images, *plan_mma_sync(card, task));
       return mma_sync_attention(cuda, args, images, false, *plan_mma_sync(card, task));
     case AttentionKernel::kPlain: break;
   }

@@ -115,6 +115,8 @@ KernelPtr wgmma_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int6
                               const WgmmaPlan& plan);
 KernelPtr mma_sync_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
                              bool backward, const MmaSyncPlan& plan);
+KernelPtr mma_sync_wide_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
+                                  const MmaSyncPlan& plan);
 void launch_plain_attention(const AttentionArgs& args, int64_t images, DType dtype,
                             cudaStream_t stream);
 // partials: bias_partials() floats where dbias is wanted.

@@ -90,7 +90,7 @@ constexpr AttentionLimits limits_of(AttentionKernel kernel, bool backward) {
               .adds_columns = true};
     case AttentionKernel::kChunked:
       return {.min_tokens = 209,
-              .max_tokens = 600,
+              .max_tokens = backward ? 600 : 1 << 15,
               .min_size = 64,
               .max_size = 64,
               .needs_tma_wgmma = true,
@@ -208,6 +208,14 @@ inline std::optional<MmaSyncPlan> plan_mma_sync(const CardInfo& card, const Atte
   return plan;
 }
 
+// attention/mma_sync_wide.cu, 32 queries a warp: enough queries and heads, of usual sizes.
+inline bool is_wide_mma_sync(const CardInfo& card, const AttentionTask& task) {
+  const int64_t steps = (task.size + 15) / 16;
+  return !task.backward && !task.drop && task.writes && task.tokens >= 128 &&
+         (steps == 2 || steps == 4 || steps == 5) && task.all_heads() >= 2 * card.processors &&
+         task.all_heads() <= INT32_MAX;
+}
+
 // ---- the choice ----
 
 struct AttentionChoice {
@@ -224,10 +232,15 @@ inline bool has_many_heads(const CardInfo& card, const AttentionTask& task) {
 }
 
 inline int keys_of_smem(int64_t tokens) { return tokens > 200 ? 208 : tokens > 144 ? 200 : 144; }
-// As few as possible beyond the last token, a head's chunks in the three slots.
+// As few as possible beyond the last token; up to 600 tokens, a head's chunks in the three slots.
 inline int keys_of_chunk(int64_t tokens) {
   const auto padded = [&](int64_t n) { return (tokens + n - 1) / n * n; };
-  return tokens > 3 * 144 || padded(200) <= padded(144) ? 200 : 144;
+  const bool needs_large = tokens > 3 * 144 && tokens <= 600;
+  return needs_large || padded(200) <= padded(144) ? 200 : 144;
+}
+// How often they are brought: once, or for every three tiles of 64 queries.
+inline int rounds_of_chunks(int64_t tokens, int64_t chunks) {
+  return chunks <= 3 ? 1 : static_cast<int>((tokens + 3 * 64 - 1) / (3 * 64));
 }
 
 inline AttentionChoice choose_attention(const CardInfo& card, const AttentionTask& task) {

@@ -21,11 +21,13 @@ KernelPtr launch(CudaBackend& cuda, const AttentionArgs& args, int64_t images) {
   const auto rows = [&](const void* data, int64_t columns, int box) {
     return rows_of_heads(data, columns, shape.tokens, images, box);
   };
+  const auto chunks = static_cast<int>(divide_up(shape.tokens, N));
   const ChunkedArgs all{.tile = {args, nullptr, images, parts},
                         .chunks = rows(args.qkv, shape.qkv_stride(), N),
                         .q = rows(args.qkv, shape.qkv_stride(), 16),
                         .y = rows(args.out, shape.y_stride(), 16),
-                        .chunks_a_head = static_cast<int>(divide_up(shape.tokens, N))};
+                        .chunks_a_head = chunks,
+                        .rounds_a_head = rounds_of_chunks(shape.tokens, chunks)};
   return launch_kernel(cuda, chunked_forward<N>, static_cast<unsigned>(parts * shape.heads),
                        kGroups * kGroup, sizeof(Memory<N>), all);
 }

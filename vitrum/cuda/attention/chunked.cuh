@@ -1,6 +1,7 @@
-// Forward of 209 to 600 tokens, as a ViT of 384-px images has: attention/smem.cuh with K and V in
+// Forward of 209 tokens and more, as a ViT of 384-px images has: attention/smem.cuh with K and V in
 // chunks, of which shared memory holds three, and online softmax. Queries of a warpgroup are
-// double-buffered.
+// double-buffered. A head of three chunks is brought once, for all its tiles; one of more, for
+// every three tiles anew: these are a round, one a warpgroup, and pass over its chunks together.
 #pragma once
 #include "vitrum/cuda/attention/smem.cuh"
 
@@ -11,7 +12,7 @@ constexpr int kSlots = 3;
 struct ChunkedArgs {
   PersistentArgs tile;
   CUtensorMap chunks, q, y;
-  int chunks_a_head;  // at most kSlots: a head's chunks are brought once, for all its tiles
+  int chunks_a_head, rounds_a_head;
 };
 
 template <int N>  // keys of a chunk
@@ -30,12 +31,13 @@ template <int N>
 struct Forward {
   const ChunkedArgs& args;
   Memory<N>& memory;
-  int head, part, group, tokens, tiles, count;
+  int head, part, group, tokens, tiles, count;  // tiles: also those beyond the last token
   int thread = threadIdx.x % kGroup, lane = thread % kWarp;
 
-  // Chunks are numbered through the images of the block.
+  // Chunks are numbered through the rounds of the images of the block.
   __device__ __forceinline__ void copy_chunk(int number) const {
-    const int turn = number / args.chunks_a_head, row = number % args.chunks_a_head * N;
+    const int turn = number / args.chunks_a_head / args.rounds_a_head,
+              row = number % args.chunks_a_head * N;
     if (turn >= count) return;
     const int image = image_of(args.tile, part, turn);
     const int apart = static_cast<int>(args.tile.attention.shape.y_stride());
@@ -45,12 +47,15 @@ struct Forward {
     tma_load_3d(args.chunks, to.k, full, apart + head * kHead, row, image);
     tma_load_3d(args.chunks, to.v, full, 2 * apart + head * kHead, row, image);
   }
-  // This warp has done with a chunk. The last one asks for what takes its place.
+  // This warp has done with a chunk. The last one of the round asks for what takes its place.
   __device__ __forceinline__ void release(int number) const {
     int* const done = &memory.done[number % kSlots];
-    if (fetch_add_shared(done) < 4 * tiles - 1) return;
+    if (fetch_add_shared(done) < 4 * tiles_a_round() - 1) return;
     *done = 0;
     copy_chunk(number + kSlots);
+  }
+  __device__ __forceinline__ int tiles_a_round() const {
+    return args.rounds_a_head > 1 ? kGroups : tiles;
   }
   __device__ __forceinline__ std::byte* own_rows(int buffer) const {
     return memory.q[group][buffer] + thread / kWarp * 16 * kSwizzledRow;
@@ -64,18 +69,33 @@ struct Forward {
                 turn.tile * kTile + thread / kWarp * 16, image_of(args.tile, part, turn.image));
   }
 
+  // A warpgroup without a tile in a round: it waits for the chunks, too, or would lose count of
+  // them, and nobody waits for it.
+  template <class After>
+  __device__ __forceinline__ void pass(int round, const After& after) const {
+    for (int chunk = 0; chunk < args.chunks_a_head; ++chunk) {
+      const int number = round * args.chunks_a_head + chunk, slot = number % kSlots;
+      mbarrier_wait(&memory.full[slot], number / kSlots % 2);
+      if (chunk == 0) after();
+      if (lane == 0) release(number);
+      __syncwarp();
+    }
+  }
+
   // after() is called while the first scores are under way.
   template <class After>
   __device__ __forceinline__ void tile(const TileScheduler& turn, int buffer,
                                        const After& after) const {
     const int row = turn.tile * kTile + thread / kWarp * 16,
-              image = image_of(args.tile, part, turn.image);
+              image = image_of(args.tile, part, turn.image),
+              round = turn.image * args.rounds_a_head + turn.tile / tiles_a_round();
     const bool real = row < tokens;
+    if (turn.tile * kTile >= tokens) return pass(round, after);
     const uint32_t q = uniform(descriptor_low(memory.q[group][buffer]));
     float o[32];
     SoftmaxState of = {{0, 0}, {1, 1}};
     for (int chunk = 0; chunk < args.chunks_a_head; ++chunk) {
-      const int number = turn.image * args.chunks_a_head + chunk, slot = number % kSlots;
+      const int number = round * args.chunks_a_head + chunk, slot = number % kSlots;
       mbarrier_wait(&memory.full[slot], number / kSlots % 2);
       float s[N / 2];
       wgmma_fence();
@@ -127,14 +147,14 @@ template <int N>
 __device__ void forward(const ChunkedArgs& args) {
   auto& memory = *reinterpret_cast<Memory<N>*>(tile_memory());
   const AttentionShape& shape = args.tile.attention.shape;
-  const int part = blockIdx.x / shape.heads;
+  const int part = blockIdx.x / shape.heads, tiles = (shape.tokens + kTile - 1) / kTile;
   const Forward<N> work{args,
                         memory,
                         static_cast<int>(blockIdx.x % shape.heads),
                         part,
                         static_cast<int>(uniform(threadIdx.x / kGroup)),
                         shape.tokens,
-                        (shape.tokens + kTile - 1) / kTile,
+                        args.rounds_a_head > 1 ? args.rounds_a_head * kGroups : tiles,
                         images_of(args.tile, part)};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kSlots; ++i) mbarrier_init(&memory.full[i], 1), memory.done[i] = 0;

@@ -7,6 +7,7 @@
 #pragma once
 #include "vitrum/cuda/attention/attention.cuh"
 #include "vitrum/cuda/attention/choose.h"
+#include "vitrum/cuda/primitives/activation.cuh"
 #include "vitrum/cuda/primitives/fragments.cuh"
 
 namespace vitrum::cuda::mma_sync {
@@ -190,13 +191,13 @@ __device__ void forward_chunk(ForwardState<kSteps>& st, const AttentionShape& sh
     for (int n = 0; n < kChunk / 8; ++n)
       top = fmaxf(top, fmaxf(s[n].v[2 * half], s[n].v[2 * half + 1]));
     top = quad_max(top);
-    const float correction = exp2f((st.top[half] - top) * scale), shift = top * scale;
+    const float correction = exp2_approx((st.top[half] - top) * scale), shift = top * scale;
     float sum = 0;
 #pragma unroll
     for (int n = 0; n < kChunk / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        sum += s[n].v[2 * half + i] = exp2f(fmaf(s[n].v[2 * half + i], scale, -shift));
+        sum += s[n].v[2 * half + i] = exp2_approx(fmaf(s[n].v[2 * half + i], scale, -shift));
     st.sum[half] = st.sum[half] * correction + sum;
     st.top[half] = top;
 #pragma unroll
@@ -307,7 +308,7 @@ struct QueryTile {
       for (int i = 0; i < 4; ++i) {
         const int key = first + 8 * n + 2 * t + i % 2, half = i / 2;
         const bool inside = key < shape.tokens;
-        const float p = inside ? exp2f(fmaf(s[n].v[i], scale, -lse[half])) : 0;
+        const float p = inside ? exp2_approx(fmaf(s[n].v[i], scale, -lse[half])) : 0;
         float factor = 1;
         if (drop.bits && inside && query + 8 * half < shape.tokens)
           factor = drop.factor(query + 8 * half, key);
@@ -341,7 +342,7 @@ struct KeyTile {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int query = first + 8 * n + 2 * t + i % 2;
-        const float p = exp2f(fmaf(s[n].v[i], scale, -lse[query]));
+        const float p = exp2_approx(fmaf(s[n].v[i], scale, -lse[query]));
         float factor = 1;
         if (drop.bits && query < shape.tokens && key + i / 2 * 8 < shape.tokens)
           factor = drop.factor(query, key + i / 2 * 8);

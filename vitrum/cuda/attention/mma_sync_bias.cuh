@@ -104,7 +104,7 @@ struct BiasTile {
           const int to = key + 16 * j + 8 * n + lane % 4 * 2 + i % 2, half = i / 2,
                     from = row + 8 * half;
           if (to >= tokens || from >= tokens) continue;
-          const float p = exp2f(fmaf(s[n].v[i], scale, -lse[half]));
+          const float p = exp2_approx(fmaf(s[n].v[i], scale, -lse[half]));
           const float factor = drop.factor(from - query, to);
           sums[2 * j + n].v[i] += p * (factor * d[n].v[i] - delta[half]);
         }
