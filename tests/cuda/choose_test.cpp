@@ -172,6 +172,25 @@ TEST(Choose, WeightGradientsAreDividedWithoutRest) {
       ASSERT_GE(plan.splits * plan.boxes_each, boxes);
       ASSERT_LT((plan.splits - 1) * plan.boxes_each, boxes);
     });
+// What is asked of the shapes that epilogues are for, and what they are not for.
+TEST(Choose, EpiloguesOfLinearLayers) {
+  const LinearTask qkv{.rows = 66816, .columns = 2304, .depth = 768};
+  EXPECT_TRUE(fuses_rotation(kH200, qkv, 64));
+  EXPECT_FALSE(fuses_rotation(kA100, qkv, 64));
+  EXPECT_FALSE(fuses_rotation(kH200, qkv, 96));
+  EXPECT_FALSE(fuses_rotation(kH200, {.rows = 261, .columns = 2304, .depth = 768}, 64));
+  const LinearTask gated{.rows = 65600, .columns = 4096, .depth = 768};
+  EXPECT_TRUE(fuses_gate(kH200, gated, Act::kSilu));
+  EXPECT_FALSE(fuses_gate(kH200, gated, Act::kGelu));
+  EXPECT_FALSE(fuses_gate(kH200, {.rows = 65600, .columns = 5460, .depth = 1024}, Act::kSilu));
+  LinearTask fc1{.rows = 32768, .columns = 4304, .depth = 1152, .act = Act::kGeluTanh};
+  EXPECT_TRUE(fuses_gelu_tanh(fc1));
+  fc1.saves = true;
+  EXPECT_FALSE(fuses_gelu_tanh(fc1));
+  fc1.saves = false, fc1.act = Act::kGelu;
+  EXPECT_FALSE(fuses_gelu_tanh(fc1));
+}
+
 TEST(Choose, QueriesAWarpOfMmaSync) {
   AttentionTask task{.images = 128, .tokens = 256, .heads = 16, .size = 72};
   EXPECT_TRUE(is_wide_mma_sync(kH200, task));

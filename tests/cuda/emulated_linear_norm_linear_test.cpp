@@ -1,7 +1,7 @@
 // Two linear layers with a norm between them, as the card computes them, without one.
 #include <gtest/gtest.h>
 
-#include "tests/support/emulated_tensors.h"
+#include "tests/support/emulated_tile.h"
 // Written in what is above, for another compiler.
 #include "vitrum/cuda/linear/linear_norm_linear.cuh"
 
@@ -9,31 +9,6 @@ namespace vitrum::cuda {
 namespace {
 
 using namespace norm_linear;
-
-template <class Epilogue>
-void run(const std::vector<bf16>& x, int depth, const std::vector<bf16>& w, int clusters,
-         const Epilogue& epilogue) {
-  const int rows = static_cast<int>(x.size()) / depth, columns = static_cast<int>(w.size()) / depth;
-  const int high = (rows + kCluster * kRows - 1) / (kCluster * kRows);
-  const Args<Epilogue> args{.x = tile_map(x, depth, kDepth, kRows),
-                            .w = permuted_rows_map(w, depth, kDepth, kShare),
-                            .columns = columns,
-                            .steps = (depth + kDepth - 1) / kDepth,
-                            .tiles = high * columns / kColumns,
-                            .epilogue = epilogue};
-  static_assert(sizeof(Shared<Epilogue>) <= emulated::kSharedBytes);
-  card.cluster = kCluster, card.blocks = clusters * kCluster;
-  card.body = [&] { work(args, *reinterpret_cast<Shared<Epilogue>*>(card.shared())); };
-  for (card.block = 0; card.block < card.blocks; card.block += kCluster) card.run(kThreads);
-}
-
-double product(const std::vector<bf16>& x, size_t row, const std::vector<bf16>& w, size_t column,
-               size_t depth) {
-  double sum = 0;
-  for (size_t k = 0; k < depth; ++k)
-    sum += value(x[row * depth + k]) * value(w[column * depth + k]);
-  return sum;
-}
 
 struct Rows {
   double mean = 0, squares = 0;  // of deviations
@@ -52,13 +27,13 @@ TEST(EmulatedThrough, SumsKnowTheirSpread) {
     std::vector<bf16> sum(skip.size(), bf16{0xffff});
     std::vector<RowMoments> row_moments(kAll * 2, RowMoments{NAN, NAN});
     card.most_late = most_late;
-    ASSERT_NO_THROW(run(x, kDeep, w, 1,
-                        ResidualEpilogue<>{.bias = bias.data(),
-                                           .skip = skip.data(),
-                                           .sum = sum.data(),
-                                           .row_moments = row_moments.data(),
-                                           .rows = kAll,
-                                           .columns = kWidth}));
+    ASSERT_NO_THROW(run_tile(x, kDeep, w, 1,
+                             ResidualEpilogue<>{.bias = bias.data(),
+                                                .skip = skip.data(),
+                                                .sum = sum.data(),
+                                                .row_moments = row_moments.data(),
+                                                .rows = kAll,
+                                                .columns = kWidth}));
     for (size_t r = 0; r < kAll; ++r) {
       for (size_t c = 0; c < kWidth; ++c) {
         const size_t at = r * kWidth + c;
@@ -92,16 +67,16 @@ void expect_normed(int clusters) {
     }
   std::vector<bf16> y(kAll * kNext, bf16{0xffff});
   card.most_late = 100;
-  ASSERT_NO_THROW(run(x, kWidth, w, clusters,
-                      FoldedNormEpilogue<kAct>{.row_moments = row_moments.data(),
-                                               .sums = sums.data(),
-                                               .shift = shift.data(),
-                                               .y = y.data(),
-                                               .rows = kAll,
-                                               .columns = kNext,
-                                               .tiles = 2,
-                                               .part = 0.5f,
-                                               .eps = 0.1f}));
+  ASSERT_NO_THROW(run_tile(x, kWidth, w, clusters,
+                           FoldedNormEpilogue<Activated<kAct>>{.row_moments = row_moments.data(),
+                                                               .sums = sums.data(),
+                                                               .shift = shift.data(),
+                                                               .y = y.data(),
+                                                               .rows = kAll,
+                                                               .columns = kNext,
+                                                               .tiles = 2,
+                                                               .part = 0.5f,
+                                                               .eps = 0.1f}));
   for (size_t r = 0; r < kAll; ++r) {
     const Rows row(&x[r * kWidth], kWidth);
     const double rstd = 1 / std::sqrt(row.squares / kWidth + 0.1);

@@ -293,6 +293,9 @@ float row_sum(float x) {
 template <Act kAct, class T>
 float activate(float x) {
   if (kAct == Act::kNone) return x;
+  if (kAct == Act::kGeluTanh)
+    return x / (1 + std::exp(-x * (1.595769122f + 0.0713548163f * x * x)));
+  if (kAct == Act::kQuickGelu) return x / (1 + std::exp(-1.702f * x));
   return gelu_of(x, std::min(std::abs(x), kGeluEnd), [](float e) { return std::exp2(e); });
 }
 template <Act, class T>

@@ -106,6 +106,10 @@ inline std::string linear_table() {
       {"ViT-Ti/16 fc1, training, batch 256", layer(50432, 192, 768, kGelu, false, true)},
       {"ViT, 32 px, 256 wide, fc1, training", layer(16640, 256, 1024, kGelu, false, true)},
       {"Swin-T stage 1 fc1, training, batch 128", layer(401408, 96, 384, kGelu, false, true)},
+      {"SigLIP-B/16 fc1 (tanh), inference, batch 256",
+       layer(50176, 768, 3072, Act::kGeluTanh, true)},
+      {"SigLIP so400m/14 fc1 (tanh), inference, batch 128",
+       layer(32768, 1152, 4304, Act::kGeluTanh, true)},
       {"head, 1,000 classes, batch 256", layer(256, 768, 1000, kNone, true)},
   };
   std::string out = "| linear layer | rows | K | columns | kernel |\n|---|---|---|---|---|\n";

@@ -1,4 +1,4 @@
-#include "vitrum/cuda/attention/rotate.cuh"
+#include "vitrum/cuda/attention/rotate.h"
 
 namespace vitrum::cuda {
 namespace {
@@ -27,21 +27,26 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-KernelPtr lower(CudaBackend& cuda, const Rotate& op, const Operands& io) {
+Rotation rotation_of(const Rotate& op, const Operands& io) {
   const auto& [heads, prefix, halves, inverse] = op;
+  const TensorView& x = io.in[Rotate::kQkv];
+  const auto width = static_cast<int>(x.shape[2] / 3);
+  return {.table = io.in[Rotate::kTable].f32(),
+          .tokens = static_cast<int>(x.shape[1]),
+          .prefix = static_cast<int>(prefix),
+          .width = width,
+          .head = width / static_cast<int>(heads),
+          .halves = halves,
+          .sign = inverse ? -1.0f : 1.0f};
+}
+
+KernelPtr lower(CudaBackend& cuda, const Rotate& op, const Operands& io) {
   const TensorView &x = io.in[Rotate::kQkv], &y = io.out[Rotate::kY],
                    &table = io.in[Rotate::kTable];
-  const auto width = static_cast<int>(x.shape[2] / 3), head = width / static_cast<int>(heads);
-  const Rotation rotation{.table = table.f32(),
-                          .tokens = static_cast<int>(x.shape[1]),
-                          .prefix = static_cast<int>(prefix),
-                          .width = width,
-                          .head = head,
-                          .halves = halves,
-                          .sign = inverse ? -1.0f : 1.0f};
+  const Rotation rotation = rotation_of(op, io);
   const int64_t count = x.shape.numel();
-  const bool wide = x.dtype == y.dtype && head % (halves ? 16 : 8) == 0 && aligned16(x) &&
-                    aligned16(y) && aligned16(table);
+  const bool wide = x.dtype == y.dtype && rotation.head % (rotation.halves ? 16 : 8) == 0 &&
+                    aligned16(x) && aligned16(y) && aligned16(table);
   return make_kernel([=, from = mixed(x), to = mixed(y), stream = cuda.stream()] {
     if (count == 0) return;
     if (!wide) {

@@ -209,10 +209,11 @@ struct Gemm::Plan {
                             second_op = s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     set(CUBLASLT_MATMUL_DESC_TRANSA, first_op);
     set(CUBLASLT_MATMUL_DESC_TRANSB, second_op);
-    if (s.bias) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(s.out));
-    }
+    if (s.bias || s.gelu_tanh)
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, !s.gelu_tanh ? CUBLASLT_EPILOGUE_BIAS
+                                         : s.bias     ? CUBLASLT_EPILOGUE_GELU_BIAS
+                                                      : CUBLASLT_EPILOGUE_GELU);
+    if (s.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(s.out));
     first = layout(s.in, s.n, s.k, s.b_transposed);
     second = layout(s.in, s.k, s.m, s.a_transposed);
     result = layout(s.out, s.n, s.m, false);
@@ -386,6 +387,7 @@ Gemm Gemms::prepare(const GemmShape& s, size_t alignment) {
       "{}x{}x{}{}{}-{}-{}{}{}{}-{}", s.m, s.n, s.k, s.a_transposed ? "t" : "n",
       s.b_transposed ? "t" : "n", name_of(s.in), name_of(s.out), s.bias ? "-bias" : "",
       s.accumulate ? "-add" : "", s.in == DType::kF32 && state_->tf32 ? "-tf32" : "", alignment);
+  if (s.gelu_tanh) key += "-gelu";
   if (s.batch > 1) key += fmt::format("-x{}", s.batch);
   if (s.alpha != 1 || s.beta != 0) key += fmt::format("-{}-{}", s.alpha, s.beta);
   std::shared_ptr<Gemm::Plan>& plan = state_->plans[key];

@@ -18,6 +18,7 @@ struct GemmShape {
   bool a_transposed = false, b_transposed = false;
   DType in = DType::kBF16, out = DType::kBF16;  // of a and b; of d (and of bias)
   bool bias = false, accumulate = false;
+  bool gelu_tanh = false;  // of the sum
   int64_t batch = 1;
   float alpha = 1, beta = 0;
 };

@@ -1,9 +1,10 @@
 // Fusion of neighbouring nodes into one kernel: a LayerNorm with the residual branch before it and
-// the linear layers before and behind it; backward the norm with the branch and the layer behind
+// the linear layers before and behind it; rotary positions with the layer before them; backward the norm with the branch and the layer behind
 // the norm; and the gradient of an MLP. Each alone would be a pass over a whole tensor.
 #include <algorithm>
 #include <optional>
 
+#include "vitrum/cuda/attention/rotate.h"
 #include "vitrum/cuda/linear/gelu.h"
 #include "vitrum/cuda/linear/linear_norm.h"
 #include "vitrum/cuda/norm/batch_norm.h"
@@ -86,22 +87,62 @@ std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const 
   return suits(chain, found) ? std::optional(found) : std::nullopt;
 }
 
+// Whether rotary positions or a gated activation can be the epilogue of the layer before them.
+bool fuses(const CudaBackend& cuda, const ChainNode& linear, const ChainNode& next) {
+  const LinearTask task = linear_task(std::get<Linear>(*linear.op), linear.io);
+  if (!is_bf16(next.io.out.front())) return false;
+  if (const auto* gate = std::get_if<Gate>(next.op))
+    return fuses_gate(cuda.card(), task, gate->act);
+  return fuses_rotation(cuda.card(), task, task.columns / 3 / std::get<Rotate>(*next.op).heads);
+}
+
 // Two linear layers with a residual sum and its norm between them; the sum is wanted, the norm's
 // statistics are not.
-LinearNormLinearKernel choose_linear_norm_linear(const CudaBackend& cuda,
-                                                 std::span<const ChainNode> chain) {
-  const auto *before = op_at<Linear>(chain, 0), *behind = op_at<Linear>(chain, 2);
-  if (!before || !op_at<AddLayerNorm>(chain, 1) || !behind) return LinearNormLinearKernel::kNone;
-  if (chain[1].operand != 1 || !chain[1].only || chain[2].result != 1 || chain[2].operand != 0 ||
-      !chain[2].only)
-    return LinearNormLinearKernel::kNone;
-  const Operands& norm = chain[1].io;
-  if (!is_bf16(norm.in[AddLayerNorm::kA]) || absent(norm.out[AddLayerNorm::kSum]) ||
-      !absent(operand(norm.out, AddLayerNorm::kMean)) ||
-      !absent(operand(norm.out, AddLayerNorm::kRstd)))
-    return LinearNormLinearKernel::kNone;
-  return choose_linear_norm_linear(cuda.card(), linear_task(*before, chain[0].io),
-                                   linear_task(*behind, chain[2].io));
+struct ThroughNorm {
+  LinearNormLinearKernel kernel = LinearNormLinearKernel::kNone;
+  std::optional<size_t> scale, rotate, gate;
+  size_t norm = 0, second = 0, count = 0;
+};
+std::optional<ThroughNorm> through_norm(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+  const auto* before = op_at<Linear>(chain, 0);
+  if (!before) return {};
+  ThroughNorm found;
+  size_t i = 1;
+  found.scale = take<ChannelScale>(chain, i);
+  found.norm = i, found.second = i + 1;
+  const auto* behind = op_at<Linear>(chain, found.second);
+  if (!op_at<AddLayerNorm>(chain, found.norm) || !behind) return {};
+  const ChainNode &norm = chain[found.norm], &second = chain[found.second];
+  if (norm.result != 0 || norm.operand != 1 || !norm.only || second.result != 1 ||
+      second.operand != 0 || !second.only)
+    return {};
+  if (!is_bf16(norm.io.in[AddLayerNorm::kA]) || !is_bf16(norm.io.in[AddLayerNorm::kB]) ||
+      absent(norm.io.out[AddLayerNorm::kSum]) ||
+      !absent(operand(norm.io.out, AddLayerNorm::kMean)) ||
+      !absent(operand(norm.io.out, AddLayerNorm::kRstd)))
+    return {};
+  found.kernel = choose_linear_norm_linear(cuda.card(), linear_task(*before, chain[0].io),
+                                           linear_task(*behind, second.io));
+  found.count = found.second + 1;
+  if (found.kernel == LinearNormLinearKernel::kNone) return {};
+  if (found.kernel == LinearNormLinearKernel::kSmallM)
+    return found.scale ? std::nullopt : std::optional(found);
+  const auto fits = [&](const auto& node) { return node && fuses(cuda, second, chain[*node]); };
+  size_t last = found.count;
+  if (const auto rotate = take<Rotate>(chain, last); fits(rotate))
+    found.rotate = rotate, found.count = last;
+  else if (const auto gate = take<Gate>(chain, last = found.count); fits(gate))
+    found.gate = gate, found.count = last;
+  return found;
+}
+
+// A layer with its rotary positions, or its gated activation: then its own result may be wanted,
+// too.
+bool is_layer_with_epilogue(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+  size_t i = 1;
+  const bool follows = op_at<Linear>(chain, 0) &&
+                       (take<Rotate>(chain, i) || take<Gate>(chain, i, 0, /*only=*/false));
+  return follows && fuses(cuda, chain[0], chain[1]);
 }
 
 // Backward through two linear layers with GELU between them.
@@ -266,26 +307,45 @@ KernelPtr lower_meeting(CudaBackend& cuda, std::span<const ChainNode> joined,
   return lower(cuda, norm, io, joined[0].io.in[Add::kB]);
 }
 
+KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
+                      const ThroughNorm& found) {
+  const auto& behind = std::get<Linear>(*joined[found.second].op);
+  const auto& norm = std::get<AddLayerNorm>(*joined[found.norm].op);
+  const Operands &first = joined[0].io, &between = joined[found.norm].io,
+                 &second = joined[found.second].io;
+  if (found.kernel == LinearNormLinearKernel::kSmallM)
+    return named("small_m, norm folded",
+                 lower_small_m_norm(cuda, first, norm, between, behind, second));
+  Branch branch;
+  if (found.scale) branch.gamma = joined[*found.scale].io.in[ChannelScale::kGamma].f32();
+  std::optional<Rotation> rotation;
+  if (found.rotate)
+    rotation = rotation_of(std::get<Rotate>(*joined[*found.rotate].op), joined[*found.rotate].io);
+  return named(rotation     ? "tile, norm folded, rotated"
+               : found.gate ? "tile, norm folded, gated"
+                            : "tile, norm folded",
+               lower_linear_norm_linear(cuda, first, branch, norm, between, behind, second,
+                                        joined[found.count - 1].io.out.front(), rotation,
+                                        found.gate.has_value()));
+}
+
 }  // namespace
 
 size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
-  if (choose_linear_norm_linear(*this, chain) != LinearNormLinearKernel::kNone) return 3;
+  if (const auto found = through_norm(*this, chain)) return found->count;
+  if (is_layer_with_epilogue(*this, chain)) return 2;
   if (const auto found = forward_chain(*this, chain)) return found->count;
   if (const auto found = backward_chain(*this, chain)) return found->count;
   return is_mlp(*this, chain) || meets_batch_norm(chain) ? 2 : 1;
 }
 
 KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
-  if (const auto kernel = choose_linear_norm_linear(*this, joined);
-      kernel != LinearNormLinearKernel::kNone) {
-    const auto& behind = std::get<Linear>(*joined[2].op);
-    const auto& norm = std::get<AddLayerNorm>(*joined[1].op);
-    const Operands &first = joined[0].io, &between = joined[1].io, &second = joined[2].io;
-    if (kernel == LinearNormLinearKernel::kSmallM)
-      return named("small_m, norm folded",
-                   lower_small_m_norm(*this, first, norm, between, behind, second));
-    return named("tile, norm folded",
-                 lower_linear_norm_linear(*this, first, norm, between, behind, second));
+  if (const auto found = through_norm(*this, joined)) return lower_chain(*this, joined, *found);
+  if (is_layer_with_epilogue(*this, joined)) {
+    const Operands &linear = joined[0].io, &behind = joined[1].io;
+    if (const auto* rotate = op_at<Rotate>(joined, 1))
+      return named("tile, rotated", lower_linear_rotate(*this, linear, *rotate, behind));
+    return named("tile, gated", lower_linear_gate(*this, linear, behind.out[Gate::kY]));
   }
   if (const auto found = forward_chain(*this, joined)) {
     if (const auto* norm = op_at<LayerNorm>(joined, 0))

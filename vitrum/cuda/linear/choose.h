@@ -42,6 +42,7 @@ enum LinearExtra : uint32_t {
   kTakesOtherTypes = 64,
   kTakesUnalignedRows = 128,
   kTakesNoY = 256,
+  kTakesGeluForms = 512,  // by tanh, and QuickGELU
 };
 struct LinearLimits {
   int64_t min_rows = 1, max_rows = INT64_MAX, max_columns = INT64_MAX;
@@ -71,18 +72,24 @@ constexpr LinearLimits limits_of(LinearKernel kernel) {
       return {.max_rows = kMostRows,
               .min_depth = 384,
               .column_steps = {256, 256},
-              .takes = kTakesGelu | kTakesSaved | kTakesChanging};
+              .takes = kTakesGelu | kTakesGeluForms | kTakesSaved | kTakesChanging};
     case LinearKernel::kCublas: break;
   }
   return {.takes = ~0u, .needs_tma_wgmma = false};
 }
 
+constexpr uint32_t extra_of(Act act) {
+  switch (act) {
+    case Act::kNone: return kTakesNoAct;
+    case Act::kGelu: return kTakesGelu;
+    case Act::kGeluTanh:
+    case Act::kQuickGelu: return kTakesGeluForms;
+    default: return kTakesOtherAct;
+  }
+}
+
 inline uint32_t extras_of(const LinearTask& task) {
-  const bool plain = task.act == Act::kNone, gelu = task.act == Act::kGelu;
-  return (plain  ? kTakesNoAct
-          : gelu ? kTakesGelu
-                 : kTakesOtherAct) |
-         (task.drop ? kTakesDropout : 0u) | (task.saves ? kTakesSaved : 0u) |
+  return extra_of(task.act) | (task.drop ? kTakesDropout : 0u) | (task.saves ? kTakesSaved : 0u) |
          (!task.frozen ? kTakesChanging : 0u) | (!task.bf16 ? kTakesOtherTypes : 0u) |
          (!task.writes ? kTakesNoY : 0u) |
          (!task.aligned || task.depth % 8 != 0 || task.columns % 8 != 0 ? kTakesUnalignedRows : 0u);
@@ -186,12 +193,31 @@ inline LinearNormLinearKernel choose_linear_norm_linear(const CardInfo& card,
   if (takes(LinearKernel::kSmallM, card, first) && takes(LinearKernel::kSmallM, card, second) &&
       first.columns <= kMaxTiles * plan_small_m(card, first).columns)
     return kSmallM;
-  const bool act_fits = second.act == Act::kNone || second.act == Act::kGelu;
+  const bool act_fits = extra_of(second.act) != kTakesOtherAct;
   if (second.frozen && act_fits && first.columns > 256 && first.columns <= 4 * 256 &&
       second.columns <= 4096 && takes_tile_epilogue(card, first) &&
       takes_tile_epilogue(card, second))
     return kTile;
   return kNone;
+}
+
+// A layer of queries, keys and values of heads of 64 that rotary positions turn: the rotation is
+// the epilogue of linear/tile.cuh.
+inline bool fuses_rotation(const CardInfo& card, const LinearTask& task, int64_t head) {
+  return head == 64 && task.act == Act::kNone && task.depth >= 384 &&
+         takes_tile_epilogue(card, task);
+}
+
+// A layer of gates and values, whose gated activation is the epilogue of linear/tile.cuh.
+inline bool fuses_gate(const CardInfo& card, const LinearTask& task, Act gate) {
+  return gate == Act::kSilu && task.act == Act::kNone && task.depth >= 384 &&
+         takes_tile_epilogue(card, task);
+}
+
+// cuBLASLt's own epilogue is GELU by tanh, unless what went into it is wanted, too.
+inline bool fuses_gelu_tanh(const LinearTask& task) {
+  return task.act == Act::kGeluTanh && task.bf16 && !task.drop && !task.saves && task.writes &&
+         task.aligned && task.columns % 8 == 0 && task.depth % 8 == 0;
 }
 
 // Backward through linear -> GELU -> linear: d (rows, columns) = dy (rows, depth) w, times GELU's

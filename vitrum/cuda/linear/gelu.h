@@ -6,9 +6,24 @@
 namespace vitrum::cuda {
 
 // One a kernel of linear/choose.h, which must take the layer.
-KernelPtr lower_gelu_tile(CudaBackend& cuda, const Operands& io);
+KernelPtr lower_gelu_tile(CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower_small_k(CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower_small_m(CudaBackend& cuda, const Linear& op, const Operands& io);
+
+// A layer of queries, keys and values, which are turned by their positions.
+KernelPtr lower_linear_rotate(CudaBackend& cuda, const Operands& linear, const Rotate& op,
+                              const Operands& rotate);
+// A layer of gates and values, y = SiLU(gate) value; its own result is written where there is
+// memory for it.
+KernelPtr lower_linear_gate(CudaBackend& cuda, const Operands& linear, const TensorView& y);
+
+// Calls body(std::integral_constant<Act, act>{}) for the forms of GELU.
+template <class Body>
+KernelPtr with_gelu_form(Act act, const Body& body) {
+  if (act == Act::kGeluTanh) return body(std::integral_constant<Act, Act::kGeluTanh>{});
+  if (act == Act::kQuickGelu) return body(std::integral_constant<Act, Act::kQuickGelu>{});
+  return body(std::integral_constant<Act, Act::kGelu>{});
+}
 
 // d = dy w times GELU's derivative at pre, and dbias += the column sums of d.
 struct GeluGradient {

@@ -1,6 +1,6 @@
-// Linear layers: cuBLASLt for the products, with the bias in its epilogue; activation and dropout
-// in one pass of ours over the result (cuBLASLt's GELU is the tanh form only). Large layers with
-// GELU have a kernel of their own.
+// Linear layers: cuBLASLt for the products, with the bias in its epilogue and GELU where that is
+// the tanh form and nothing is saved; other activations and dropout in one pass of ours over the
+// result. Large layers with GELU have a kernel of their own.
 #include <algorithm>
 #include <cassert>
 
@@ -44,7 +44,9 @@ class CublasLinear final : public Kernel {
                           .b_transposed = true,
                           .in = x_.dtype,
                           .out = pre_.dtype,
-                          .bias = static_cast<bool>(bias_)};
+                          .bias = static_cast<bool>(bias_),
+                          .gelu_tanh = fuses_gelu_tanh(planned_task(op, io))};
+    if (shape.gelu_tanh) act_ = Act::kNone;
     gemm_ = cuda.gemms().prepare(shape, common_alignment({x_, w, pre_, bias_}));
   }
 
@@ -212,7 +214,7 @@ static KernelPtr lower_to(LinearKernel kernel, CudaBackend& cuda, const Linear& 
   switch (kernel) {
     case LinearKernel::kSmallM: return lower_small_m(cuda, op, io);
     case LinearKernel::kSmallK: return lower_small_k(cuda, op, io);
-    case LinearKernel::kTileGelu: return lower_gelu_tile(cuda, io);
+    case LinearKernel::kTileGelu: return lower_gelu_tile(cuda, op, io);
     case LinearKernel::kCublas: break;
   }
   return std::make_unique<CublasLinear>(cuda, op, io);

@@ -1,6 +1,9 @@
 // Linear layers fused with the residual add and the LayerNorm behind them, forward, and with the
 // norm's gradient, backward (sm_90a).
 #pragma once
+#include <optional>
+
+#include "vitrum/cuda/attention/rotate.cuh"
 #include "vitrum/cuda/linear/linear.h"
 #include "vitrum/cuda/norm/layer_norm.cuh"
 
@@ -17,10 +20,12 @@ KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddL
 
 // Two linear layers with the residual sum and its LayerNorm between them, many rows, 512 to 1024
 // wide, where no backward pass wants to know of the norm: `first` and `second` are the layers'
-// operands.
-KernelPtr lower_linear_norm_linear(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
-                                   const Operands& norm, const Linear& behind,
-                                   const Operands& second);
+// operands, y where the result goes, gated, or turned by `rotation` where there is one.
+KernelPtr lower_linear_norm_linear(CudaBackend& cuda, const Operands& first, const Branch& branch,
+                                   const AddLayerNorm& op, const Operands& norm,
+                                   const Linear& behind, const Operands& second,
+                                   const TensorView& y, const std::optional<Rotation>& rotation,
+                                   bool gated);
 
 // The weights behind a norm with what the norm does in them (linear/linear_norm_linear.cuh); its
 // memory must outlive the kernels.

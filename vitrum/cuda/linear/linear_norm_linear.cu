@@ -1,6 +1,7 @@
 // Lowering of linear -> residual add -> LayerNorm -> linear (linear/linear_norm_linear.cuh) with
 // the folding of the norm into the second layer's weights; and of the first layer with its residual
 // add alone, where the norm is wanted as a tensor.
+#include "vitrum/cuda/linear/gelu.h"
 #include "vitrum/cuda/linear/linear_norm.h"
 #include "vitrum/cuda/linear/tile_launch.cuh"
 #include "vitrum/cuda/primitives/activation.cuh"
@@ -123,9 +124,11 @@ FoldedNorm fold_norm(CudaBackend& cuda, const Operands& norm, const Operands& se
   return folded;
 }
 
-KernelPtr lower_linear_norm_linear(CudaBackend& cuda, const Operands& first, const AddLayerNorm& op,
-                                   const Operands& norm, const Linear& behind,
-                                   const Operands& second) {
+KernelPtr lower_linear_norm_linear(CudaBackend& cuda, const Operands& first, const Branch& branch,
+                                   const AddLayerNorm& op, const Operands& norm,
+                                   const Linear& behind, const Operands& second,
+                                   const TensorView& y, const std::optional<Rotation>& rotation,
+                                   bool gated) {
   const auto& [eps] = op;
   const auto& [act, drop, site] = behind;
   const TensorView &next = second.in[Linear::kWeight], &sum = norm.out[AddLayerNorm::kSum];
@@ -133,24 +136,33 @@ KernelPtr lower_linear_norm_linear(CudaBackend& cuda, const Operands& first, con
                 tiles = width / kColumns;
   const auto weights = std::make_shared<FoldedNorm>(fold_norm(cuda, norm, second));
   auto* const row_moments = cuda.scratch_of<RowMoments>(tiles * rows);
-  std::shared_ptr<Kernel> add_up =
-      lower_sum(cuda, first, norm.in[AddLayerNorm::kA], sum, Identity{}, row_moments);
-  const auto product = [&](auto kind) -> std::shared_ptr<Kernel> {
-    return tile::launch(cuda, sum, {weights->scaled, next.shape, DType::kBF16},
-                        FoldedNormEpilogue<decltype(kind)::value>{
-                            .row_moments = row_moments,
-                            .sums = weights->sums,
-                            .shift = weights->shift,
-                            .y = static_cast<bf16*>(second.out[Linear::kY].data),
-                            .rows = static_cast<int>(rows),
-                            .columns = static_cast<int>(columns),
-                            .tiles = static_cast<int>(tiles),
-                            .part = 1 / static_cast<float>(tiles),
-                            .eps = eps});
+  const auto added = [&](const auto& change) {
+    return lower_sum(cuda, first, norm.in[AddLayerNorm::kA], sum, change, row_moments);
   };
-  std::shared_ptr<Kernel> multiply = act == Act::kGelu
-                                         ? product(std::integral_constant<Act, Act::kGelu>{})
-                                         : product(std::integral_constant<Act, Act::kNone>{});
+  std::shared_ptr<Kernel> add_up =
+      branch.gamma ? added(ScaledOrDropped{branch}) : added(Identity{});
+  const auto product = [&](const auto& form) {
+    using Form = std::decay_t<decltype(form)>;
+    const FoldedNormEpilogue<Form> epilogue{.row_moments = row_moments,
+                                            .sums = weights->sums,
+                                            .shift = weights->shift,
+                                            .y = static_cast<bf16*>(y.data),
+                                            .rows = static_cast<int>(rows),
+                                            .columns = static_cast<int>(columns),
+                                            .tiles = static_cast<int>(tiles),
+                                            .part = 1 / static_cast<float>(tiles),
+                                            .eps = eps,
+                                            .form = form};
+    return tile::launch(cuda, sum, {weights->scaled, next.shape, DType::kBF16}, epilogue,
+                        Form::kGates);
+  };
+  const auto behind_norm = [&]() -> KernelPtr {
+    if (rotation) return product(Rotated{*rotation});
+    if (gated) return product(Gated<Act::kSilu>{});
+    if (act == Act::kNone) return product(Activated<Act::kNone>{});
+    return with_gelu_form(act, [&](auto kind) { return product(Activated<kind.value>{}); });
+  };
+  std::shared_ptr<Kernel> multiply = behind_norm();
   return make_kernel([weights, add_up, multiply] { add_up->launch(), multiply->launch(); });
 }
 

@@ -10,8 +10,8 @@
 // The primitives it is written in (activation.cuh, layer_norm.cuh, tma.cuh, wgmma.cuh) are included
 // before it: tests without a card have a second set.
 #pragma once
+#include "vitrum/cuda/linear/outputs.cuh"
 #include "vitrum/cuda/linear/row_moments.cuh"
-#include "vitrum/cuda/linear/tile.cuh"
 
 namespace vitrum::cuda::norm_linear {
 
@@ -98,31 +98,38 @@ struct ResidualEpilogue {
   }
 };
 
-template <Act kAct>
+template <class Form>
 struct FoldedNormEpilogue {
   static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
   struct Table {
     float sums[kMaxColumns], shift[kMaxColumns];
   };
-  using Prefetched = RowMoments[2][kMaxTiles];
+  struct Prefetched {
+    RowMoments moments[2][kMaxTiles];
+    typename Form::Row rows[2];
+  };
 
   const RowMoments* row_moments;
   const float *sums, *shift;  // of the weights' rows; what the bias has become
   bf16* y;
   int rows, columns, tiles;  // tiles: of a row of x
   float part, eps;           // part: of a row, a tile's
+  Form form = {};
 
   __device__ __forceinline__ void fill(Table& table, int thread, int threads) const {
     for (int i = thread; i < columns; i += threads)
       table.sums[i] = sums[i], table.shift[i] = shift[i];
   }
-  __device__ __forceinline__ void prefetch(Prefetched& prefetched, int row, int) const {
+  __device__ __forceinline__ void prefetch(Prefetched& prefetched, int row, int column) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int t = 0; t < kMaxTiles; ++t)
         if (t < tiles)
-          prefetched[half][t] = row_moments[int64_t{t} * rows + min(row + 8 * half, rows - 1)];
+          prefetched.moments[half][t] =
+              row_moments[int64_t{t} * rows + min(row + 8 * half, rows - 1)];
+      prefetched.rows[half] = form.row(row + 8 * half, column);
+    }
   }
   // As if the row had been looked at as a whole: what a product is multiplied by, and what the sum
   // of a column's weights is.
@@ -143,24 +150,33 @@ struct FoldedNormEpilogue {
   }
   __device__ __forceinline__ void finish(const Accumulators& d, const Prefetched& prefetched,
                                          const Table& table, int row, int column) const {
-    const int64_t to = int64_t{row} * columns + column;
-    bf16* const to_y[2] = {y + to, y + to + int64_t{8} * columns};
+    constexpr int kDivide = Form::kGates ? 2 : 1;
+    const int64_t below = int64_t{8} * columns, first = int64_t{row} * columns;
+    bf16* const to_y[2] = {y + first / kDivide, y + (first + below) / kDivide};
     const bool inside[2] = {row < rows, row + 8 < rows};
     float rstd[2], less[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) combine(prefetched[half], rstd[half], less[half]);
+    for (int half = 0; half < 2; ++half) combine(prefetched.moments[half], rstd[half], less[half]);
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const Eight s = load8(table.sums + column + 32 * part),
-                  b = load8(table.shift + column + 32 * part);
+    for (int pair = 0; pair < kParts / 2; ++pair) {
+      Eight s[2], b[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int at = column_of<Form>(column, first_part<Form>(pair) + e * Form::kApart, columns);
+        s[e] = load8(table.sums + at), b[e] = load8(table.shift + at);
+      }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        Eight v;
+        Eight v[2];
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-          v.v[i] = activate<kAct, bf16>(fmaf(d[permuted_accumulator(part, half, i)], rstd[half],
-                                             fmaf(less[half], s.v[i], b.v[i])));
-        store_if(inside[half], to_y[half] + 32 * part, pack<bf16>(v));
+        for (int e = 0; e < 2; ++e) {
+          const int part = first_part<Form>(pair) + e * Form::kApart;
+#pragma unroll
+          for (int i = 0; i < 8; ++i)
+            v[e].v[i] = fmaf(d[permuted_accumulator(part, half, i)], rstd[half],
+                             fmaf(less[half], s[e].v[i], b[e].v[i]));
+        }
+        store_form(form, v, prefetched.rows[half], to_y[half], pair, column, columns, inside[half]);
       }
     }
   }

@@ -38,6 +38,8 @@ struct Args {
   CUtensorMap x, w;
   int columns;
   int steps, tiles;  // of depth; of a cluster
+  // Rows of w from a tile to the next, and from one block's share of a tile to the other's.
+  int next = kColumns, apart = kShare;
   Epilogue epilogue;
 };
 
@@ -65,7 +67,7 @@ template <class Epilogue>
 __device__ void produce(const Args<Epilogue>& g, Shared<Epilogue>& s) {
   constexpr uint16_t kBoth = (1 << kCluster) - 1;
   PipelineState<kStages> pipe;
-  const int own = cluster_rank() * kShare;
+  const int own = cluster_rank() * kShare, first = cluster_rank() * g.apart;
   Tile tile;
   for (int turn = 0; take_tile(g, turn, tile); ++turn)
     for (int step = 0; step < g.steps; ++step, pipe.advance()) {
@@ -74,7 +76,7 @@ __device__ void produce(const Args<Epilogue>& g, Shared<Epilogue>& s) {
       mbarrier_arrive_expect_tx(full, kBytesX + kBytesW);
       tma_load_2d(g.x, s.x[pipe.index], full, step * kDepth, tile.row);
       tma_load_5d(g.w, s.w[pipe.index] + own * kSwizzledRow, full, step * kDepth,
-                  (tile.column + own) / 32, kBoth);
+                  (tile.column / kColumns * g.next + first) / 32, kBoth);
     }
 }
 

@@ -21,15 +21,19 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 static_assert(kRows * kCluster == 256 && kColumns == 256);  // cluster_tiles()
 
-// x (rows, depth) times w (columns, depth), transposed.
+// x (rows, depth) times w (columns, depth), transposed. gates: a tile has 128 columns of either
+// half.
 template <class Epilogue>
 KernelPtr launch(CudaBackend& cuda, const TensorView& x, const TensorView& w,
-                 const Epilogue& epilogue) {
+                 const Epilogue& epilogue, bool gates = false) {
+  const auto columns = static_cast<int>(w.shape[0]);
   const Args<Epilogue> args{.x = tile_map(x, kDepth, kRows),
                             .w = permuted_rows_map(w, kDepth, kShare),
-                            .columns = static_cast<int>(w.shape[0]),
+                            .columns = columns,
                             .steps = static_cast<int>(divide_up(w.shape[1], kDepth)),
                             .tiles = static_cast<int>(cluster_tiles(x.shape.rows(), w.shape[0])),
+                            .next = gates ? kShare : kColumns,
+                            .apart = gates ? columns / 2 : kShare,
                             .epilogue = epilogue};
   return launch_clusters(cuda, product<Epilogue>, args.tiles, kCluster, kThreads,
                          sizeof(Shared<Epilogue>), args);
