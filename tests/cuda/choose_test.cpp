@@ -183,6 +183,12 @@ TEST(Choose, EpiloguesOfLinearLayers) {
   EXPECT_TRUE(fuses_gate(kH200, gated, Act::kSilu));
   EXPECT_FALSE(fuses_gate(kH200, gated, Act::kGelu));
   EXPECT_FALSE(fuses_gate(kH200, {.rows = 65600, .columns = 5460, .depth = 1024}, Act::kSilu));
+  LinearTask fc2{.rows = 802816, .columns = 96, .depth = 384, .frozen = true};
+  EXPECT_TRUE(adds_residual(kH200, fc2));
+  fc2.rows = 49;
+  EXPECT_FALSE(adds_residual(kH200, fc2));
+  fc2.rows = 802816, fc2.frozen = false;
+  EXPECT_FALSE(adds_residual(kH200, fc2));
   LinearTask fc1{.rows = 32768, .columns = 4304, .depth = 1152, .act = Act::kGeluTanh};
   EXPECT_TRUE(fuses_gelu_tanh(fc1));
   fc1.saves = true;

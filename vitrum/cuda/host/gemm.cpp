@@ -374,8 +374,9 @@ struct Gemm::Plan {
 void Gemm::launch(const void* a, const void* b, void* d, const void* bias) const {
   check_blas(plan_->run(plan_->algo, a, b, d, d, bias), "a matrix product");
 }
-void Gemm::launch_with(const void* a, const void* b, const void* c, void* d) const {
-  check_blas(plan_->run(plan_->algo, a, b, c, d, nullptr), "a matrix product");
+void Gemm::launch_with(const void* a, const void* b, const void* c, void* d,
+                       const void* bias) const {
+  check_blas(plan_->run(plan_->algo, a, b, c, d, bias), "a matrix product");
 }
 
 Gemms::Gemms(cudaStream_t stream, bool tf32, const std::string& card)

@@ -31,7 +31,8 @@ class Gemm {
   Gemm() = default;
   explicit Gemm(std::shared_ptr<Plan> plan) : plan_(std::move(plan)) {}
   void launch(const void* a, const void* b, void* d, const void* bias = nullptr) const;
-  void launch_with(const void* a, const void* b, const void* c, void* d) const;
+  void launch_with(const void* a, const void* b, const void* c, void* d,
+                   const void* bias = nullptr) const;
 
  private:
   std::shared_ptr<Plan> plan_;

@@ -1,13 +1,16 @@
 // Fusion of neighbouring nodes into one kernel: a LayerNorm with the residual branch before it and
-// the linear layers before and behind it; rotary positions with the layer before them; backward the norm with the branch and the layer behind
+// the linear layers before and behind it; rotary positions with the layer before them; the ends of
+// residual branches with their sum; backward the norm with the branch and the layer behind
 // the norm; and the gradient of an MLP. Each alone would be a pass over a whole tensor.
 #include <algorithm>
 #include <optional>
 
 #include "vitrum/cuda/attention/rotate.h"
 #include "vitrum/cuda/linear/gelu.h"
+#include "vitrum/cuda/linear/linear_add.h"
 #include "vitrum/cuda/linear/linear_norm.h"
 #include "vitrum/cuda/norm/batch_norm.h"
+#include "vitrum/cuda/primitives/branch_sum.h"
 
 namespace vitrum::cuda {
 namespace {
@@ -61,6 +64,19 @@ bool suits(std::span<const ChainNode> chain, const NormChain& found) {
   return found.count > 1 && x.shape.rows() > 0 && x.shape.rows() < INT32_MAX &&
          x.shape[-1] % 8 == 0 && x.shape[-1] <= kMaxVectorsWithBranch * kSpan &&
          one_type(chain.first(found.count), x.dtype);
+}
+
+// Whether a norm adds the result of the node before, and its sum is wanted.
+bool adds_to_norm(const ChainNode& norm) {
+  return norm.result == 0 && norm.operand == AddLayerNorm::kB && norm.only &&
+         !absent(norm.io.out[AddLayerNorm::kSum]);
+}
+
+// Whether node i adds the result of the one before to a tensor of the same kind.
+bool ends_in_sum(std::span<const ChainNode> chain, size_t i) {
+  if (!op_at<Add>(chain, i) || chain[i].result != 0 || !chain[i].only) return false;
+  const TensorView &a = chain[i].io.in[Add::kA], &b = chain[i].io.in[Add::kB];
+  return a.shape == b.shape && a.dtype == b.dtype;
 }
 
 std::optional<NormChain> forward_chain(const CudaBackend& cuda, std::span<const ChainNode> chain) {
@@ -143,6 +159,42 @@ bool is_layer_with_epilogue(const CudaBackend& cuda, std::span<const ChainNode> 
   const bool follows = op_at<Linear>(chain, 0) &&
                        (take<Rotate>(chain, i) || take<Gate>(chain, i, 0, /*only=*/false));
   return follows && fuses(cuda, chain[0], chain[1]);
+}
+
+// A branch that ends in a norm, and the sum: Swin V2's.
+std::optional<NormChain> post_norm_chain(std::span<const ChainNode> chain) {
+  NormChain found;
+  size_t i = 0;
+  found.before = take<GatherTokens>(chain, i);
+  const auto norm = take<LayerNorm>(chain, i);
+  if (!norm) return {};
+  found.norm = *norm;
+  found.drop = take<DropPath>(chain, i);
+  found.count = i + 1;
+  return ends_in_sum(chain, i) && suits(chain, found) ? std::optional(found) : std::nullopt;
+}
+
+// A branch that is scaled by channel or dropped, and the sum, by themselves or behind a layer; with
+// a layer also where the sum is that of AddLayerNorm.
+struct SumChain {
+  std::optional<size_t> linear, scale, drop, norm;
+  size_t count = 0;
+};
+std::optional<SumChain> sum_chain(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+  SumChain found;
+  size_t i = 0;
+  if (const auto* linear = op_at<Linear>(chain, 0)) {
+    if (!adds_residual(cuda.card(), linear_task(*linear, chain[0].io))) return {};
+    found.linear = i++;
+  }
+  found.scale = take<ChannelScale>(chain, i);
+  if (!found.linear) found.drop = take<DropPath>(chain, i);
+  found.count = i + 1;
+  if (i == 0 || i >= chain.size()) return {};
+  if (found.linear && op_at<AddLayerNorm>(chain, i)) found.norm = i;
+  const bool sums = found.norm ? adds_to_norm(chain[i]) : ends_in_sum(chain, i);
+  return sums && one_type(chain.first(found.count), DType::kBF16) ? std::optional(found)
+                                                                  : std::nullopt;
 }
 
 // Backward through two linear layers with GELU between them.
@@ -307,6 +359,55 @@ KernelPtr lower_meeting(CudaBackend& cuda, std::span<const ChainNode> joined,
   return lower(cuda, norm, io, joined[0].io.in[Add::kB]);
 }
 
+// What the last node adds the branch to.
+const TensorView& skip_of(const ChainNode& sum) {
+  return sum.io.in[sum.operand == Add::kA ? Add::kB : Add::kA];
+}
+
+KernelPtr lower_post_norm(CudaBackend& cuda, std::span<const ChainNode> joined,
+                          const NormChain& found) {
+  Built built = build(cuda, joined, found);
+  Operands io = joined[found.norm].io;
+  if (found.before) io.in[LayerNorm::kX] = joined[0].io.in[GatherTokens::kX];
+  return with_tables(
+      named("norm, residual",
+            lower_forward(cuda, std::get<LayerNorm>(*joined[found.norm].op), io, built.branch,
+                          skip_of(joined.back()), joined.back().io.out[Add::kY])),
+      std::move(built.tables));
+}
+
+// The layer with its sum, and then the norm of that.
+KernelPtr lower_sum_norm(CudaBackend& cuda, const AddLayerNorm& op, const Operands& layer,
+                         const TensorView& gamma, const Operands& norm) {
+  const auto& [eps] = op;
+  const TensorView& sum = norm.out[AddLayerNorm::kSum];
+  const Operands of_sum{
+      .in = {sum, norm.in[AddLayerNorm::kWeight], operand(norm.in, AddLayerNorm::kBias)},
+      .out = {operand(norm.out, AddLayerNorm::kY), operand(norm.out, AddLayerNorm::kMean),
+              operand(norm.out, AddLayerNorm::kRstd)}};
+  std::shared_ptr<Kernel> add_up =
+      lower_linear_add(cuda, layer, gamma.f32(), norm.in[AddLayerNorm::kA], sum);
+  std::shared_ptr<Kernel> normalise = lower(cuda, LayerNorm{.eps = eps}, of_sum);
+  return make_kernel([add_up, normalise] { add_up->launch(), normalise->launch(); });
+}
+
+KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, const SumChain& found) {
+  const TensorView gamma =
+      found.scale ? joined[*found.scale].io.in[ChannelScale::kGamma] : TensorView{};
+  if (found.norm)
+    return named("cublas, residual", lower_sum_norm(cuda, std::get<AddLayerNorm>(*joined.back().op),
+                                                    joined[0].io, gamma, joined.back().io));
+  const TensorView &skip = skip_of(joined.back()), &y = joined.back().io.out[Add::kY];
+  if (found.linear)
+    return named("cublas, residual", lower_linear_add(cuda, joined[0].io, gamma.f32(), skip, y));
+  BranchSum sum{.branch = joined[0].io.in.front(), .skip = skip, .y = y, .gamma = gamma};
+  if (found.drop) {
+    const auto& [drop, site] = std::get<DropPath>(*joined[*found.drop].op);
+    sum.drop = drop_site(joined[*found.drop].io.in[DropPath::kRng], drop, site);
+  }
+  return named("residual", lower_branch_sum(cuda, sum));
+}
+
 KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
                       const ThroughNorm& found) {
   const auto& behind = std::get<Linear>(*joined[found.second].op);
@@ -334,7 +435,9 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
 size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
   if (const auto found = through_norm(*this, chain)) return found->count;
   if (is_layer_with_epilogue(*this, chain)) return 2;
+  if (const auto found = post_norm_chain(chain)) return found->count;
   if (const auto found = forward_chain(*this, chain)) return found->count;
+  if (const auto found = sum_chain(*this, chain)) return found->count;
   if (const auto found = backward_chain(*this, chain)) return found->count;
   return is_mlp(*this, chain) || meets_batch_norm(chain) ? 2 : 1;
 }
@@ -347,11 +450,13 @@ KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
       return named("tile, rotated", lower_linear_rotate(*this, linear, *rotate, behind));
     return named("tile, gated", lower_linear_gate(*this, linear, behind.out[Gate::kY]));
   }
+  if (const auto found = post_norm_chain(joined)) return lower_post_norm(*this, joined, *found);
   if (const auto found = forward_chain(*this, joined)) {
     if (const auto* norm = op_at<LayerNorm>(joined, 0))
       return lower_chain(*this, joined, *found, *norm);
     return lower_chain(*this, joined, *found, std::get<AddLayerNorm>(*joined[found->norm].op));
   }
+  if (const auto found = sum_chain(*this, joined)) return lower_chain(*this, joined, *found);
   if (const auto found = backward_chain(*this, joined)) return lower_chain(*this, joined, *found);
   if (const auto* norm = op_at<BatchNormBwd>(joined, 1))
     return named("sum, batch norm", lower_meeting(*this, joined, *norm));

@@ -220,6 +220,14 @@ inline bool fuses_gelu_tanh(const LinearTask& task) {
          task.aligned && task.columns % 8 == 0 && task.depth % 8 == 0;
 }
 
+// A layer of inference whose result is added to another tensor, scaled by channel before or not, is
+// one product of cuBLASLt; smaller ones have kernels without it.
+inline bool adds_residual(const CardInfo& card, const LinearTask& task) {
+  return task.frozen && task.act == Act::kNone && task.bf16 && !task.drop && !task.saves &&
+         task.columns % 8 == 0 && task.depth % 8 == 0 &&
+         choose_linear(card, task) == LinearKernel::kCublas;
+}
+
 // Backward through linear -> GELU -> linear: d (rows, columns) = dy (rows, depth) w, times GELU's
 // derivative; columns and depth are those of that product.
 enum class GeluBwdKernel : uint8_t { kNone, kSmallK, kTile };

@@ -56,7 +56,8 @@ struct ForwardRows {
   Branch branch;
 };
 
-enum class Added { kNothing, kPlain, kBranch };
+// What is added to the row, or kBehind to what the norm has made of it.
+enum class Added { kNothing, kPlain, kBranch, kBehind };
 
 template <class T, class RowShape, Added kAdded>
 __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) {
@@ -66,13 +67,13 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) 
   const int64_t r = (block * kRowWarps * kWarp + threadIdx.x) / kLanes;
   if (r >= g.rows) return;
   const int64_t at = r * g.width;
-  Raw8<T> row[kVectors] = {};
-  load_row(row, g.a + at, g.width, lane);
-  const bool through = kAdded == Added::kBranch;
-  if constexpr (kAdded != Added::kNothing) {
-    Raw8<T> other[kVectors] = {};
+  constexpr bool through = kAdded == Added::kBranch, behind = kAdded == Added::kBehind;
+  Raw8<T> row[kVectors] = {}, other[kVectors] = {};
+  load_row(row, g.a + (behind ? g.branch.from(r) * g.width : at), g.width, lane);
+  if constexpr (kAdded != Added::kNothing)
     load_row(other, g.b + (through ? g.branch.from(r) * g.width : at), g.width, lane);
-    const bool kept = through && g.branch.drop.rng ? g.branch.kept(r) : true;
+  const bool kept = (through || behind) && g.branch.drop.rng ? g.branch.kept(r) : true;
+  if constexpr (kAdded == Added::kPlain || through) {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       const int i = j * kSpan + lane * 8;
@@ -106,6 +107,13 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) 
     const Eight w = load8(g.w + i), bias = g.bias ? load8(g.bias + i) : Eight{};
 #pragma unroll
     for (int k = 0; k < 8; ++k) v.v[k] = fmaf(s.unit(v.v[k]), w.v[k], bias.v[k]);
+    if constexpr (behind) {
+      v = unpack(pack<T>(v));
+      if (g.branch.drop.rng) g.branch.template drop_row<T>(v, kept);
+      const Eight u = unpack(other[j]);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v.v[k] = __fadd_rn(u.v[k], v.v[k]);
+    }
     store8(y + i, v);
   }
 }
@@ -144,14 +152,14 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows_mixed(MixedForward
 
 template <Added kAdded>
 KernelPtr forward(CudaBackend& cuda, const Forward& g) {
-  constexpr bool kAdd = kAdded != Added::kNothing;
+  constexpr bool kAdd = kAdded == Added::kPlain || kAdded == Added::kBranch;
   constexpr int kThreads = kRowWarps * kWarp;
   const DType dtype = g.a.dtype;
   const bool fast = row_fits(g.width, dtype) && usable(g.a, dtype) && usable(g.b, dtype) &&
                     usable(g.sum, dtype) && usable(g.y, dtype) && aligned16(g.w) &&
                     aligned16(g.bias);
   assert(fast || !g.branch);
-  if (!fast) {
+  if (kAdded != Added::kBehind && !fast) {
     const MixedForward args{mixed(g.a), mixed(g.b), mixed(g.sum), mixed(g.y), g.w,  g.bias,
                             g.mean,     g.rstd,     g.rows,       g.width,    g.eps};
     return launch_kernel(cuda, norm_rows_mixed<kAdd>, blocks_for(g.rows, kRowWarps), kThreads, 0,
@@ -161,7 +169,8 @@ KernelPtr forward(CudaBackend& cuda, const Forward& g) {
   with_row(dtype, g.width, [&](auto type, auto shape) {
     using T = decltype(type);
     using Shape = decltype(shape);
-    if constexpr (kAdded != Added::kBranch || Shape::kVectors <= kMaxVectorsWithBranch) {
+    if constexpr (kAdded == Added::kNothing || kAdded == Added::kPlain ||
+                  Shape::kVectors <= kMaxVectorsWithBranch) {
       const ForwardRows<T> args{static_cast<const T*>(g.a.data),
                                 static_cast<const T*>(g.b.data),
                                 static_cast<T*>(g.sum.data),
@@ -220,6 +229,13 @@ KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& 
   Forward g = alone(op, io);
   g.branch = &branch;
   return forward<Added::kNothing>(cuda, g);
+}
+
+KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
+                        const Branch& branch, const TensorView& skip, const TensorView& sum) {
+  Forward g = alone(op, io);
+  g.b = skip, g.y = sum, g.branch = &branch;
+  return forward<Added::kBehind>(cuda, g);
 }
 
 KernelPtr lower(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io) {

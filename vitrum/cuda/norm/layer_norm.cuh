@@ -131,6 +131,10 @@ KernelPtr lower_forward(CudaBackend& cuda, const AddLayerNorm& op, const Operand
                         const Branch& branch);
 KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
                         const Branch& branch);
+// A branch that ends in a norm, then dropped and added: sum = skip + drop(norm(x)), whose rows come
+// in the order branch.from.
+KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
+                        const Branch& branch, const TensorView& skip, const TensorView& sum);
 // `result` is what becomes of the branch's gradient, `input` what ChannelScale saw, `dgamma` its
 // gradient (+=); io.column_sums those of the result.
 struct BranchGradient {

@@ -1,6 +1,7 @@
 // Element-wise ops: eight elements a thread and several such vectors in flight where all operands
 // have one type, aligned addresses and a count that allows it; else one element a thread.
 #include "vitrum/cuda/primitives/activation.cuh"
+#include "vitrum/cuda/primitives/branch_sum.h"
 #include "vitrum/cuda/primitives/column_sums.cuh"
 #include "vitrum/cuda/primitives/device.cuh"
 
@@ -157,6 +158,35 @@ struct DropSamples {
   }
 };
 
+// A residual branch and what it is added to: the three above, one after the other.
+struct AddBranch {
+  static constexpr int kInputs = 2;  // the branch, the other
+  const float* gamma;                // may be null
+  int64_t width;
+  DropSamples drop;
+
+  template <class T>
+  __device__ __forceinline__ void eight(Eight& a, const Eight& b, int64_t first) const {
+    if (gamma) {
+      const Eight g = load8(gamma + first % width);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) a.v[k] = rounded<T>(__fmul_rn(a.v[k], g.v[k]));
+    }
+    if (drop.drop.rng) {
+      drop.eight<T>(a, b, first);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) a.v[k] = rounded<T>(a.v[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) a.v[k] = __fadd_rn(a.v[k], b.v[k]);
+  }
+  __device__ __forceinline__ float one(float a, float b, int64_t i, const Mixed& y) const {
+    if (gamma) a = y.round(__fmul_rn(a, gamma[i % width]));
+    if (drop.drop.rng) a = y.round(drop.one(a, 0, i, y));
+    return __fadd_rn(a, b);
+  }
+};
+
 // ---- the gradient of ChannelScale: dx, and the column sums of dy x ----
 
 template <class T>
@@ -247,6 +277,15 @@ KernelPtr lower(CudaBackend& cuda, const NoAttributes<ChannelScale>&, const Oper
   const ScaleChannels f{io.in[ChannelScale::kGamma].f32(), io.in[ChannelScale::kX].shape[-1]};
   return map(cuda, io.in[ChannelScale::kX], {}, io.out[ChannelScale::kY], f,
              f.width % 8 == 0 && aligned16(io.in[ChannelScale::kGamma]));
+}
+
+KernelPtr lower_branch_sum(CudaBackend& cuda, const BranchSum& sum) {
+  const int64_t width = sum.branch.shape[-1], samples = sum.branch.shape[0],
+                each = samples ? sum.branch.shape.numel() / samples : 1;
+  const AddBranch f{sum.gamma.f32(), width, {sum.drop, each}};
+  const bool wide =
+      (!sum.gamma || (width % 8 == 0 && aligned16(sum.gamma))) && (!sum.drop.rng || each % 8 == 0);
+  return map(cuda, sum.branch, sum.skip, sum.y, f, wide);
 }
 
 // dy, x and dx have one type: all three are activations of the same program.
