@@ -221,6 +221,25 @@ TEST(Choose, ChunksOfKeys) {
     ASSERT_TRUE(rounds == 1 || rounds * 3 * 64 >= tokens) << tokens;
     ASSERT_TRUE(tokens > 600 || rounds == 1) << tokens;
   }
+// Layers of e4m3: every width that 32 divides has a kernel on a card with such products, and no
+// other card has one.
+TEST(Choose, LayersOfE4M3) {
+  for (const int64_t rows : {1, 64, 197, 512, 513, 50432})
+    for (const int64_t columns : {32, 96, 128, 192, 384, 576, 768, 2304, 4096, 5120, 100})
+      for (const int64_t depth : {32, 96, 192, 768, 3072, 5120, 40}) {
+        const LinearTask task{.rows = rows, .columns = columns, .depth = depth};
+        const E4M3Kernel kernel = choose_e4m3(kH200, task);
+        EXPECT_EQ(choose_e4m3(kA100, task), E4M3Kernel::kNone);
+        EXPECT_EQ(kernel == E4M3Kernel::kNone, columns % 32 != 0 || depth % 32 != 0);
+        if (kernel != E4M3Kernel::kSmallM) continue;
+        EXPECT_LE(rows, 512);
+        EXPECT_EQ(columns % 128, 0);
+        const SmallMPlan plan = plan_small_m_e4m3(kH200, task);
+        EXPECT_GE(plan.splits, 1);
+        EXPECT_LE(plan.splits, 4);
+        EXPECT_LE(plan.splits * 6, std::max<int64_t>(6, ceil_div(depth, 128)))
+            << "steps of a split";
+      }
 }
 
 // ---- what presets get ----

@@ -166,6 +166,24 @@ inline std::string conv_table() {
                       : fmt::format(" `{}` | `{}` |\n", chosen(ConvPass::kInputGradient),
                                     chosen(ConvPass::kWeightGradient));
   }
+inline std::string e4m3_table() {
+  using namespace cuda;
+  struct Row {
+    const char* what;
+    LinearTask task;
+  };
+  const Row rows[] = {
+      {"ViT-B/16 qkv, batch 256", {.rows = 50432, .columns = 2304, .depth = 768}},
+      {"ViT-B/16 fc2, batch 256", {.rows = 50432, .columns = 768, .depth = 3072}},
+      {"ViT-Ti/16 qkv, batch 256", {.rows = 50432, .columns = 576, .depth = 192}},
+      {"ViT-B/16 fc1, batch 1", {.rows = 197, .columns = 3072, .depth = 768}},
+      {"ViT-B/16 proj, batch 1", {.rows = 197, .columns = 768, .depth = 768}},
+      {"ViT-Ti/16 qkv, batch 1", {.rows = 197, .columns = 576, .depth = 192}},
+  };
+  std::string out = "| layer of fp8 | rows | K | columns | kernel |\n|---|---|---|---|---|\n";
+  for (const Row& row : rows)
+    out += fmt::format("| {} | {} | {} | {} | `{}` |\n", row.what, row.task.rows, row.task.depth,
+                       row.task.columns, name_of(choose_e4m3(kH200, row.task)));
   return out;
 }
 
@@ -173,6 +191,7 @@ inline std::string conv_table() {
 inline std::string kernel_tables() {
   return attention_limits_table() + "\n" + attention_table() + "\n" + linear_table() + "\n" +
          conv_table();
+         e4m3_table();
 }
 
 }  // namespace vitrum::test

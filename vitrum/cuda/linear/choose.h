@@ -117,7 +117,7 @@ inline bool fills(const CardInfo& card, int64_t tiles, int cluster) {
 }
 // For linear/tile.cuh: tiles of 256 x 256 a cluster of two.
 inline int64_t cluster_tiles(int64_t rows, int64_t columns) {
-  return ceil_div(rows, 256) * (columns / 256);
+  return ceil_div(rows, 256) * ceil_div(columns, 256);
 }
 inline bool fills_with_tiles(const CardInfo& card, int64_t rows, int64_t columns) {
   return fills(card, cluster_tiles(rows, columns), 2);
@@ -127,22 +127,55 @@ inline bool fills_with_tiles(const CardInfo& card, int64_t rows, int64_t columns
 struct SmallMPlan {
   int columns = 0, splits = 1;
 };
-inline SmallMPlan plan_small_m(const CardInfo& card, const LinearTask& task) {
-  constexpr int64_t kRows = 64, kDepth = 64, kMinSteps = 6, kMaxSplits = 4;
-  const int64_t high = ceil_div(task.rows, kRows), steps = ceil_div(task.depth, kDepth);
-  const auto tiles = [&](int columns) { return high * (task.columns / columns); };
-  // Where there are many tiles, wide ones load less.
-  const bool many = 2 * tiles(96) > card.processors;
-  SmallMPlan plan{task.columns % 96 != 0 || (many && task.columns % 128 == 0) ? 128 : 96};
-  if (task.columns % plan.columns != 0) return {};
+// Of so many tiles and steps of 128 bytes of depth.
+inline int small_m_splits(const CardInfo& card, int64_t tiles, int64_t steps) {
+  constexpr int64_t kMinSteps = 6, kMaxSplits = 4;
   // Clusters of more than two do not come to lie on all SMs, and a split of a few steps wins
   // nothing.
   const auto fits = [&](int splits) {
     const int64_t room = splits > 2 ? card.processors * 3 / 4 : card.processors;
-    return splits * tiles(plan.columns) <= room && splits * kMinSteps <= steps;
+    return splits * tiles <= room && splits * kMinSteps <= steps;
   };
-  while (plan.splits < kMaxSplits && fits(plan.splits + 1)) ++plan.splits;
-  return plan;
+  int splits = 1;
+  while (splits < kMaxSplits && fits(splits + 1)) ++splits;
+  return splits;
+}
+inline SmallMPlan plan_small_m(const CardInfo& card, const LinearTask& task) {
+  constexpr int64_t kRows = 64, kDepth = 64;
+  const int64_t high = ceil_div(task.rows, kRows), steps = ceil_div(task.depth, kDepth);
+  const auto tiles = [&](int columns) { return high * (task.columns / columns); };
+  // Where there are many tiles, wide ones load less.
+  const bool many = 2 * tiles(96) > card.processors;
+  const int columns = task.columns % 96 != 0 || (many && task.columns % 128 == 0) ? 128 : 96;
+  if (task.columns % columns != 0) return {};
+  return {columns, small_m_splits(card, tiles(columns), steps)};
+}
+
+// ---- e4m3 ----
+
+// A layer of e4m3 (linear/e4m3.cuh), whose widths 32 divides: few rows as linear/small_m.cuh has
+// them, else tiles of linear/tile.cuh, the last of which may lie partly beside the columns.
+enum class E4M3Kernel : uint8_t { kNone, kSmallM, kTile };
+
+constexpr std::string_view name_of(E4M3Kernel kernel) {
+  constexpr std::string_view kNames[] = {"none", "e4m3 small_m", "e4m3 tile"};
+  return kNames[static_cast<size_t>(kernel)];
+}
+inline E4M3Kernel choose_e4m3(const CardInfo& card, const LinearTask& task) {
+  using enum E4M3Kernel;
+  if (!card.has_tma_wgmma || task.columns % 32 != 0 || task.depth % 32 != 0 ||
+      task.rows >= INT32_MAX / 2)
+    return kNone;
+  return task.rows <= limits_of(LinearKernel::kSmallM).max_rows && task.columns % 128 == 0 ? kSmallM
+                                                                                           : kTile;
+}
+inline SmallMPlan plan_small_m_e4m3(const CardInfo& card, const LinearTask& task) {
+  const int64_t tiles = ceil_div(task.rows, 64) * (task.columns / 128);
+  return {128, small_m_splits(card, tiles, ceil_div(task.depth, 128))};
+}
+// Activations that can be rounded before they leave the product.
+constexpr bool leaves_e4m3(Act act) {
+  return act == Act::kGelu || act == Act::kGeluTanh || act == Act::kQuickGelu;
 }
 
 // ---- choices ----

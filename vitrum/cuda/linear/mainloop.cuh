@@ -32,4 +32,13 @@ __device__ __forceinline__ void mainloop(float (&d)[kCount], PipelineState<kStag
   release(before);
 }
 
+// 32 bytes of depth: of bf16, unless an Epilogue says otherwise.
+template <class Epilogue, int kCount>
+__device__ __forceinline__ void multiply_for(float (&d)[kCount], uint64_t x, uint64_t w, bool add) {
+  if constexpr (requires { Epilogue::multiply(d, x, w, add); })
+    Epilogue::multiply(d, x, w, add);
+  else
+    wgmma_ss(d, x, w, add);
+}
+
 }  // namespace vitrum::cuda

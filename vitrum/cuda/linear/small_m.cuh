@@ -106,8 +106,8 @@ struct Block {
     mainloop(
         d, pipe, s.full, last - first,
         [&](int stage, int i, bool add) {
-          wgmma_ss(d, make_descriptor(s.x[stage] + 32 * i), make_descriptor(s.w[stage] + 32 * i),
-                   add);
+          multiply_for<Epilogue>(d, make_descriptor(s.x[stage] + 32 * i),
+                                 make_descriptor(s.w[stage] + 32 * i), add);
         },
         [&](int stage) {
           if (threadIdx.x == 0) mbarrier_arrive(&s.empty[stage]);

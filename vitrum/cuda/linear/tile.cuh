@@ -56,7 +56,8 @@ struct Tile {
 // A cluster's tile of this turn. Neighbouring clusters share rows: the weights stay in the cache.
 template <class Epilogue>
 __device__ __forceinline__ bool take_tile(const Args<Epilogue>& g, int turn, Tile& tile) {
-  const int clusters = static_cast<int>(gridDim.x) / kCluster, wide = g.columns / kColumns;
+  const int clusters = static_cast<int>(gridDim.x) / kCluster,
+            wide = (g.columns + kColumns - 1) / kColumns;
   const int i = static_cast<int>(blockIdx.x) / kCluster + turn * clusters;
   tile.row = (i / wide * kCluster + cluster_rank()) * kRows;
   tile.column = i % wide * kColumns;
@@ -91,8 +92,9 @@ struct Consumer {
     mainloop(
         d, pipe, s.full, g.steps,
         [&](int stage, int i, bool add) {
-          wgmma_ss(d, make_descriptor(s.x[stage] + group * 64 * kSwizzledRow + 32 * i),
-                   make_descriptor(s.w[stage] + 32 * i), add);
+          multiply_for<Epilogue>(d,
+                                 make_descriptor(s.x[stage] + group * 64 * kSwizzledRow + 32 * i),
+                                 make_descriptor(s.w[stage] + 32 * i), add);
         },
         // Both blocks write into the stage of both.
         [&](int stage) {
