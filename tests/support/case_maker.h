@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/support/op_cases.h"
+#include "vitrum/core/e4m3.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/reference/reference.h"
 
@@ -63,6 +64,7 @@ class Maker {
  private:
   static double exact(double x, DType dtype) {
     const auto single = static_cast<float>(x);
+    if (dtype == DType::kE4M3) return from_e4m3(to_e4m3(single));
     return dtype == DType::kBF16 ? from_bf16(to_bf16(single)) : single;
   }
 
@@ -121,6 +123,7 @@ void make(Maker& m, const ResponseNorm&);
 void make(Maker& m, const UnitHeads&);
 void make(Maker& m, const QLinear&);
 void make(Maker& m, const QAttention&);
+void make(Maker& m, const ToE4M3&);
 void make(Maker& m, const BatchNorm&);
 void make(Maker& m, const FrozenBatchNorm&);
 void make(Maker& m, const RunningStats&);

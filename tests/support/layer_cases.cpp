@@ -233,6 +233,31 @@ void make(Maker& m, const QLinear&) {
            c.bias ? m.normal({c.out}, kF32) : m.none()},
           {m.blank(c.x.with_last(c.out), m.compute)});
   }
+  // Of e4m3: widths that 32 divides.
+  struct E4M3Case {
+    Shape x;
+    int64_t out;
+    Act act;
+    bool bias;
+  };
+  for (const E4M3Case& c :
+       {E4M3Case{{2, 17, 32}, 96, Act::kNone, true}, E4M3Case{{3, 65, 192}, 256, Act::kGelu, true},
+        E4M3Case{{1, 9, 160}, 288, Act::kNone, false}, E4M3Case{{1, 5, 96}, 64, Act::kSilu, true},
+        E4M3Case{{1, 300, 416}, 512, Act::kQuickGelu, false}})
+    m.add(QLinear{.act = c.act, .scale = 0.125f}, "e4m3 " + label_of(c.act, 0),
+          {m.normal(c.x, DType::kE4M3, 8),
+           m.normal({c.out, c.x[-1]}, kF32, 1 / std::sqrt(static_cast<double>(c.x[-1]))),
+           c.bias ? m.normal({c.out}, kF32) : m.none()},
+          {m.blank(c.x.with_last(c.out), m.compute)});
+}
+
+void make(Maker& m, const ToE4M3&) {
+  // What is rounded to nothing, and what is larger than there are numbers for.
+  for (const float scale : {1.0f, 0.125f, 32.0f})
+    m.add(ToE4M3{.scale = scale}, "scale " + std::to_string(scale),
+          {m.normal({3, 17, 96}, m.compute, 60)}, {m.blank({3, 17, 96}, DType::kE4M3)});
+  m.add(ToE4M3{.scale = 0.25f}, "odd", {m.normal({5, 7}, m.compute, 0.01)},
+        {m.blank({5, 7}, DType::kE4M3)});
 }
 
 void make(Maker& m, const LinearBwd&) {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tests/support/op_cases.h"
+#include "vitrum/core/e4m3.h"
 
 namespace vitrum::test {
 namespace {
@@ -24,6 +25,7 @@ void encode(const HostTensor& t, std::byte* to) {
       case DType::kF64: put(x); break;
       case DType::kBF16: put(to_bf16(static_cast<float>(x))); break;
       case DType::kU8: put(static_cast<uint8_t>(x)); break;
+      case DType::kE4M3: put(to_e4m3(static_cast<float>(x))); break;
       default: put(static_cast<int32_t>(static_cast<uint32_t>(static_cast<int64_t>(x)))); break;
     }
   }
@@ -40,6 +42,7 @@ std::vector<double> decode(const std::byte* from, const Shape& shape, DType dtyp
       case DType::kF64: values[i] = get(0.0); break;
       case DType::kBF16: values[i] = from_bf16(get(uint16_t{})); break;
       case DType::kU8: values[i] = get(uint8_t{}); break;
+      case DType::kE4M3: values[i] = from_e4m3(get(uint8_t{})); break;
       default: values[i] = get(int32_t{}); break;
     }
   }

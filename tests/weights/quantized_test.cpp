@@ -7,6 +7,7 @@
 #include "tests/support/data_files.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/tiny_model.h"
+#include "vitrum/core/e4m3.h"
 #include "vitrum/core/eight_bits.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/graph/passes.h"
@@ -131,6 +132,7 @@ struct Case {
   std::vector<float> scale = {0.5f, 2};
   bool has_scale = true;
   int zero_point = -1;  // -1: none
+  bool input_scale = false;
 };
 
 class ByteFile {
@@ -148,6 +150,7 @@ class ByteFile {
       zeros_.assign(2, static_cast<int8_t>(c.zero_point));
       add("a.weight_zero_point", {2, 1}, DType::kI8, zeros_.data());
     }
+    if (c.input_scale) add("a.input_scale", {1}, DType::kF32, &kOne);
     write_safetensors(path(), tensors_);
   }
   std::string path() const { return dir_ / "f.safetensors"; }
@@ -156,6 +159,7 @@ class ByteFile {
   void add(const std::string& name, const Shape& shape, DType dtype, const void* data) {
     tensors_.push_back({name, {const_cast<void*>(data), shape, dtype}});
   }
+  static constexpr float kOne = 1;
   TempDir dir_;
   std::vector<int8_t> bytes_, zeros_;
   std::vector<float> scale_;
@@ -180,6 +184,23 @@ TEST(QuantizedFile, IsReadAsTheNumbersItStandsFor) {
   EXPECT_EQ(read_floats(*tensors, tensors->at("a.weight"))[4], 254);
 }
 
+TEST(QuantizedFile, AndSoAreNumbersOfE4M3) {
+  for (const Case& c :
+       {Case{.weights = DType::kE4M3},
+        Case{.weights = DType::kE4M3, .scales = DType::kBF16, .input_scale = true}}) {
+    const ByteFile file(c);
+    const auto tensors = open_tensors(file.path());
+    ASSERT_EQ(tensors->tensors().size(), 1u) << "scales of activations are our own affair";
+    const std::vector<float> x = read_floats(*tensors, tensors->at("a.weight"));
+    const int bytes[] = {1, -2, 3, -128, 127, 0};
+    for (size_t i = 0; i < 6; ++i) {
+      const float expected = from_e4m3(static_cast<uint8_t>(bytes[i])) * (i < 3 ? 0.5f : 2);
+      EXPECT_TRUE(x[i] == expected || (std::isnan(x[i]) && bytes[i] == 127)) << i;
+    }
+    EXPECT_EQ(tensors->quantized(tensors->at("a.weight")).dtype, DType::kE4M3);
+  }
+}
+
 TEST(QuantizedFile, RefusesWhatCannotBeMeant) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::pair<Case, const char*> cases[] = {
@@ -195,10 +216,12 @@ TEST(QuantizedFile, RefusesWhatCannotBeMeant) {
       {{.shape = {1, 2, 3}}, "only matrices may be"},
       {{.zero_point = 3}, "only symmetric weights are read"},
   };
-  for (const auto& [c, part] : cases) {
-    const ByteFile file(c);
-    EXPECT_ERROR(open_tensors(file.path()), ErrorKind::kInput, part);
-  }
+  for (auto [c, part] : cases)
+    for (const DType weights : {DType::kI8, DType::kE4M3}) {
+      c.weights = weights;
+      const ByteFile file(c);
+      EXPECT_ERROR(open_tensors(file.path()), ErrorKind::kInput, part);
+    }
 }
 
 // ---- which layers ----

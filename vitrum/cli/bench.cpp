@@ -297,9 +297,10 @@ int run(const Options& o, const CommonOptions& common) {
     return bench_data({o.data, o.augment, o.batch, o.steps, o.warmup}, spec, common);
   const std::unique_ptr<Backend> backend = open_backend(common);
   DType compute = compute_precision(common, *backend);
-  if (o.mode == "infer" && common.precision == "auto" && backend->host_visible() &&
-      has_weights(o.model) && !quantized_layers(o.model, spec).empty())
-    compute = DType::kI8;
+  if (o.mode == "infer" && common.precision == "auto" && has_weights(o.model))
+    for (const auto& [suits, bits] : {std::pair{backend->host_visible(), DType::kI8},
+                                      std::pair{backend->multiplies_e4m3(), DType::kE4M3}})
+      if (suits && !quantized_layers(o.model, spec, bits).empty()) compute = bits;
   std::unique_ptr<Workload> work;
   if (trains(o))
     work = std::make_unique<Training>(spec, o, compute, *backend);

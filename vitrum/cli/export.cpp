@@ -26,6 +26,10 @@ struct Options {
 
 // Layers of eight bits where they are asked for, or where the model is stored so.
 void round_layers(Graph& g, const Options& o, const ModelSpec& spec, const std::string& precision) {
+  if (precision == "fp8")
+    fail_usage(
+        "ONNX models are of f32 or int8; a model of fp8 is exported as the numbers it stands "
+        "for (leave --precision out)");
   const std::vector<std::string> stored = quantized_layers(o.model, spec);
   if (precision != "int8" && (precision != "auto" || stored.empty())) return;
   const auto keeps = [&](const std::string& layer) {

@@ -97,17 +97,15 @@ constexpr std::array kOptions = std::to_array<OtherName>({{"--learning-rate", "-
                                                           {"--nc", "--num-classes"},
                                                           {"--topk", "--top-k"}});
 
-constexpr std::array kValues =
-    std::to_array<OtherName>({{"fp32", "f32"},          {"float32", "f32"},
-                              {"float", "f32"},         {"32", "f32"},
-                              {"bfloat16", "bf16"},     {"fp16", "bf16"},
-                              {"float16", "bf16"},      {"half", "bf16"},
-                              {"amp", "bf16"},          {"16", "bf16"},
-                              {"i8", "int8"},           {"8", "int8"},
-                              {"transformers", "hf"},   {"huggingface", "hf"},
-                              {"inference", "infer"},   {"eval", "infer"},
-                              {"training", "train"},    {"zeros", "zero"},
-                              {"grad-cam", "gradient"}, {"gradcam", "gradient"}});
+constexpr std::array kValues = std::to_array<OtherName>(
+    {{"fp32", "f32"},        {"float32", "f32"},     {"float", "f32"},
+     {"32", "f32"},          {"bfloat16", "bf16"},   {"fp16", "bf16"},
+     {"float16", "bf16"},    {"half", "bf16"},       {"amp", "bf16"},
+     {"16", "bf16"},         {"i8", "int8"},         {"8", "int8"},
+     {"e4m3", "fp8"},        {"float8", "fp8"},      {"transformers", "hf"},
+     {"huggingface", "hf"},  {"inference", "infer"}, {"eval", "infer"},
+     {"training", "train"},  {"zeros", "zero"},      {"grad-cam", "gradient"},
+     {"gradcam", "gradient"}});
 
 const std::array<std::vector<std::string>, 2> kAlike = {
     {{"--batch-size", "--batch"}, {"--output", "--out", "--to"}}};

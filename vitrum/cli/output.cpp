@@ -59,6 +59,7 @@ std::unique_ptr<Backend> open_backend(const CommonOptions& common) {
 
 DType compute_precision(const CommonOptions& common) {
   if (common.precision == "int8") return DType::kI8;
+  if (common.precision == "fp8") return DType::kE4M3;
   return common.precision == "bf16" ? DType::kBF16 : DType::kF32;
 }
 

@@ -304,7 +304,7 @@ std::vector<Option> common_options(CommonOptions& common) {
            .target = &common.precision,
            .help = "of the arithmetic; auto suits the device",
            .value = "NAME",
-           .choices = {"auto", "f32", "bf16", "int8"}}};
+           .choices = {"auto", "f32", "bf16", "int8", "fp8"}}};
 }
 
 }  // namespace vitrum

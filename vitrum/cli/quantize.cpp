@@ -2,6 +2,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 
@@ -35,6 +36,7 @@ struct Report {
   size_t linear = 0;                // layers in blocks, those that stay included
   Agreement agreement;
   std::vector<Speed> speeds;
+  std::string compared = "f32";  // with what speed is
   Converted written;
   int64_t bytes_before = 0;
 };
@@ -111,15 +113,17 @@ Agreement compare(const Options& o, Predictor& before, Predictor& after,
                          [&](int64_t done) { progress.update(done); });
 }
 
+bool is_fp8(const Options& o) { return o.format == "fp8"; }
+
 void require_agreement(const Options& o, const Agreement& a) {
   if (!a.has_head || o.force) return;
   const double changed =
       100 * static_cast<double>(a.images - a.same) / static_cast<double>(a.images);
   if (changed <= o.max_change) return;
   fail(
-      "int8 changes the label of {} of {} images, more than --max-change {} allows: nothing was "
-      "written; keep layers in f32 (--keep PATTERN), or write it all the same with --force",
-      a.images - a.same, a.images, o.max_change);
+      "{} changes the label of {} of {} images, more than --max-change {} allows: nothing was "
+      "written; keep layers as they are (--keep PATTERN), or write it all the same with --force",
+      o.format, a.images - a.same, a.images, o.max_change);
 }
 
 std::string worst_layers(const std::vector<QuantizedLayer>& layers) {
@@ -136,8 +140,8 @@ std::string to_text(const Options& o, const Report& r, const CommonOptions& comm
   double error = 0;
   for (const QuantizedLayer& layer : r.written.layers)
     error += layer.error / static_cast<double>(r.written.layers.size());
-  std::string out = fmt::format("layers     {} of {} in int8; the rest stays as it is\n",
-                                r.layers.size(), r.linear);
+  std::string out = fmt::format("layers     {} of {} in {}; the rest stays as it is\n",
+                                r.layers.size(), r.linear, o.format);
   out += fmt::format("weights    {} -> {}\n", human_bytes(r.bytes_before),
                      human_bytes(r.written.bytes));
   out += fmt::format("rounding   {:.2f} % of a layer's weights on average\n           worst: {}\n",
@@ -157,9 +161,11 @@ std::string to_text(const Options& o, const Report& r, const CommonOptions& comm
     out += "agreement  not measured: give images with --data\n";
   }
   for (const Speed& s : r.speeds)
-    out += fmt::format("{}  batch {}: {:.1f} -> {:.1f} ms, {:.2f} times as fast\n",
+    out += fmt::format("{}  batch {}: {:.1f} -> {:.1f} ms, {:.2f} times as fast{}\n",
                        s.batch == 1 ? "speed    " : "         ", s.batch, s.before, s.after,
-                       s.before / s.after);
+                       s.before / s.after, r.compared == "f32" ? "" : " as " + r.compared);
+  if (r.speeds.empty())
+    out += "speed      not measured: fp8 is fast on cards of compute capability 9.0 (H100, H200)\n";
   if (common.verbose)
     for (const QuantizedLayer& layer : r.written.layers)
       out += fmt::format("  {:<40} {:.2f} %\n", layer.name, 100 * layer.error);
@@ -182,7 +188,7 @@ std::string to_json(const Options& o, const Report& r) {
       .field("largest_change", a.images > 0 ? a.largest_change : nan)
       .field("top1", a.top1_after)
       .field("top1_before", a.top1_before);
-  json.field("speedup", r.speeds.front().before / r.speeds.front().after);
+  json.field("speedup", r.speeds.empty() ? nan : r.speeds.front().before / r.speeds.front().after);
   json.key("speeds").begin_array();
   for (const Speed& s : r.speeds)
     json.begin_object()
@@ -193,23 +199,47 @@ std::string to_json(const Options& o, const Report& r) {
   return json.end_array().end_object().str() + "\n";
 }
 
-int run(const Options& o, const CommonOptions& common) {
-  if (common.device.starts_with("cuda"))
+void check_options(const Options& o, const CommonOptions& common) {
+  if (!is_fp8(o) && common.device.starts_with("cuda"))
     fail_usage("int8 computes on CPUs: quantize compares there; leave --device out");
-  if (common.precision != "auto" && common.precision != "int8")
-    fail_usage("quantize compares int8 with f32; leave --precision {} out", common.precision);
+  if (common.precision != "auto" && common.precision != o.format)
+    fail_usage("quantize compares {} with f32; leave --precision {} out", o.format,
+               common.precision);
+}
+
+// What rounds the layers is compared with f32, and in speed with what else one would take.
+void measure_speeds(const Options& o, const PredictorOptions& options, Predictor& before,
+                    Predictor& after, Report& r) {
+  const bool on_card = !before.backend().host_visible();
+  if (is_fp8(o) && !before.backend().multiplies_e4m3()) return;
+  std::unique_ptr<Predictor> usual;
+  if (on_card) {
+    PredictorOptions narrow = options;
+    narrow.precision = DType::kBF16, narrow.keeps_float = {};
+    usual = std::make_unique<Predictor>(o.model, narrow);
+    r.compared = "bf16";
+  }
+  for (const int64_t batch :
+       on_card ? std::array<int64_t, 2>{1, 256} : std::array<int64_t, 2>{1, 16})
+    r.speeds.push_back(measure_speed(usual ? *usual : before, after, batch));
+}
+
+int run(const Options& o, const CommonOptions& common) {
+  check_options(o, common);
   guard_target(o);
   const ModelSpec spec = resolve_model(o.model, o.arch);
   if (!has_weights(o.model)) fail_without_weights(o.model);
   const std::vector<std::string> all = block_layers(spec, o.model);
-  Report r{.layers = chosen_layers(o, all), .linear = all.size()};
+  Report r{.layers = chosen_layers(o, is_fp8(o) ? e4m3_layers(spec, o.model) : all),
+           .linear = all.size()};
   r.bytes_before = static_cast<int64_t>(std::filesystem::file_size(weights_path(o.model)));
-  PredictorOptions options{.arch = o.arch, .device = "cpu", .precision = DType::kF32};
+  PredictorOptions options{
+      .arch = o.arch, .device = is_fp8(o) ? common.device : "cpu", .precision = DType::kF32};
   options.threads = static_cast<int>(common.threads);
   Predictor before(o.model, options);
   if (const std::string name = before.weights().not_finite(); !name.empty())
     fail_input("weights '{}': {} holds NaN or infinite numbers", o.model, name);
-  options.precision = DType::kI8;
+  options.precision = is_fp8(o) ? DType::kE4M3 : DType::kI8;
   const auto chosen = [&](const std::string& layer) {
     return std::ranges::find(r.layers, layer) != r.layers.end();
   };
@@ -217,8 +247,9 @@ int run(const Options& o, const CommonOptions& common) {
   Predictor after(o.model, options);
   if (!o.data.empty()) r.agreement = compare(o, before, after, common);
   require_agreement(o, r.agreement);
-  for (const int64_t batch : {1, 16}) r.speeds.push_back(measure_speed(before, after, batch));
-  r.written = convert_model(o.model, o.arch, o.target, dialect_of(o), chosen);
+  measure_speeds(o, options, before, after, r);
+  r.written = convert_model(o.model, o.arch, o.target, dialect_of(o), chosen,
+                            {.eight_bits = *options.precision});
   for (const std::string& note : r.written.notes) info(common, "note: " + note);
   common.json ? print_out(to_json(o, r)) : print_text(to_text(o, r, common));
   return 0;
@@ -246,9 +277,10 @@ Verb quantize_verb() {
             .also = {"--output", "--out"}},
            {.name = "--format",
             .target = &o->format,
-            .help = "int8: weights a row each, activations a token each, on CPUs",
+            .help = "int8: weights a row each, activations a token each, on CPUs; fp8 (e4m3): "
+                    "activations a tensor, on cards of compute capability 9.0",
             .value = "NAME",
-            .choices = {"int8"}},
+            .choices = {"int8", "fp8"}},
            {.name = "--to",
             .target = &o->dialect,
             .help = "whose names and layout, hf for transformers; by default the model's own",

@@ -163,8 +163,9 @@ std::string to_json(const Report& r) {
 }
 
 int run(const Options& o, const CommonOptions& common) {
-  if (common.precision == "int8")
-    fail_usage("summary counts in f32 and bf16; `vitrum quantize` says what int8 takes");
+  if (common.precision == "int8" || common.precision == "fp8")
+    fail_usage("summary counts in f32 and bf16; `vitrum quantize` says what {} takes",
+               common.precision);
   if (!o.arch.empty()) check_arch(o.model, o.arch);
   const ModelSpec spec = resolve_sized(o.model, o, o.arch);
   Report report{o.model, subtree(layers_of(spec, o), o.module), memory_of(spec, o),

@@ -6,12 +6,13 @@
 
 namespace vitrum {
 
-enum class DType : uint8_t { kF32, kF64, kBF16, kF16, kU8, kI8, kI32, kI64 };
+enum class DType : uint8_t { kF32, kF64, kBF16, kF16, kU8, kI8, kI32, kI64, kE4M3 };
 
 constexpr size_t size_of(DType t) {
   switch (t) {
     case DType::kU8:
-    case DType::kI8: return 1;
+    case DType::kI8:
+    case DType::kE4M3: return 1;
     case DType::kBF16:
     case DType::kF16: return 2;
     case DType::kF32:
@@ -32,6 +33,7 @@ constexpr std::string_view name_of(DType t) {
     case DType::kI32: return "i32";
     case DType::kF64: return "f64";
     case DType::kI64: return "i64";
+    case DType::kE4M3: return "fp8";
   }
   return "?";
 }

@@ -20,6 +20,7 @@ struct TensorView {
   double* f64() const { return typed<double>(DType::kF64); }
   uint16_t* bf16() const { return typed<uint16_t>(DType::kBF16); }
   uint8_t* u8() const { return typed<uint8_t>(DType::kU8); }
+  uint8_t* e4m3() const { return typed<uint8_t>(DType::kE4M3); }
   int32_t* i32() const { return typed<int32_t>(DType::kI32); }
 
  private:

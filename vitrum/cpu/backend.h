@@ -144,6 +144,8 @@ KernelPtr lower(CpuBackend& cpu, const Patchify& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Linear& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const QLinear& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const QAttention& op, const Operands& io);
+KernelPtr lower(CpuBackend& cpu, const ToE4M3& op, const Operands& io);
+KernelPtr lower_e4m3(CpuBackend& cpu, const QLinear& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const Activation& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const LayerNorm& op, const Operands& io);
 KernelPtr lower(CpuBackend& cpu, const AddLayerNorm& op, const Operands& io);

@@ -67,7 +67,8 @@ class QLinearKernel final : public Kernel {
 }  // namespace
 
 KernelPtr lower(CpuBackend& cpu, const QLinear& op, const Operands& io) {
-  [[maybe_unused]] const auto& [act] = op;
+  const auto& [act, scale] = op;
+  if (scale > 0) return lower_e4m3(cpu, op, io);
   return std::make_unique<QLinearKernel>(cpu, op, io);
 }
 

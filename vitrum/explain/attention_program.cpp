@@ -110,7 +110,9 @@ std::vector<AttentionProgram::Site> AttentionProgram::record(const AttentionOpti
 Program AttentionProgram::compile(ParamStore& store, const AttentionOptions& options) {
   fuse(graph_);
   // Layers of eight bits have no gradient: what a model looks at is computed in f32 then.
-  CompileOptions compiled{.compute = options.compute == DType::kI8 ? DType::kF32 : options.compute};
+  CompileOptions compiled{.compute = options.compute == DType::kI8     ? DType::kF32
+                                     : options.compute == DType::kE4M3 ? DType::kBF16
+                                                                       : options.compute};
   for (const Site& site : sites_) compiled.taps.push_back(site.weights);
   if (options.gradient) {
     seed_ = graph_.input("seed", model_.logits.shape(), DType::kF32, /*exact=*/true);

@@ -59,8 +59,8 @@ void OnnxTranslator::emit(const Linear& op) {
 // Rows to bytes as core/eight_bits.h has it, and a product of whole numbers, which onnxruntime
 // has fast kernels for: bytes on the left without a sign, on the right with one.
 void OnnxTranslator::emit(const QLinear& op) {
-  const auto& [act] = op;
-  if (act != Act::kNone) refuse_fused();
+  const auto& [act, scale] = op;
+  if (act != Act::kNone || scale > 0) refuse_fused();
   const ByteColumns w(data(QLinear::kWeight), shape(QLinear::kWeight));
   const std::string& name = info(QLinear::kWeight).name;
   const std::string weight = out_.whole(name, {w.depth, w.columns}, w.bytes),
@@ -87,9 +87,14 @@ void OnnxTranslator::emit(const QLinear& op) {
   const std::string product = part("MatMulInteger", {byte, weight}),
                     offset = part("Mul", {cast(zero, onnx::TensorProto::INT32), sums});
   const std::string whole = cast(part("Sub", {product, offset}), onnx::TensorProto::FLOAT);
-  const std::string scale = part("Mul", {step, scales});
-  if (!has(QLinear::kBias)) return last("Mul", {whole, scale});
-  last("Add", {part("Mul", {whole, scale}), in(QLinear::kBias)});
+  const std::string unit = part("Mul", {step, scales});
+  if (!has(QLinear::kBias)) return last("Mul", {whole, unit});
+  last("Add", {part("Mul", {whole, unit}), in(QLinear::kBias)});
+}
+
+void OnnxTranslator::emit(const ToE4M3& op) {
+  [[maybe_unused]] const auto& [scale] = op;
+  refuse_fused();  // models of e4m3 are exported as the numbers that they stand for
 }
 
 void OnnxTranslator::emit(const Gate& op) {

@@ -81,6 +81,7 @@ class OnnxTranslator {
   void emit(const UnitHeads& op);
   void emit(const Attention& op);
   void emit(const QAttention& op);
+  void emit(const ToE4M3& op);
   void attention(int64_t heads);
   void emit(const AttendPool& op);
   // Cosines and signed sines of (T, 3, 1, D); prefix tokens and v have cosine 1 and sine 0.

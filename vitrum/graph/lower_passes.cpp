@@ -25,6 +25,7 @@ static std::optional<size_t> weight_operand(const Op& op) {
 
 void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32) {
   if (compute == DType::kF32 || compute == DType::kI8) return;
+  if (compute == DType::kE4M3) compute = DType::kBF16;
   const auto kept = [&](size_t id) {
     return std::any_of(keep_f32.begin(), keep_f32.end(),
                        [&](Value v) { return v.id() == static_cast<ValueId>(id); });

@@ -113,11 +113,20 @@ struct Linear {  // (x (.., K), w (C, K), bias? (C), rng?) -> dropout(act(x w^T 
   uint32_t site = 0;
 };
 // (x (.., K), w (C, K), bias? (C)) -> act(x' w'^T + bias), where x' and w' are x and w rounded to
-// eight bits row by row, as core/eight_bits.h says. Takes the place of a Linear in inference.
+// eight bits row by row, as core/eight_bits.h says. With a scale, x is e4m3 already and stands for
+// x * scale, and rows of w are rounded as core/e4m3.h says. Takes the place of a Linear in
+// inference.
 struct QLinear : Final {
   enum In { kX, kWeight, kBias };
   enum Out { kY };
   Act act = Act::kNone;
+  float scale = 0;  // 0: int8
+};
+// (x) -> e4m3 (core/e4m3.h): x / scale, a power of two, rounded
+struct ToE4M3 : Final {
+  enum In { kX };
+  enum Out { kY };
+  float scale = 1;
 };
 struct Activation {  // (x) -> act(x)
   enum In { kX };
@@ -527,7 +536,7 @@ using Op =
                  Orthogonalize, Perturb, Copy, AttentionProbs, AttentionProbsGrad, KeepTokens,
                  PlaceTokens, BlockSquares, Fold, Rotate, Gate, GateBwd, ClearRange, AttendPool,
                  AttendPoolBwd, Lookup, DepthwiseConv, DepthwiseConvBwd, ResponseNorm,
-                 ResponseNormBwd, UnitHeads, UnitHeadsBwd, QLinear, QAttention>;
+                 ResponseNormBwd, UnitHeads, UnitHeadsBwd, QLinear, QAttention, ToE4M3>;
 
 std::string_view name_of(const Op& op);
 

@@ -2,6 +2,7 @@
 // fuse -> differentiate -> quantize -> assign_dtypes -> drop_dead -> plan.
 #pragma once
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,9 +36,18 @@ std::vector<Value> differentiate(Graph& g, Value of, Value seed, std::span<const
 using KeepsFloat = std::function<bool(const std::string& layer)>;
 std::vector<std::string> quantize(Graph& g, const KeepsFloat& keeps = {});
 
-// Activations and the weights of linear layers become bf16 (compute = kBF16), or every float
-// becomes f64; with kI8 all stays as it is. `keep_f32` values (logits) keep their precision, and so
-// does a bias added to them.
+// The same for e4m3, one scale for a whole tensor of activations: ToE4M3 + QLinear where numbers
+// can be bounded by the parameters alone (graph/bounds.h), whatever the images are; attention
+// stays. `values` reads a parameter (null: only to learn which layers these are), `known` remembers
+// scales by layer for the next graph.
+using ParamValues = std::function<std::vector<float>(size_t param)>;
+using ActivationScales = std::map<std::string, float>;
+std::vector<std::string> quantize_e4m3(Graph& g, const ParamValues& values, ActivationScales& known,
+                                       const KeepsFloat& keeps = {});
+
+// Activations and the weights of linear layers become bf16 (compute = kBF16, and beside layers of
+// eight bits kE4M3), or every float becomes f64; with kI8 all stays as it is. `keep_f32` values
+// (logits) keep their precision, and so does a bias added to them.
 void assign_dtypes(Graph& g, DType compute, std::span<const Value> keep_f32);
 
 // Whether linear layers of bf16 rows read this value as their weights, and nothing else reads it.

@@ -28,6 +28,8 @@ ModelMemory inference_memory(const ModelSpec& model, const MemoryOptions& option
   const TracedModel traced = trace(g, model, options.batch);
   fuse(g);
   if (options.compute == DType::kI8) quantize(g);
+  ActivationScales scales;
+  if (options.compute == DType::kE4M3) quantize_e4m3(g, nullptr, scales);
   const std::array outputs = {traced.features, traced.logits};
   ModelMemory memory = plan(g, outputs, options.compute);
   // Weights are kept in the precision they are read in; those of eight bits are copies.

@@ -67,6 +67,20 @@ std::vector<std::string> block_layers(const ModelSpec& model, const std::string&
   return layers;
 }
 
+std::vector<std::string> e4m3_layers(const ModelSpec& model, const std::string& name) {
+  Graph g(Mode::kInference);
+  trace(g, model, 1);
+  ActivationScales scales;
+  std::vector<std::string> layers = quantize_e4m3(g, nullptr, scales);
+  if (layers.empty())
+    fail_usage(
+        "{} has no layers that fp8 could round: those behind a norm in its blocks, of widths that "
+        "32 "
+        "divides",
+        name);
+  return layers;
+}
+
 Preprocess preprocess_of(const ModelSpec& model) {
   const Preprocessing& p = model.preprocess;
   std::array<uint8_t, 3> border = {};  // the mean: what the model sees as zero

@@ -30,6 +30,8 @@ bool head_sees_features_only(const ModelSpec& model);
 // The linear layers of the model's blocks, which int8 rounds; a usage error where there are none.
 // `name` is what the user calls the model.
 std::vector<std::string> block_layers(const ModelSpec& model, const std::string& name);
+// Those of them that fp8 rounds.
+std::vector<std::string> e4m3_layers(const ModelSpec& model, const std::string& name);
 
 // The part of the model's preprocessing that works on pixels: channels, resize, crop.
 Preprocess preprocess_of(const ModelSpec& model);

@@ -50,10 +50,13 @@ void refuse_broken(const FrozenWeights& weights, const std::string& path) {
     fail_input("weights '{}': {} holds NaN or infinite numbers", path, name);
 }
 
-// What is stored in eight bits is meant for a processor's integers; cards have numbers of their
-// own.
+// What is stored in eight bits is meant for a processor's integers, or for a card that multiplies
+// e4m3; others compute with the numbers that the bytes stand for.
 DType suitable_precision(const Backend& backend, const FrozenWeights& weights) {
-  return backend.host_visible() && weights.has_quantized() ? DType::kI8 : backend.usual_precision();
+  const DType stored = weights.quantized();
+  const bool suits = (stored == DType::kI8 && backend.host_visible()) ||
+                     (stored == DType::kE4M3 && backend.multiplies_e4m3());
+  return suits ? stored : backend.usual_precision();
 }
 
 }  // namespace
@@ -97,7 +100,8 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
       at_once_(vitrum::images_at_once(macs_, device_->backend(), precision(), options.max_batch)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
   if (precision_ == DType::kI8) block_layers(spec_, spec_.architecture);
-  if (!options_.keeps_float && weights_.has_quantized())
+  if (precision_ == DType::kE4M3) e4m3_layers(spec_, spec_.architecture);
+  if (!options_.keeps_float && weights_.quantized() == precision_ && precision_ != DType::kF32)
     options_.keeps_float = [this](const std::string& layer) {
       return !weights_.is_quantized(layer);
     };

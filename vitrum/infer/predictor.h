@@ -27,9 +27,10 @@ struct PredictorOptions {
   std::optional<int64_t> patch_size = {};    // of a ViT: its patches are resized as FlexiViT's
   std::string device = "auto";               // as --device
   int threads = 0;                           // 0: every core this process may use
-  // kF32, kBF16 or kI8; empty: what suits the device, and kI8 where weights are stored so.
+  // kF32, kBF16, kI8 or kE4M3; empty: what suits the device, and eight bits where weights are
+  // stored in those that it is fast in.
   std::optional<DType> precision = {};
-  KeepsFloat keeps_float = {};  // with kI8: layers that stay in f32; empty: those of the file
+  KeepsFloat keeps_float = {};  // in eight bits: layers that stay floats; empty: the file's
   int64_t max_batch = 16;       // images taken at once; a CPU computes fewer
   DecodeOptions decode = {};
   std::vector<std::string> taps = {};  // values inside the model to give out: see graph/taps.h

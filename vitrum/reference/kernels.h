@@ -57,6 +57,7 @@ void run(const ResponseNorm&, const Operands& io);
 void run(const UnitHeads&, const Operands& io);
 void run(const QLinear&, const Operands& io);
 void run(const QAttention&, const Operands& io);
+void run(const ToE4M3&, const Operands& io);
 void run(const BatchNorm&, const Operands& io);
 void run(const FrozenBatchNorm&, const Operands& io);
 void run(const RunningStats&, const Operands& io);

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <span>
 
+#include "vitrum/core/e4m3.h"
 #include "vitrum/core/eight_bits.h"
 #include "vitrum/reference/kernels.h"
 #include "vitrum/reference/values.h"
@@ -64,10 +65,53 @@ std::vector<WeightRow> weight_rows(const TensorView& w, const PackedParams* pack
   return rows;
 }
 
+// A row of weights as e4m3 has it.
+Values e4m3_weights(const TensorView& w, const PackedParams* packed) {
+  const auto width = static_cast<size_t>(w.shape[1]);
+  Values values = read(w);
+  for (size_t j = 0; j < values.size(); j += width) {
+    if (w.dtype == DType::kE4M3) {
+      const double scale = packed->scales(w.data)[j / width];
+      for (size_t k = j; k < j + width; ++k) values[k] *= scale;
+      continue;
+    }
+    const std::vector<float> row(values.begin() + static_cast<ptrdiff_t>(j),
+                                 values.begin() + static_cast<ptrdiff_t>(j + width));
+    std::vector<uint8_t> bytes(width);
+    const double scale = round_weights_e4m3(row, bytes.data());
+    for (size_t k = 0; k < width; ++k)
+      values[j + k] = static_cast<double>(from_e4m3(bytes[k])) * scale;
+  }
+  return values;
+}
+
+void run_e4m3(const QLinear& op, const Operands& io) {
+  const auto& [act, scale] = op;
+  const TensorView x = io.in[QLinear::kX], w = io.in[QLinear::kWeight], y = io.out[QLinear::kY];
+  const int64_t rows = x.shape.rows(), k = w.shape[1], columns = w.shape[0];
+  Values from = read(x);
+  for (double& v : from) v *= static_cast<double>(scale);
+  Values v = matmul(from, transpose(e4m3_weights(w, io.packed), columns, k), rows, k, columns);
+  const Values bias = read(at(io.in, QLinear::kBias));
+  for (size_t i = 0; i < v.size(); ++i) {
+    if (!bias.empty()) v[i] += bias[i % bias.size()];
+    v[i] = activate(act, rounded(v[i], y.dtype));
+  }
+  write(y, v);
+}
+
 }  // namespace
 
+void run(const ToE4M3& op, const Operands& io) {
+  const auto& [scale] = op;
+  Values v = read(io.in[ToE4M3::kX]);
+  for (double& x : v) x /= static_cast<double>(scale);
+  write(io.out[ToE4M3::kY], v);
+}
+
 void run(const QLinear& op, const Operands& io) {
-  const auto& [act] = op;
+  const auto& [act, scale] = op;
+  if (scale > 0) return run_e4m3(op, io);
   const TensorView x = io.in[QLinear::kX], w = io.in[QLinear::kWeight], y = io.out[QLinear::kY];
   const int64_t rows = x.shape.rows(), k = w.shape[1];
   const Values from = read(x), bias = read(at(io.in, QLinear::kBias));

@@ -4,6 +4,8 @@
 #include <cassert>
 #include <cstring>
 
+#include "vitrum/core/e4m3.h"
+
 namespace vitrum::reference {
 
 TensorView at(const std::vector<TensorView>& operands, size_t i) {
@@ -20,6 +22,7 @@ Values read(const TensorView& from) {
     case DType::kU8: std::copy_n(from.u8(), n, out.begin()); break;
     case DType::kI32: std::copy_n(from.i32(), n, out.begin()); break;
     case DType::kBF16: std::transform(from.bf16(), from.bf16() + n, out.begin(), from_bf16); break;
+    case DType::kE4M3: std::transform(from.e4m3(), from.e4m3() + n, out.begin(), from_e4m3); break;
     case DType::kF16:
     case DType::kI8:
     case DType::kI64: assert(!"no op has operands of this dtype"); break;
@@ -39,6 +42,10 @@ void write(const TensorView& to, const Values& values) {
     case DType::kBF16:
       std::transform(values.begin(), values.end(), to.bf16(),
                      [](double x) { return to_bf16(static_cast<float>(x)); });
+      break;
+    case DType::kE4M3:
+      std::transform(values.begin(), values.end(), to.e4m3(),
+                     [](double x) { return to_e4m3(static_cast<float>(x)); });
       break;
     case DType::kI32:
       std::transform(values.begin(), values.end(), to.i32(),

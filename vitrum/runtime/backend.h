@@ -22,7 +22,8 @@ namespace vitrum {
 // made once and shared by all programs of a store.
 class PackedParams {
  public:
-  enum class Layout { kPanels, kTiles, kBytes };  // of f32, of bf16, of eight bits
+  // Of f32, of bf16, of eight bits; f32 in rows as they were.
+  enum class Layout { kPanels, kTiles, kBytes, kRows };
 
   void allow(const void* param) { allowed_.insert(param); }
   bool allows(const void* param) const { return allowed_.contains(param); }
@@ -140,6 +141,8 @@ class Backend {
   virtual bool packs_weights() const { return false; }
   // What `--precision auto` means here: the fastest precision that trains as well as f32.
   virtual DType usual_precision() const { return DType::kF32; }
+  // Whether it multiplies e4m3 faster than what is wider.
+  virtual bool multiplies_e4m3() const { return false; }
   // Multiply-adds in a program that keep the device busy: with more images at once than that takes,
   // inference would not be faster.
   virtual int64_t enough_work(DType /*compute*/) const {

@@ -18,8 +18,12 @@ ParamStore::ParamStore(const Graph& g, Backend& backend, DType master)
   arena(Arena::kMaster);
 }
 
-ParamStore::ParamStore(const Graph& g, Backend& backend, Source source)
-    : backend_(backend), source_(std::move(source)), specs_(g.params), frozen_(true) {
+ParamStore::ParamStore(const Graph& g, Backend& backend, Source source, ParamValues reader)
+    : backend_(backend),
+      source_(std::move(source)),
+      reader_(std::move(reader)),
+      specs_(g.params),
+      frozen_(true) {
   lay_out();
   for (auto& views : found_) views.resize(specs_.size());
 }
@@ -109,6 +113,10 @@ TensorView ParamStore::view_to_quantize(size_t param, Arena which) {
   return source_ ? find(param, Form::kToQuantize) : view(param, which);
 }
 
+TensorView ParamStore::view_to_e4m3(size_t param, Arena which) {
+  return source_ ? find(param, Form::kE4M3) : view(param, which);
+}
+
 TensorView ParamStore::view(size_t param, Arena which) {
   if (source_) {
     assert(which == Arena::kMaster || which == Arena::kCompute);
@@ -138,6 +146,7 @@ std::map<std::string, TensorView> ParamStore::states() const {
 }
 
 std::vector<float> ParamStore::read(size_t param, Arena which) {
+  if (reader_) return reader_(param);
   const TensorView from = view(param, which);
   std::vector<float> out(static_cast<size_t>(from.shape.numel()));
   if (from.dtype == DType::kF32) {

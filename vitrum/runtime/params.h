@@ -8,6 +8,7 @@
 
 #include "vitrum/core/buffer.h"
 #include "vitrum/graph/graph.h"
+#include "vitrum/graph/passes.h"
 #include "vitrum/runtime/backend.h"
 
 namespace vitrum {
@@ -24,10 +25,12 @@ class ParamStore {
   // Parameters that are only read and live elsewhere: `source` is asked for a form of one, once,
   // when a program first wants it; what it returns stays valid as long as the store. There are no
   // arenas then.
-  // f32; bf16; either of them, to be rounded to bf16; either of them or eight bits, for these.
-  enum class Form { kMaster, kCompute, kToPack, kToQuantize };
+  // f32; bf16; either of them, to be rounded to bf16; either of them or eight bits, for these;
+  // e4m3, whose scales packed() knows.
+  enum class Form { kMaster, kCompute, kToPack, kToQuantize, kE4M3 };
   using Source = std::function<TensorView(size_t param, Form form)>;
-  ParamStore(const Graph& g, Backend& backend, Source source);
+  // `reader` gives the host a parameter in f32.
+  ParamStore(const Graph& g, Backend& backend, Source source, ParamValues reader);
 
   void initialize(uint64_t seed);
   // No parameter changes from now on: programs compiled later may keep copies of them in layouts of
@@ -66,6 +69,9 @@ class ParamStore {
   // For a layer of eight bits: `which`, or where the source has them bf16, or eight bits whose
   // scales packed() knows.
   TensorView view_to_quantize(size_t param, Arena which);
+  // For a layer of e4m3: `which`, or e4m3 where a source makes them.
+  TensorView view_to_e4m3(size_t param, Arena which);
+  ActivationScales& activation_scales() { return activation_scales_; }
   TensorView state(const std::string& name, Shape shape, DType dtype);
   std::map<std::string, TensorView> states() const;
 
@@ -93,7 +99,8 @@ class ParamStore {
   Backend& backend_;
   DType master_ = DType::kF32;
   Source source_;
-  std::array<std::vector<TensorView>, 4> found_;  // what it returned: [form][param]
+  ParamValues reader_;
+  std::array<std::vector<TensorView>, 5> found_;  // what it returned: [form][param]
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;
   int64_t elements_ = 0, learning_ = 0;  // all; those of trainable parameters, which come first
@@ -103,6 +110,7 @@ class ParamStore {
   std::map<std::string, State> states_;
   bool frozen_ = false;
   PackedParams packed_;
+  ActivationScales activation_scales_;
 };
 
 }  // namespace vitrum

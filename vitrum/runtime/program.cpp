@@ -112,11 +112,12 @@ bool is_packed(const Graph& g, ValueId id, ParamStore& store) {
   return store.packed() && store.backend().packs_weights() && only_bf16_weights(g, id);
 }
 
-// Whether layers of eight bits read this value as their weights: in whatever precision they come.
-bool is_quantized(const Graph& g, ValueId id) {
-  return std::ranges::any_of(g.nodes, [&](const Node& node) {
+// The layer of eight bits that reads this value as its weights, in whatever precision they come.
+const QLinear* quantized_layer(const Graph& g, ValueId id) {
+  const auto reader = std::ranges::find_if(g.nodes, [&](const Node& node) {
     return std::holds_alternative<QLinear>(node.op) && node.in[QLinear::kWeight] == id;
   });
+  return reader == g.nodes.end() ? nullptr : &std::get<QLinear>(reader->op);
 }
 
 }  // namespace
@@ -125,6 +126,10 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
                  const CompileOptions& options)
     : store_(store) {
   if (options.compute == DType::kI8) quantize(g, options.keeps_float);
+  if (options.compute == DType::kE4M3)
+    quantize_e4m3(
+        g, [&](size_t param) { return store.read(param, options.weights); },
+        store.activation_scales(), options.keeps_float);
   assign_dtypes(g, options.compute, outputs);
   std::vector<Value> read(outputs.begin(), outputs.end());
   read.insert(read.end(), options.taps.begin(), options.taps.end());
@@ -207,10 +212,12 @@ TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& optio
     }
     case Role::kParam: {
       const bool narrow = info.dtype == DType::kBF16;
-      const TensorView view = narrow && is_packed(g, id, store_) ? store_.view_to_pack(param)
-                              : is_quantized(g, id)
-                                  ? store_.view_to_quantize(param, options.weights)
-                                  : store_.view(param, narrow ? Arena::kCompute : options.weights);
+      const QLinear* eight_bits = quantized_layer(g, id);
+      const TensorView view =
+          narrow && is_packed(g, id, store_)     ? store_.view_to_pack(param)
+          : eight_bits && eight_bits->scale == 0 ? store_.view_to_quantize(param, options.weights)
+          : eight_bits                           ? store_.view_to_e4m3(param, options.weights)
+                       : store_.view(param, narrow ? Arena::kCompute : options.weights);
       if (store_.packed()) store_.packed()->allow(view.data);
       return view;
     }

@@ -26,10 +26,10 @@ struct SharedArena {
 };
 
 struct CompileOptions {
-  // kF32, kBF16, kI8 (linear layers of blocks in eight bits, the rest in f32; inference only), or
-  // kF64 (reference backend only).
+  // kF32, kBF16, kI8 or kE4M3 (linear layers of blocks in eight bits, the rest in f32 or bf16;
+  // inference only), or kF64 (reference backend only).
   DType compute = DType::kF32;
-  KeepsFloat keeps_float = {};     // with kI8: layers that stay in f32
+  KeepsFloat keeps_float = {};     // in eight bits: layers that are not
   bool share_memory = true;        // false: every temporary has memory of its own (for tests)
   Arena weights = Arena::kMaster;  // kEma: f32 parameters are the averaged ones
   std::vector<Value> taps = {};    // stay readable too, in the precision they have anyway

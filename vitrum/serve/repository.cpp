@@ -19,6 +19,7 @@ ModelPtr Repository::load(const ModelSource& source) {
   if (options_.precision == "f32") options.precision = DType::kF32;
   if (options_.precision == "bf16") options.precision = DType::kBF16;
   if (options_.precision == "int8") options.precision = DType::kI8;
+  if (options_.precision == "fp8") options.precision = DType::kE4M3;
   if (options_.max_batch > 0) options.max_batch = options_.max_batch;
   std::vector<PredictorOptions> replicas;
   for (const auto& device : devices_) options.shared_device = device, replicas.push_back(options);

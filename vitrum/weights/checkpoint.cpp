@@ -208,7 +208,7 @@ Checkpoint::Quantized Checkpoint::read_quantized(const ParamSpec& param, const M
   for (const StoredTensor& t : stored.tensors) {
     const TensorSource::ByteRows rows = file_->quantized(file_->at(t.name));
     const std::span<const float> scales = t.part(rows.scales);
-    all.bytes = t.part(rows.bytes);
+    all.bytes = t.part(rows.bytes), all.dtype = rows.dtype;
     all.scales.insert(all.scales.end(), scales.begin(), scales.end());
     if (stored.tensors.size() > 1)
       scratch.insert(scratch.end(), all.bytes.begin(), all.bytes.end());

@@ -42,6 +42,7 @@ class Checkpoint {
   struct Quantized {
     std::span<const std::byte> bytes;
     std::vector<float> scales;
+    DType dtype = DType::kI8;  // or kE4M3
   };
   Quantized read_quantized(const ParamSpec& param, const ModelConfig& config,
                            std::vector<std::byte>& scratch) const;

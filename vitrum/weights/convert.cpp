@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "vitrum/core/e4m3.h"
 #include "vitrum/core/eight_bits.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
@@ -79,7 +80,7 @@ const char* torch_dtype(DType dtype) {
 void write_directory(const fs::path& dir, std::string_view dialect, const ModelSpec& spec,
                      const TowerPair* pair, const DecoderCopy* decoder,
                      std::span<const NamedTensor> tensors,
-                     const std::optional<std::vector<std::string>>& floats,
+                     const std::optional<std::vector<std::string>>& floats, DType eight_bits,
                      const std::function<void()>& verify) {
   const std::string preprocessor = dialect == "hf" ? hf_preprocessor_text(spec) : "";
   const std::string dtype = torch_dtype(tensors.front().tensor.dtype);
@@ -87,7 +88,7 @@ void write_directory(const fs::path& dir, std::string_view dialect, const ModelS
                        : dialect == "hf" ? hf_config_text(spec, dtype)
                                          : model_config_text(spec);
   if (decoder && dialect == "hf") config = decoder->hf_config(config);
-  if (floats) config = with_quantization(config, *floats);
+  if (floats) config = with_quantization(config, *floats, eight_bits);
   if (pair) pair->require_room(dir);
   ensure_directory(dir.string());
   remove_stale_temporaries(dir.string());
@@ -114,15 +115,19 @@ struct ByteMatrix {
   double error = 0;
 };
 
-ByteMatrix to_bytes(std::span<const float> w, size_t rows) {
+ByteMatrix to_bytes(std::span<const float> w, size_t rows, DType eight_bits) {
   const size_t width = w.size() / rows;
   ByteMatrix out{.bytes = std::vector<std::byte>(w.size())};
   auto* q = reinterpret_cast<int8_t*>(out.bytes.data());
+  auto* floating = reinterpret_cast<uint8_t*>(out.bytes.data());
+  const bool is_int = eight_bits == DType::kI8;
   double lost = 0, all = 0;
   for (size_t i = 0; i < w.size(); i += width) {
-    const float scale = round_weights(w.subspan(i, width), q + i);
+    const std::span<const float> row = w.subspan(i, width);
+    const float scale = is_int ? round_weights(row, q + i) : round_weights_e4m3(row, floating + i);
     for (size_t k = i; k < i + width; ++k) {
-      const double x = w[k], off = x - static_cast<double>(scale) * q[k];
+      const double x = w[k], number = is_int ? static_cast<float>(q[k]) : from_e4m3(floating[k]),
+                   off = x - static_cast<double>(scale) * number;
       lost += off * off, all += x * x;
     }
     out.scales.push_back(scale > 0 ? scale : 1);  // a row of zeros has any
@@ -137,7 +142,8 @@ std::string layer_of(const std::string& param) { return param.substr(0, param.rf
 std::vector<std::string> float_layers(std::span<const NamedTensor> tensors) {
   std::vector<std::string> names;
   for (const NamedTensor& t : tensors)
-    if (t.tensor.shape.rank() == 2 && t.tensor.dtype != DType::kI8 && t.name.ends_with(".weight"))
+    if (t.tensor.shape.rank() == 2 && t.tensor.dtype != DType::kI8 &&
+        t.tensor.dtype != DType::kE4M3 && t.name.ends_with(".weight"))
       names.push_back(layer_of(t.name));
   return names;
 }
@@ -151,7 +157,8 @@ struct StoredModel {
 
 // Every parameter of what is written; those that are not stored are biases of zero.
 std::vector<QuantizedLayer> add_params(const StoredModel& stored, const ModelSpec& spec,
-                                       const InBytes& in_bytes, StoredTensors& written) {
+                                       const InBytes& in_bytes, DType eight_bits,
+                                       StoredTensors& written) {
   const auto& [file, params, config] = stored;
   std::vector<QuantizedLayer> layers;
   DType dtype = DType::kF32;  // zeros are of the type of the parameter before them
@@ -164,8 +171,9 @@ std::vector<QuantizedLayer> add_params(const StoredModel& stored, const ModelSpe
     else
       scratch.resize(static_cast<size_t>(param.shape.numel()) * size_of(dtype));
     if (in_bytes && param.name.ends_with(".weight") && in_bytes(layer_of(param.name))) {
-      ByteMatrix matrix = to_bytes(to_floats(bytes, dtype), static_cast<size_t>(param.shape[0]));
-      written.add(param, DType::kI8, written.keep(std::move(matrix.bytes)));
+      ByteMatrix matrix =
+          to_bytes(to_floats(bytes, dtype), static_cast<size_t>(param.shape[0]), eight_bits);
+      written.add(param, eight_bits, written.keep(std::move(matrix.bytes)));
       written.add_scales(param, matrix.scales);
       layers.push_back({layer_of(param.name), matrix.error});
       continue;
@@ -225,7 +233,7 @@ Converted convert_model(const std::string& source, const std::string& arch,
                kDecoderFile);
   StoredTensors written(spec.config, naming);
   std::vector<QuantizedLayer> layers =
-      add_params({file, params, stored.config}, spec, in_bytes, written);
+      add_params({file, params, stored.config}, spec, in_bytes, parts.eight_bits, written);
   std::vector<NamedTensor> tensors = written.all();
   if (pair) tensors.insert(tensors.end(), pair->tensors().begin(), pair->tensors().end());
   if (decoder && !own_file)
@@ -244,7 +252,8 @@ Converted convert_model(const std::string& source, const std::string& arch,
   switch (format) {
     case Format::kDirectory:
       write_directory(target, dialect.name, spec, pair.get(), decoder.get(), tensors,
-                      in_bytes ? std::optional(float_layers(tensors)) : std::nullopt, verify);
+                      in_bytes ? std::optional(float_layers(tensors)) : std::nullopt,
+                      parts.eight_bits, verify);
       break;
     case Format::kSafetensors:
       write_safetensors(target, tensors, {{"format", "pt"}}, verify);

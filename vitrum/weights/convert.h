@@ -27,8 +27,8 @@ struct Converted {
 // "original", the names of the model's authors (a bare file, of OpenCLIP's pairs also a directory),
 // or "npz" (a .npz). Fails, naming it,
 // where the target has no place for a part of the model.
-// Layers that `in_bytes` knows are rounded to eight bits (core/eight_bits.h); only directories and
-// .safetensors hold these.
+// Layers that `in_bytes` knows are rounded to eight bits (core/eight_bits.h, core/e4m3.h); only
+// directories and .safetensors hold these.
 using InBytes = std::function<bool(const std::string& layer)>;
 struct Parts {
   // Of a model of images and texts (weights/text_tower.h) both towers are written, with the
@@ -38,6 +38,7 @@ struct Parts {
   // Of a masked autoencoder the decoder (weights/mae_decoder.h); fails where it has none, or the
   // dialect has no place for it.
   bool decoder = false;
+  DType eight_bits = DType::kI8;  // or kE4M3: of layers that `in_bytes` knows
 };
 Converted convert_model(const std::string& source, const std::string& arch,
                         const std::string& target, const std::string& dialect,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "vitrum/core/e4m3.h"
 #include "vitrum/weights/convert_floats.h"
 
 namespace vitrum {
@@ -37,8 +38,9 @@ FrozenWeights::FrozenWeights(const std::string& model, const ModelSpec& spec, co
       file_(weights_path(model)),
       adapt_(adapter(stored, spec.config, position_rule(file_.dialect(), spec.architecture))),
       stored_(stored == spec.config ? g.params : model_params(stored)),
-      store_(g, backend,
-             [this](size_t param, ParamStore::Form form) { return find(param, form); }) {
+      store_(
+          g, backend, [this](size_t param, ParamStore::Form form) { return find(param, form); },
+          [this](size_t param) { return read(param); }) {
   file_.check(stored_, config_, config_.classes() > 0);
   store_.packed()->on_copy = [this](const void* data) { release(data); };
 }
@@ -51,8 +53,9 @@ FrozenWeights::FrozenWeights(const std::string& file, const Naming& naming, cons
       file_(file, naming),
       adapt_(adapter(config_, config_, PositionRule::kBicubic)),
       stored_(g.params),
-      store_(g, backend,
-             [this](size_t param, ParamStore::Form form) { return find(param, form); }) {
+      store_(
+          g, backend, [this](size_t param, ParamStore::Form form) { return find(param, form); },
+          [this](size_t param) { return read(param); }) {
   file_.check(stored_, config_, /*head=*/true);
   store_.packed()->on_copy = [this](const void* data) { release(data); };
 }
@@ -67,9 +70,13 @@ void FrozenWeights::release(const void* data) {
     converted_ -= own->size() - own->size() / sizeof(float);  // what is left of it are bytes
 }
 
-bool FrozenWeights::has_quantized() const {
-  return std::ranges::any_of(
-      stored_, [&](const ParamSpec& param) { return file_.is_quantized(param, config_); });
+DType FrozenWeights::quantized() const {
+  for (const ParamSpec& param : stored_)
+    if (file_.is_quantized(param, config_)) {
+      std::vector<std::byte> scratch;
+      return file_.read_quantized(param, config_, scratch).dtype;
+    }
+  return DType::kF32;
 }
 
 bool FrozenWeights::is_quantized(const std::string& layer) const {
@@ -102,11 +109,47 @@ TensorView FrozenWeights::find_quantized(size_t param) {
   return view;
 }
 
+std::vector<float> FrozenWeights::read(size_t param) const {
+  const ParamSpec& spec = stored_[param];
+  std::vector<std::byte> scratch;
+  std::vector<float> values =
+      to_floats(file_.read(spec, config_, scratch), file_.dtype(spec, config_));
+  file_.release(spec, config_);
+  return adapt_->changes(spec.name) ? (*adapt_)(spec.name, values) : values;
+}
+
+// As the file has them, or rounded row by row.
+TensorView FrozenWeights::find_e4m3(size_t param) {
+  const ParamSpec& spec = stored_[param];
+  const Shape& shape = store_.specs()[param].shape;
+  const TensorView view = own(shape, DType::kE4M3);
+  std::vector<float> scales;
+  std::vector<std::byte> scratch;
+  if (file_.is_quantized(spec, config_) && !adapt_->changes(spec.name))
+    if (Checkpoint::Quantized stored = file_.read_quantized(spec, config_, scratch);
+        stored.dtype == DType::kE4M3) {
+      backend_.upload(view, stored.bytes.data());
+      scales = std::move(stored.scales);
+    }
+  if (scales.empty()) {
+    const std::vector<float> values = read(param);
+    std::vector<uint8_t> rounded(values.size());
+    const auto width = static_cast<size_t>(shape[-1]);
+    for (size_t i = 0; i < values.size(); i += width)
+      scales.push_back(round_weights_e4m3(std::span(values).subspan(i, width), &rounded[i]));
+    backend_.upload(view, rounded.data());
+  }
+  file_.release(spec, config_);
+  store_.packed()->set_scales(view.data, std::move(scales));
+  return view;
+}
+
 TensorView FrozenWeights::find(size_t param, ParamStore::Form form) {
   using enum ParamStore::Form;
   const ParamSpec& spec = stored_[param];
+  if (form == kE4M3) return find_e4m3(param);
   if (form == kToQuantize && backend_.host_visible() && !adapt_->changes(spec.name) &&
-      file_.is_quantized(spec, config_))
+      file_.is_quantized(spec, config_) && quantized() == DType::kI8)
     return find_quantized(param);
   const DType stored = file_.dtype(spec, config_),
               wanted = form == kMaster || form == kToQuantize ? DType::kF32 : DType::kBF16;

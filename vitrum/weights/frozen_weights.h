@@ -36,8 +36,9 @@ class FrozenWeights {
   // The first parameter whose numbers are not all finite; "" where all are. Reads the whole file.
   std::string not_finite() const { return file_.not_finite(stored_, config_); }
 
-  // Whether the file holds layers in eight bits, and which ones; the others are to stay in f32.
-  bool has_quantized() const;
+  // In which eight bits the file holds layers (kI8, kE4M3; kF32: in none), and which ones; the
+  // others are to stay as they are.
+  DType quantized() const;
   bool is_quantized(const std::string& layer) const;
 
   size_t mapped() const { return mapped_; }        // bytes used in place, so far
@@ -46,6 +47,8 @@ class FrozenWeights {
  private:
   TensorView find(size_t param, ParamStore::Form form);
   TensorView find_quantized(size_t param);
+  TensorView find_e4m3(size_t param);
+  std::vector<float> read(size_t param) const;
   TensorView own(const Shape& shape, DType dtype);
   void release(const void* data);
 

@@ -56,21 +56,24 @@ std::string hf_config_text(const ModelSpec& spec, const std::string& dtype) {
   return dumped(json);
 }
 
-std::string with_quantization(const std::string& config, const std::vector<std::string>& floats) {
+std::string with_quantization(const std::string& config, const std::vector<std::string>& floats,
+                              DType eight_bits) {
   Json json = Json::parse(config);
+  const bool floating = eight_bits == DType::kE4M3;
+  const char* type = floating ? "float" : "int";
   const Json weights = {{"num_bits", 8},
-                        {"type", "int"},
+                        {"type", type},
                         {"symmetric", true},
                         {"strategy", "channel"},
                         {"dynamic", false}},
              activations = {{"num_bits", 8},
-                            {"type", "int"},
-                            {"symmetric", false},
+                            {"type", type},
+                            {"symmetric", floating},
                             {"strategy", "token"},
                             {"dynamic", true}};
   json["quantization_config"] = {
       {"quant_method", "compressed-tensors"},
-      {"format", "int-quantized"},
+      {"format", floating ? "float-quantized" : "int-quantized"},
       {"quantization_status", "compressed"},
       {"ignore", floats},
       {"config_groups",

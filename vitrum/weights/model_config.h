@@ -29,7 +29,8 @@ ModelSpec parse_hf_config(const JsonKeys& config, const ConfigText& preprocessor
 std::string hf_config_text(const ModelSpec& spec, const std::string& dtype = "float32");
 // A config.json with what compressed-tensors asks for beside weights of eight bits: linear layers
 // but `floats`, rows of activations rounded as they come.
-std::string with_quantization(const std::string& config, const std::vector<std::string>& floats);
+std::string with_quantization(const std::string& config, const std::vector<std::string>& floats,
+                              DType eight_bits = DType::kI8);
 std::string hf_preprocessor_text(const ModelSpec& spec);
 
 // Fails, naming the file, where a model cannot be or is too large to be meant.

@@ -150,12 +150,15 @@ ModelSpec resolve_model(const std::string& model, const std::string& arch) {
   return preset_spec(preset_for(model));
 }
 
-std::vector<std::string> quantized_layers(const std::string& model, const ModelSpec& spec) {
+std::vector<std::string> quantized_layers(const std::string& model, const ModelSpec& spec,
+                                          DType eight_bits) {
   const Checkpoint file(weights_path(model));
   const ModelConfig config = stored_config(spec);
   std::vector<std::string> layers;
+  std::vector<std::byte> scratch;
   for (const ParamSpec& param : model_params(config))
-    if (param.name.ends_with(".weight") && file.is_quantized(param, config))
+    if (param.name.ends_with(".weight") && file.is_quantized(param, config) &&
+        file.read_quantized(param, config, scratch = {}).dtype == eight_bits)
       layers.push_back(param.name.substr(0, param.name.rfind('.')));
   return layers;
 }

@@ -88,8 +88,9 @@ void set_patch_size(ModelSpec& spec, int64_t size);
 void save_model_dir(const std::filesystem::path& dir, const ModelSpec& spec, ParamStore& store,
                     Arena which = Arena::kMaster);
 
-// The layers whose weights a model's file holds in eight bits; none: all are floats.
-std::vector<std::string> quantized_layers(const std::string& model, const ModelSpec& spec);
+// The layers whose weights a model's file holds in these eight bits (kI8 or kE4M3).
+std::vector<std::string> quantized_layers(const std::string& model, const ModelSpec& spec,
+                                          DType eight_bits = DType::kI8);
 
 // ---- loading ----
 

@@ -1,5 +1,6 @@
-// Weights of eight bits in a file (compressed-tensors' schema, "int-quantized"), seen as the f32
-// numbers they stand for: whoever reads tensors need not know. Internal to weights/.
+// Weights of eight bits in a file (compressed-tensors' schema, "int-quantized" and
+// "float-quantized"), seen as the f32 numbers they stand for: whoever reads tensors need not know.
+// Internal to weights/.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -11,8 +12,9 @@
 
 namespace vitrum {
 
-// A matrix NAME of I8, (out, in), has a tensor NAME_scale beside it, a number a row or one for all;
-// NAME_zero_point may be there and is zero. Each matrix is computed when it is first read.
+// A matrix NAME of I8 or F8_E4M3, (out, in), has a tensor NAME_scale beside it, a number a row or
+// one for all; NAME_zero_point may be there and is zero. Each matrix is computed when it is first
+// read.
 class QuantizedTensors final : public TensorSource {
  public:
   static bool recognizes(const TensorSource& file);

@@ -17,8 +17,9 @@ struct SafetensorsDType {
 };
 
 // In the order of the official library, which lays out the last of these first.
-inline constexpr std::array<SafetensorsDType, 8> kSafetensorsDTypes = {{{DType::kU8, "U8"},
+inline constexpr std::array<SafetensorsDType, 9> kSafetensorsDTypes = {{{DType::kU8, "U8"},
                                                                         {DType::kI8, "I8"},
+                                                                        {DType::kE4M3, "F8_E4M3"},
                                                                         {DType::kF16, "F16"},
                                                                         {DType::kBF16, "BF16"},
                                                                         {DType::kI32, "I32"},

@@ -42,6 +42,7 @@ class TensorSource {
   struct ByteRows {
     std::span<const std::byte> bytes;
     std::span<const float> scales;
+    DType dtype = DType::kI8;  // or kE4M3
   };
   virtual ByteRows quantized(const TensorInfo&) const { return {}; }
   // Fails where the file was cut short while it was in use: bytes() then had zeros in place of what

@@ -87,6 +87,21 @@ KernelPtr lower(CudaBackend& cuda, const Attention& op, const Operands& io) {
                lower_forward(cuda, task, args));
 }
 
+KernelPtr lower_attention_e4m3(CudaBackend& cuda, const Attention& op, const Operands& io,
+                               const TensorView& y, float scale) {
+  const auto& [heads, drop, site] = op;
+  const AttentionTask task = task_of(io.in[Attention::kQkv], heads, drop);
+  const AttentionArgs args{.shape = shape_of(task),
+                           .qkv = io.in[Attention::kQkv].data,
+                           .y = nullptr,
+                           .dy = nullptr,
+                           .out = nullptr,
+                           .lse = nullptr,
+                           .drop = {}};
+  return smem_attention_e4m3(cuda, args, task.images, choose_attention(cuda.card(), task).keys,
+                             y.e4m3(), scale);
+}
+
 static AttentionTask backward_task(const AttentionBwd& op, const Operands& io) {
   const auto& [heads, drop, site] = op;
   AttentionTask task = task_of(io.in[AttentionBwd::kQkv], heads, drop);

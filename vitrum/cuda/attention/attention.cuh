@@ -106,6 +106,9 @@ KernelPtr short_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t 
                           bool backward);
 // keys: of a product, as chosen.
 KernelPtr smem_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images, int keys);
+// The result is e4m3 of this scale.
+KernelPtr smem_attention_e4m3(CudaBackend& cuda, const AttentionArgs& args, int64_t images,
+                              int keys, uint8_t* y, float scale);
 KernelPtr smem_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
 KernelPtr chunked_attention(CudaBackend& cuda, const AttentionArgs& args, int64_t images, int keys);
 KernelPtr chunked_attention_bwd(CudaBackend& cuda, const AttentionArgs& args, int64_t images);
@@ -123,5 +126,8 @@ void launch_plain_attention(const AttentionArgs& args, int64_t images, DType dty
 void launch_plain_attention_bwd(const AttentionArgs& args, int64_t images, DType dtype,
                                 float* partials, cudaStream_t stream);
 int64_t bias_partials(const AttentionShape& shape, int64_t images);
+// Where choose_attention() names `smem`; y is e4m3.
+KernelPtr lower_attention_e4m3(CudaBackend& cuda, const Attention& op, const Operands& io,
+                               const TensorView& y, float scale);
 
 }  // namespace vitrum::cuda

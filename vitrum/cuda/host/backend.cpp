@@ -10,6 +10,7 @@
 #include "vitrum/cuda/host/architectures.h"
 #include "vitrum/cuda/host/plugin.h"
 #include "vitrum/cuda/host/tensor_map.h"
+#include "vitrum/cuda/linear/e4m3.h"
 #if __has_include(<nvtx3/nvToolsExt.h>)  // a package of its own in some toolkits
 #include <nvtx3/nvToolsExt.h>
 #else
@@ -325,11 +326,17 @@ std::string missing(int device) {
 // A row's range is known only when all of it is: eight bits on cards are fp8, with a scale a
 // tensor.
 [[noreturn]] void refuse_bytes() {
-  fail_usage("--precision int8 computes on CPUs; with --device cuda take bf16");
+  fail_usage("--precision int8 computes on CPUs; with --device cuda take fp8 or bf16");
 }
-KernelPtr lower(CudaBackend&, const QLinear& op, const Operands&) {
-  [[maybe_unused]] const auto& [act] = op;
-  refuse_bytes();
+KernelPtr lower(CudaBackend& cuda, const QLinear& op, const Operands& io) {
+  const auto& [act, scale] = op;
+  if (scale == 0) refuse_bytes();
+  if (!cuda.multiplies_e4m3())
+    fail_usage(
+        "{} does not multiply fp8: that takes compute capability 9.0 (H100, H200) and a library "
+        "built for it; take --precision bf16",
+        cuda.name());
+  return lower_e4m3(cuda, op, io);
 }
 KernelPtr lower(CudaBackend&, const QAttention& op, const Operands&) {
   [[maybe_unused]] const auto& [heads] = op;

@@ -54,6 +54,7 @@ class CudaBackend final : public Backend {
   int64_t bytes_held() const;  // now
   bool host_visible() const override { return false; }
   DType usual_precision() const override { return DType::kBF16; }
+  bool multiplies_e4m3() const override { return card_.has_tma_wgmma; }
   std::unique_ptr<Kernel> lower(const Op& op, const Operands& io) override;
   size_t joins(std::span<const ChainNode> chain) const override;
   std::unique_ptr<Kernel> lower_joined(std::span<const ChainNode> joined) override;
@@ -113,6 +114,7 @@ KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Linear& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const QLinear& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const QAttention& op, const Operands& io);
+KernelPtr lower(CudaBackend& cuda, const ToE4M3& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const Activation& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const LayerNorm& op, const Operands& io);
 KernelPtr lower(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "vitrum/cuda/attention/rotate.h"
+#include "vitrum/cuda/linear/e4m3.h"
 #include "vitrum/cuda/linear/gelu.h"
 #include "vitrum/cuda/linear/linear_add.h"
 #include "vitrum/cuda/linear/linear_norm.h"
@@ -433,6 +434,7 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
 }  // namespace
 
 size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
+  if (const size_t count = joins_e4m3(*this, chain); count > 1) return count;
   if (const auto found = through_norm(*this, chain)) return found->count;
   if (is_layer_with_epilogue(*this, chain)) return 2;
   if (const auto found = post_norm_chain(chain)) return found->count;
@@ -443,6 +445,7 @@ size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
 }
 
 KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
+  if (joins_e4m3(*this, joined) > 1) return lower_joined_e4m3(*this, joined);
   if (const auto found = through_norm(*this, joined)) return lower_chain(*this, joined, *found);
   if (is_layer_with_epilogue(*this, joined)) {
     const Operands &linear = joined[0].io, &behind = joined[1].io;

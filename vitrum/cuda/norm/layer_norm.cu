@@ -5,6 +5,7 @@
 #include <cassert>
 
 #include "vitrum/cuda/norm/layer_norm.cuh"
+#include "vitrum/cuda/primitives/e4m3.cuh"
 
 namespace vitrum::cuda {
 namespace {
@@ -42,6 +43,8 @@ struct Forward {
   int width = 0;
   float eps = 0;
   const Branch* branch = nullptr;
+  TensorView rounded = {};  // in place of y
+  float scale = 1;
 };
 
 template <class T>
@@ -54,6 +57,8 @@ struct ForwardRows {
   int width;
   float eps;
   Branch branch;
+  uint8_t* rounded;  // e4m3, in place of y; or null
+  float inverse;
 };
 
 // What is added to the row, or kBehind to what the norm has made of it.
@@ -97,8 +102,8 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) 
   });
   if (lane == 0 && g.mean) g.mean[r] = __fadd_rn(s.mean, s.missed);
   if (lane == 0 && g.rstd) g.rstd[r] = s.rstd;
-  if (!g.y) return;
-  T* const y = g.y + g.branch.to(r) * g.width;
+  if (!g.y && !g.rounded) return;
+  const int64_t to = g.branch.to(r) * g.width;
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
     const int i = j * kSpan + lane * 8;
@@ -114,7 +119,13 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) 
 #pragma unroll
       for (int k = 0; k < 8; ++k) v.v[k] = __fadd_rn(u.v[k], v.v[k]);
     }
-    store8(y + i, v);
+    if (!g.rounded) {
+      store8(g.y + to + i, v);
+      continue;
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) v.v[k] = rounded<T>(v.v[k]);
+    *reinterpret_cast<uint2*>(g.rounded + to + i) = pack_e4m3(v, g.inverse);
   }
 }
 
@@ -150,15 +161,20 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows_mixed(MixedForward
   });
 }
 
+bool is_fast(const Forward& g) {
+  const DType dtype = g.a.dtype;
+  return row_fits(g.width, dtype) && usable(g.a, dtype) && usable(g.b, dtype) &&
+         usable(g.sum, dtype) && usable(g.y, dtype) && aligned16(g.w) && aligned16(g.bias) &&
+         aligned16(g.rounded);
+}
+
 template <Added kAdded>
 KernelPtr forward(CudaBackend& cuda, const Forward& g) {
   constexpr bool kAdd = kAdded == Added::kPlain || kAdded == Added::kBranch;
   constexpr int kThreads = kRowWarps * kWarp;
   const DType dtype = g.a.dtype;
-  const bool fast = row_fits(g.width, dtype) && usable(g.a, dtype) && usable(g.b, dtype) &&
-                    usable(g.sum, dtype) && usable(g.y, dtype) && aligned16(g.w) &&
-                    aligned16(g.bias);
-  assert(fast || !g.branch);
+  const bool fast = is_fast(g);
+  assert(fast || !(g.branch || g.rounded));
   if (kAdded != Added::kBehind && !fast) {
     const MixedForward args{mixed(g.a), mixed(g.b), mixed(g.sum), mixed(g.y), g.w,  g.bias,
                             g.mean,     g.rstd,     g.rows,       g.width,    g.eps};
@@ -182,7 +198,9 @@ KernelPtr forward(CudaBackend& cuda, const Forward& g) {
                                 g.rows,
                                 g.width,
                                 g.eps,
-                                g.branch ? *g.branch : Branch{}};
+                                g.branch ? *g.branch : Branch{},
+                                g.rounded.e4m3(),
+                                1 / g.scale};
       kernel = launch_kernel(cuda, norm_rows<T, Shape, kAdded>,
                              blocks_for(g.rows, kThreads / Shape::kLanes), kThreads, 0, args);
     }
@@ -236,6 +254,28 @@ KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& 
   Forward g = alone(op, io);
   g.b = skip, g.y = sum, g.branch = &branch;
   return forward<Added::kBehind>(cuda, g);
+}
+
+// By way of scratch memory where rows are not as the fast kernel wants them.
+template <Added kAdded>
+static KernelPtr forward_e4m3(CudaBackend& cuda, Forward g, const TensorView& y, float scale) {
+  g.y = {}, g.rounded = y, g.scale = scale;
+  if (is_fast(g)) return forward<kAdded>(cuda, g);
+  g.rounded = {};
+  const size_t bytes = static_cast<size_t>(y.shape.numel()) * size_of(g.a.dtype);
+  g.y = {cuda.scratch(bytes), y.shape, g.a.dtype};
+  std::shared_ptr<Kernel> norm = forward<kAdded>(cuda, g),
+                          round = lower(cuda, ToE4M3{.scale = scale}, {.in = {g.y}, .out = {y}});
+  return make_kernel([norm, round] { norm->launch(), round->launch(); });
+}
+
+KernelPtr lower_norm_e4m3(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
+                          const TensorView& y, float scale) {
+  return forward_e4m3<Added::kNothing>(cuda, alone(op, io), y, scale);
+}
+KernelPtr lower_norm_e4m3(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io,
+                          const TensorView& y, float scale) {
+  return forward_e4m3<Added::kPlain>(cuda, added(op, io), y, scale);
 }
 
 KernelPtr lower(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io) {

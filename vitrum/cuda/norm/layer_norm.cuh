@@ -135,6 +135,11 @@ KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& 
 // in the order branch.from.
 KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
                         const Branch& branch, const TensorView& skip, const TensorView& sum);
+// Without memory for the norm itself: it leaves as e4m3 of this scale.
+KernelPtr lower_norm_e4m3(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io,
+                          const TensorView& y, float scale);
+KernelPtr lower_norm_e4m3(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
+                          const TensorView& y, float scale);
 // `result` is what becomes of the branch's gradient, `input` what ChannelScale saw, `dgamma` its
 // gradient (+=); io.column_sums those of the result.
 struct BranchGradient {

@@ -1,0 +1,146 @@
+// Models of fp8: what is written, how it is read back, and how near it comes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/data_files.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/tiny_model.h"
+#include "vitrum/core/e4m3.h"
+#include "vitrum/core/files.h"
+#include "vitrum/infer/predictor.h"
+#include "vitrum/weights/convert.h"
+#include "vitrum/weights/convert_floats.h"
+#include "vitrum/weights/open_tensors.h"
+#include "vitrum/weights/safetensors.h"
+
+namespace vitrum {
+namespace {
+
+using test::TempDir;
+
+ModelSpec wide_model() {
+  ModelSpec spec = test::tiny_rgb_model();
+  ViTConfig& config = *spec.config.as<ViTConfig>();
+  config.width = 64, config.heads = 1, config.mlp_width = 128;
+  return spec;
+}
+
+bool in_block_layer(const std::string& layer) {
+  return layer.starts_with("blocks.") && layer.find("norm") == layer.npos;
+}
+
+class Fp8Model : public testing::Test {
+ protected:
+  Fp8Model() {
+    test::write_tiny_model(dir_ / "model", wide_model());
+    convert_model(dir_ / "model", {}, dir_ / "fp8", "timm", in_block_layer,
+                  {.eight_bits = DType::kE4M3});
+  }
+  std::vector<float> logits(const std::string& model, PredictorOptions options = {}) {
+    if (options.device == "auto") options.device = "cpu";
+    options.threads = 2;
+    Predictor predictor(model, options);
+    Preprocessor preprocessor(preprocess_of(predictor.model()));
+    std::vector<uint8_t> pixels(3 * preprocessor.bytes());
+    for (size_t i = 0; i < 3; ++i)
+      preprocessor.apply(test::gradient(3, 40 + 9 * static_cast<int>(i), 70),
+                         std::span(pixels).subspan(i * preprocessor.bytes(), preprocessor.bytes()));
+    std::vector<float> out(3 * 7);
+    predictor.run(pixels, out, {});
+    return out;
+  }
+  static double difference(const std::vector<float>& a, const std::vector<float>& b) {
+    double squares = 0, off = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double x = a[i], d = x - static_cast<double>(b[i]);
+      squares += x * x, off += d * d;
+    }
+    return std::sqrt(off / squares);
+  }
+  TempDir dir_;
+};
+
+TEST_F(Fp8Model, ItsFileHasAQuarterOfTheWeights) {
+  const SafetensorsFile before(dir_ / "model/model.safetensors"),
+      raw(dir_ / "fp8/model.safetensors");
+  const auto after = open_tensors(dir_ / "fp8/model.safetensors");
+  EXPECT_EQ(after->tensors().size(), before.tensors().size());
+  int rounded = 0;
+  for (const TensorInfo& t : before.tensors()) {
+    const std::vector<float> x = read_floats(before, t), y = read_floats(*after, after->at(t.name));
+    if (raw.at(t.name).dtype == DType::kF32) {
+      EXPECT_EQ(x, y) << t.name;
+      continue;
+    }
+    ++rounded;
+    EXPECT_EQ(raw.at(t.name).dtype, DType::kE4M3);
+    EXPECT_EQ(raw.at(t.name + "_scale").shape, (Shape{t.shape[0], 1}));
+    const std::vector<float> scales = read_floats(raw, raw.at(t.name + "_scale"));
+    const size_t width = x.size() / scales.size();
+    for (size_t i = 0; i < x.size(); ++i)
+      ASSERT_LE(std::abs(x[i] - y[i]), std::abs(x[i]) / 15.9f + scales[i / width] * 0x1p-10f)
+          << t.name;
+  }
+  EXPECT_EQ(rounded, 8);
+  const std::string config = read_file(dir_ / "fp8/config.json", 1 << 20);
+  EXPECT_NE(config.find("\"float-quantized\""), config.npos);
+  EXPECT_NE(config.find("\"type\": \"float\""), config.npos);
+}
+
+// On load or from its own file: the same bits, and near to what it was.
+TEST_F(Fp8Model, TheSameBitsHoweverItCame) {
+  const PredictorOptions fp8{.precision = DType::kE4M3};
+  const std::vector<float> plain = logits(dir_ / "model"), on_load = logits(dir_ / "model", fp8);
+  EXPECT_EQ(logits(dir_ / "fp8", fp8), on_load);
+  EXPECT_NE(on_load, plain);
+  EXPECT_LT(difference(plain, on_load), 0.12);
+  convert_model(dir_ / "fp8", {}, dir_ / "back", "timm");
+  EXPECT_EQ(logits(dir_ / "back", fp8), on_load) << "written once more as floats";
+  convert_model(dir_ / "model", {}, dir_ / "hf", "hf", in_block_layer,
+                {.eight_bits = DType::kE4M3});
+  convert_model(dir_ / "model", {}, dir_ / "plain-hf", "hf");  // crops as transformers does
+  EXPECT_EQ(logits(dir_ / "hf", fp8), logits(dir_ / "plain-hf", fp8));
+}
+
+// A processor has no products of e4m3: unless it is asked to, it takes the numbers as they are.
+TEST_F(Fp8Model, ProcessorsComputeWithTheNumbersItStandsFor) {
+  Predictor predictor(dir_ / "fp8", {.device = "cpu"});
+  EXPECT_EQ(predictor.precision(), DType::kF32);
+  EXPECT_EQ(quantized_layers(dir_ / "fp8", predictor.model(), DType::kE4M3).size(), 8u);
+  EXPECT_EQ(quantized_layers(dir_ / "fp8", predictor.model(), DType::kI8).size(), 0u);
+  convert_model(dir_ / "fp8", {}, dir_ / "back", "timm");
+  EXPECT_EQ(logits(dir_ / "fp8"), logits(dir_ / "back", {.precision = DType::kF32}));
+  // int8 of it is rounded once more, from these numbers.
+  EXPECT_EQ(logits(dir_ / "fp8", {.precision = DType::kI8}),
+            logits(dir_ / "back", {.precision = DType::kI8}));
+}
+
+TEST_F(Fp8Model, AgreesWithTheReference) {
+  const std::vector<float> cpu = logits(dir_ / "fp8", {.precision = DType::kE4M3}),
+                           reference = logits(dir_ / "fp8",
+                                              {.device = "reference", .precision = DType::kE4M3});
+  // A number that is rounded the other way makes others be, too.
+  EXPECT_LT(difference(reference, cpu), 0.05);
+}
+
+TEST_F(Fp8Model, LayersThatAreKeptStayFloats) {
+  const auto some = [](const std::string& layer) {
+    return in_block_layer(layer) && layer != "blocks.1.mlp.fc2";
+  };
+  convert_model(dir_ / "model", {}, dir_ / "some", "timm", some, {.eight_bits = DType::kE4M3});
+  const PredictorOptions fp8{.precision = DType::kE4M3},
+      keeps{.precision = DType::kE4M3,
+            .keeps_float = [](const std::string&layer) { return layer == "blocks.1.mlp.fc2"; }};
+  EXPECT_EQ(logits(dir_ / "some", fp8), logits(dir_ / "model", keeps));
+  EXPECT_NE(logits(dir_ / "some", fp8), logits(dir_ / "model", fp8));
+}
+
+TEST_F(Fp8Model, ModelsWithoutSuchLayersAreRefused) {
+  test::write_tiny_model(dir_ / "narrow", test::tiny_rgb_model());  // 48 wide
+  EXPECT_ERROR(logits(dir_ / "narrow", {.precision = DType::kE4M3}), ErrorKind::kUsage,
+               "no layers that fp8 could round");
+}
+
+}  // namespace
+}  // namespace vitrum
