@@ -305,7 +305,7 @@ void expect_lines(const ConvTask& t) {
                 weight_count = t.out * lines.taps() * conv_lines::kPixel;
   std::vector<bf16> laid(at(laid_count), bf16{0xffff}), laid_w(at(weight_count), bf16{0xffff}),
       y(at(plain.y_count()), bf16{0xffff});
-  for (int64_t i = 0; i < laid_count / 8; ++i) conv_lines::lay(lines, x.data(), laid.data(), i);
+  for (int i = 0; i < laid_count / 8; ++i) conv_lines::lay(lines, x.data(), laid.data(), i);
   for (int64_t i = 0; i < weight_count; ++i)
     conv_lines::lay_weight(lines, given.data(), laid_w.data(), i);
   card.most_late = 20;

@@ -137,7 +137,7 @@ inline bool takes_tile(const CardInfo& card, const ConvTask& task, ConvPass pass
 // Lines of a window side by side as 64 channels: two of them, of 32 numbers each.
 constexpr int kLineNumbers = 32;
 inline bool takes_lines(const CardInfo& card, const ConvTask& task, ConvPass pass) {
-  constexpr int64_t kMaxSide = 1 << 15, kMaxImages = 1 << 30;
+  constexpr int64_t kMaxSide = 1 << 12, kMaxImages = 1 << 30;
   return card.has_tma_wgmma && task.bf16 && task.aligned && pass != ConvPass::kInputGradient &&
          task.stride == 2 && task.kernel > 1 && task.kernel * task.channels <= kLineNumbers &&
          task.padding < task.kernel && task.height <= kMaxSide && task.width <= kMaxSide &&

@@ -17,8 +17,8 @@ namespace {
 using namespace conv_lines;
 
 __global__ void __launch_bounds__(kThreads)
-    lay_lines(Lines lines, const bf16* x, bf16* to, int64_t items) {
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    lay_lines(Lines lines, const bf16* x, bf16* to, int items) {
+  const int item = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (item < items) lay(lines, x, to, item);
 }
 __global__ void __launch_bounds__(kThreads)
@@ -55,7 +55,8 @@ struct Chunks {
       const bool last = images - first < full.images;
       const int64_t items = numbers((last ? rest : full).images) / 8;
       lay_lines<<<blocks_for(items, kThreads), kThreads, 0, stream>>>(
-          lines, x + first * full.height * full.width * full.channels, laid, items);
+          lines, x + first * full.height * full.width * full.channels, laid,
+          static_cast<int>(items));
       body(first, last);
     }
   }

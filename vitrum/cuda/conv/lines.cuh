@@ -34,13 +34,13 @@ inline Lines lines_of(const ConvTask& t) {
 }
 
 // Thread `item` of images * pairs * across * 8 lays eight numbers.
-__device__ __forceinline__ void lay(const Lines& l, const bf16* x, bf16* to, int64_t item) {
-  const int eight = static_cast<int>(item % 8), first = eight % 4 * 8;
-  const int64_t pixel = item / 8, pair = pixel / l.across, image = pair / l.pairs;
-  const int column = static_cast<int>(pixel - pair * l.across),
-            line = static_cast<int>(pair - image * l.pairs) * 2 + eight / 4 - l.padding;
+__device__ __forceinline__ void lay(const Lines& l, const bf16* x, bf16* to, int item) {
+  const int eight = item % 8, first = eight % 4 * 8;
+  const int pixel = item / 8, pair = pixel / l.across, image = pair / l.pairs;
+  const int column = pixel - pair * l.across,
+            line = (pair - image * l.pairs) * 2 + eight / 4 - l.padding;
   const int begin = (2 * column - l.padding) * l.channels + first, wide = l.width * l.channels;
-  const bf16* const from = x + (image * l.height + line) * wide;
+  const bf16* const from = x + (static_cast<int64_t>(image) * l.height + line) * wide;
   Raw8<bf16> raw;
   bf16 numbers[8];
 #pragma unroll
@@ -51,7 +51,7 @@ __device__ __forceinline__ void lay(const Lines& l, const bf16* x, bf16* to, int
   }
   static_assert(sizeof raw == sizeof numbers);
   memcpy(&raw, numbers, sizeof raw);
-  store_raw(to + item * 8, raw);
+  store_raw(to + static_cast<int64_t>(item) * 8, raw);
 }
 
 // Weight `item` of (out, taps, 64), from (out, channels, kernel, kernel).
