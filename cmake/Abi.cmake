@@ -2,7 +2,7 @@
 # passes between them.
 # A library from before a change of these is refused.
 set(abi_headers core/buffer.h core/dtype.h core/shape.h core/tensor.h graph/op.h runtime/backend.h
-  runtime/communicator.h dist/transport.h)
+  runtime/communicator.h runtime/link.h dist/transport.h)
 list(TRANSFORM abi_headers PREPEND ${PROJECT_SOURCE_DIR}/vitrum/)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${abi_headers})
 set(abi "")

@@ -33,7 +33,8 @@ find_package(CUDAToolkit 12.4 REQUIRED)
 set(VITRUM_HAS_CUDA ON)
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/vitrum/cuda/*/*.cu ${PROJECT_SOURCE_DIR}/vitrum/cuda/*/*.cpp)
-add_library(vitrum_cuda MODULE ${cuda_sources} ${PROJECT_SOURCE_DIR}/vitrum/graph/op.cpp)
+add_library(vitrum_cuda MODULE ${cuda_sources} ${PROJECT_SOURCE_DIR}/vitrum/graph/op.cpp
+  ${PROJECT_SOURCE_DIR}/vitrum/runtime/communicator.cpp)
 target_compile_features(vitrum_cuda PRIVATE cxx_std_20)
 target_include_directories(vitrum_cuda PRIVATE ${PROJECT_SOURCE_DIR})
 string(REPLACE ";" "," architectures "${CMAKE_CUDA_ARCHITECTURES}")

@@ -3,7 +3,7 @@
 # kernels call their operands by name.
 #   cli, c -> report, serve -> train, explain, export -> infer -> weights -> models, data, fetch, dist -> runtime -> graph, text -> core
 # A file includes its own folder and lower ranks; weights also sees models, data also fetch. models sees graph and core only. Backends see core,
-# runtime/backend.h and graph/op.h, and only the loader, runtime/backends.cpp, sees them.
+# runtime/backend.h, runtime/link.h (with communicator.h) and graph/op.h, and only the loader, runtime/backends.cpp, sees them.
 # Slow-to-compile headers stay out of our headers, and in the folders that parse text.
 set -euo pipefail
 cd "$1"
@@ -22,7 +22,7 @@ BEGIN {
 function complain(text) { printf "%s:%d: %s\n", FILENAME, FNR, text; bad = 1 }
 function may_include(from, to, target) {
   if (from == to || to == "core") return 1
-  if (from in backend) return target == "vitrum/runtime/backend.h" || target == "vitrum/graph/op.h"
+  if (from in backend) return target ~ /^vitrum\/(runtime\/(backend|link|communicator)|graph\/op)\.h$/
   if (to in backend) return FILENAME == "vitrum/runtime/backends.cpp"
   if (from == "models") return to == "graph"
   if (from == "weights" && to == "models") return 1  # a model directory holds a model

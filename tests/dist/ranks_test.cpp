@@ -39,6 +39,13 @@ class Ranks : public test::RankRuns {
 
 TEST_F(Ranks, AnyNumberOfThemHasTheBitsOfOne) { expect_same_bits(full(), {2, 3, 4, 8}); }
 
+// Gradients of a process's only slice stay where they are.
+TEST_F(Ranks, OneForEachSlice) {
+  Recipe r = full();
+  r.slices = 4, r.accumulate = 1;
+  expect_same_bits(r, {3, 4});
+}
+
 TEST_F(Ranks, OfEveryOptimiser) {
   using enum OptimizerKind;
   for (const OptimizerKind kind : {kSgd, kLion, kLamb, kMuon}) {
@@ -52,7 +59,7 @@ TEST_F(Ranks, OfEveryOptimiser) {
 
 TEST_F(Ranks, WithSharpnessAwareMinimisation) {
   Recipe r = with_optimizer(OptimizerKind::kAdamW);
-  r.sam = 0.05;
+  r.sam = 0.05, r.slices = 4;
   expect_same_bits(r, {3});
 }
 

@@ -26,7 +26,7 @@ TEST(Average, ForgetsItsStartQuickly) {
   recipe.optimizer = OptimizerKind::kSgd, recipe.momentum = 0, recipe.lr = 1, recipe.ema = 0.6;
   const WorkShare share(nullptr, recipe, {{.offset = store.offset(0), .size = 3}},
                         store.elements(Arena::kGrad));
-  Update update(recipe, share, DType::kF32, store, g);
+  Update update(recipe, share, DType::kF32, store, g, nullptr);
   double average = 5, weight = 5;
   for (int step = 0; step < 30; ++step) {
     store.write(0, std::vector<float>{-1, -1, -1}, Arena::kGrad);

@@ -60,7 +60,7 @@ class Bench {
                            .decay = p.decay ? static_cast<float>(recipe_.decay()) : 0.f});
     }
     share_ = WorkShare(nullptr, recipe_, segments_, store_.elements(Arena::kGrad));
-    update_ = std::make_unique<Update>(recipe_, share_, DType::kF32, store_, graph_);
+    update_ = std::make_unique<Update>(recipe_, share_, DType::kF32, store_, graph_, nullptr);
   }
 
   void train(int steps = 10) {

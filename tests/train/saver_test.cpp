@@ -35,9 +35,7 @@ class Saving : public testing::Test {
     Trainer(recipe(), tiny_.options("whole")).run();
     return outcome(tiny_ / "whole");
   }
-  void resume(const std::string& out) {
-    tiny_.resumed(out).run();
-  }
+  void resume(const std::string& out) { tiny_.resumed(out).run(); }
   int64_t epochs_on_disk(const std::string& out) const {
     return std::stoll(SafetensorsFile(checkpoint_path(tiny_ / out)).metadata().at("epochs"));
   }

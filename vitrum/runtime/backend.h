@@ -18,6 +18,9 @@
 
 namespace vitrum {
 
+class Communicator;
+class Link;
+
 // Copies of parameters that do not change, in the layouts in which kernels read them best. Each is
 // made once and shared by all programs of a store.
 class PackedParams {
@@ -82,6 +85,8 @@ class Kernel {
  public:
   virtual ~Kernel() = default;
   virtual void launch() = 0;
+  // Whether the host has a part in it: then a device cannot replay it by itself.
+  virtual bool on_host() const { return false; }
   // Which one it is, where a backend chooses between several; for traces.
   virtual std::string_view name() const { return {}; }
 };
@@ -97,7 +102,7 @@ std::unique_ptr<Kernel> make_kernel(F f) {
 }
 
 // The kernels of a program, or of several in a row, replayed as one unit. On a CPU a loop; on a GPU
-// one captured graph.
+// one captured graph, or several with those between them in which the host has a part.
 using Kernels = std::vector<std::shared_ptr<Kernel>>;
 class Sequence {
  public:
@@ -161,6 +166,14 @@ class Backend {
   virtual std::unique_ptr<Sequence> prepare(Kernels kernels) {
     return std::make_unique<Sequence>(std::move(kernels));
   }
+  // To the devices of the other processes, who all call it at the same point. Null: by what the
+  // host sees (see make_link).
+  virtual std::shared_ptr<Link> link(Communicator& /*comm*/) { return {}; }
+  // Where kernels are chosen by timing, results depend on the choice. From now on those in `known`,
+  // which choices() gave, are taken; others are timed and noted (`more`), or else chosen by rule
+  // alone, so that processes and restarts choose alike.
+  virtual void share_choices(const std::string& /*known*/, bool /*more*/) {}
+  virtual std::string choices() const { return {}; }
 };
 
 }  // namespace vitrum

@@ -50,6 +50,21 @@ class Communicator {
   bool first() const { return rank() == 0; }
 };
 
+// One process that works as if it were one of several: for measurements and tests.
+class Alone final : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  int local_rank() const override { return 0; }
+  int local_size() const override { return 1; }
+  void exchange(std::span<const Send>, std::span<const Receive>) override {}
+  std::string name_of(int) const override { return "rank 0"; }
+  void note_step(int64_t) override {}
+  void check() override {}
+  void abort(ErrorKind, const std::string&) override {}
+  void finish() override {}
+};
+
 // From every process as many bytes as it has in its place of `all`, to every process.
 void all_gather(Communicator& comm, std::span<const std::span<std::byte>> all);
 // From rank 0 to the others.

@@ -156,7 +156,10 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
       nodes[k].io.packed = store.packed();
       if (const auto& summed = joints.summed[joint.first + k]) nodes[k].io.out[*summed] = {};
     }
-    if (joint.columns != kAbsent) nodes.back().io.column_sums = view(joint.columns);
+    if (joint.columns != kAbsent) {
+      nodes.back().io.column_sums = view(joint.columns);
+      summed_.emplace_back(joint.first, view(joint.columns));
+    }
     // One kernel a node all the same: the first of joined ones has the work of all.
     kernels.push_back(nodes.size() > 1 ? store.backend().lower_joined(nodes)
                                        : store.backend().lower(*nodes[0].op, nodes[0].io));
@@ -228,6 +231,19 @@ TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& optio
   }
   const int64_t offset = plan_.offset[static_cast<size_t>(id)];
   return {offset < 0 ? nullptr : arena_ + offset, info.shape, info.dtype};
+}
+
+std::optional<size_t> Program::last_to_write(std::span<const std::byte> bytes) const {
+  std::optional<size_t> last;
+  const auto note = [&](size_t kernel, const TensorView& v) {
+    const auto* first = static_cast<const std::byte*>(v.data);
+    if (first && first < bytes.data() + bytes.size() && bytes.data() < first + v.bytes())
+      last = std::max(last.value_or(0), kernel);
+  };
+  for (const Step& step : steps_)
+    for (const TensorView& v : step.out) note(step.number, v);
+  for (const auto& [kernel, v] : summed_) note(kernel, v);
+  return last;
 }
 
 std::unique_ptr<Sequence> Program::join(std::span<Program* const> programs) {

@@ -1,8 +1,10 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "vitrum/graph/graph.h"
@@ -80,6 +82,9 @@ class Program {
 
   const Plan& plan() const { return plan_; }
   size_t kernels() const { return sequence_->size(); }
+  const Sequence& sequence() const { return *sequence_; }
+  // The last kernel that writes any of these bytes.
+  std::optional<size_t> last_to_write(std::span<const std::byte> bytes) const;
   // The programs one after the other, as one unit: one launch where a device has that. They share a
   // backend and outlive it.
   static std::unique_ptr<Sequence> join(std::span<Program* const> programs);
@@ -96,6 +101,7 @@ class Program {
   std::vector<Buffer> owned_;  // inputs and constants
   std::vector<TensorView> views_;
   std::vector<Step> steps_;
+  std::vector<std::pair<size_t, TensorView>> summed_;  // by which kernel; see Operands::column_sums
   std::unique_ptr<Sequence> sequence_;
 };
 

@@ -1,17 +1,11 @@
 // Communicator::exchange for tensors of a device: through host memory, where the host does not see
-// the device's.
+// the device's. For what is done now and then; steps use a Link.
 #pragma once
 #include <span>
 
-#include "vitrum/runtime/backend.h"
-#include "vitrum/runtime/communicator.h"
+#include "vitrum/runtime/link.h"
 
 namespace vitrum {
-
-struct RankView {
-  int rank = 0;  // that it goes to, or comes from
-  TensorView view;
-};
 
 void exchange_views(Communicator& comm, Backend& backend, std::span<const RankView> sends,
                     std::span<const RankView> receives);

@@ -3,20 +3,69 @@
 #include <algorithm>
 
 namespace vitrum {
+namespace {
+
+// In how many parts gradients may leave, and at multiples of how many elements they are cut.
+constexpr int64_t kParts = 8, kCutAt = 1024;
+
+Stretch common(Stretch a, Stretch b) {
+  const int64_t first = std::max(a.first, b.first);
+  return {first, std::max(first, std::min(a.last, b.last))};
+}
+
+}  // namespace
 
 void GradientTree::fold(int64_t leaf, const Program::Trace& trace) {
+  if (single()) return;
   const size_t waiting = stack_.size(), merged = stack_.push({.level = 0, .index = leaf});
-  const bool last = !share_.comm() && leaf + 1 == share_.leaves().last;
+  const bool last = !link_ && leaf + 1 == share_.leaves().last;
   if (last) stack_.clear();
   run_program(program(waiting, last ? waiting : merged, last), trace);
 }
 
-void GradientTree::sum() {
-  if (!share_.comm()) return;
-  if (!received_.data() && !total_.program) make_total();
-  stack_.clear();
-  exchange_views(*share_.comm(), store_.backend(), sends_, receives_);
-  if (total_.program) total_.program->run();
+// More than one part where a device goes on computing meanwhile and no process has to add up leaves
+// of its own.
+std::multimap<size_t, Stretch> GradientTree::parts(const Program& backward) {
+  const int64_t elements = store_.elements(Arena::kGrad);
+  const bool single_everywhere = share_.leaves(share_.ranks() - 1).last == share_.ranks();
+  const int64_t count = link_->overlaps() && single_everywhere ? kParts : 1;
+  const auto cut = [&](int64_t i) {
+    return i == count ? elements : elements * i / count / kCutAt * kCutAt;
+  };
+  std::multimap<size_t, Stretch> parts;
+  for (int64_t i = 0; i < count; ++i) {
+    const Stretch part{cut(i), cut(i + 1)};
+    if (part.size() == 0) continue;
+    const TensorView view = store_.part(Arena::kGrad, part.first, part.size());
+    const auto last = backward.last_to_write({static_cast<std::byte*>(view.data), view.bytes()});
+    parts.emplace(last ? *last + 1 : 0, part);
+  }
+  return parts;
+}
+
+void GradientTree::add_sum(Kernels& to, const Program& backward) {
+  make_total();
+  for (const auto& [before, part] : parts(backward)) to.push_back(link_->exchange(views(part)));
+  add_total(to);
+}
+
+void GradientTree::add_backward_and_sum(Kernels& to, const Program& backward) {
+  make_total();
+  const std::multimap<size_t, Stretch> all = parts(backward);
+  const Kernels& kernels = backward.sequence().kernels();
+  for (size_t i = 0; i <= kernels.size(); ++i) {
+    for (auto [at, end] = all.equal_range(i); at != end; ++at)
+      to.push_back(link_->exchange(views(at->second)));
+    if (i < kernels.size()) to.push_back(kernels[i]);
+  }
+  add_total(to);
+}
+
+void GradientTree::add_total(Kernels& to) {
+  to.push_back(link_->arrived());
+  if (!total_.program) return;
+  const Kernels& kernels = total_.program->sequence().kernels();
+  to.insert(to.end(), kernels.begin(), kernels.end());
 }
 
 TensorView GradientTree::slot(size_t i) {
@@ -25,20 +74,43 @@ TensorView GradientTree::slot(size_t i) {
   return {slots_[i].data(), gradients.shape, gradients.dtype};
 }
 
-TensorView GradientTree::slot_part(size_t i, Stretch elements) {
+TensorView GradientTree::own_part(size_t i, Stretch elements) {
+  if (single()) return store_.part(Arena::kGrad, elements.first, elements.size());
   const TensorView all = slot(i);
   const auto at = static_cast<size_t>(elements.first) * size_of(all.dtype);
   return {static_cast<std::byte*>(all.data) + at, {elements.size()}, all.dtype};
 }
 
+// What leaves and what comes of some elements: nodes of a process one after the other, each with
+// all that this one updates.
+RankViews GradientTree::views(Stretch elements) {
+  const Stretch own = share_.elements(), here = common(own, elements);
+  const DType dtype = store_.dtype(Arena::kGrad);
+  RankViews views;
+  std::byte* at = received_.data() + static_cast<size_t>(here.first - own.first) * size_of(dtype);
+  for (int r = 0; r < share_.ranks(); ++r) {
+    if (!is_peer(link_->comm(), r)) continue;
+    const Stretch there = common(share_.elements(r), elements);
+    for (size_t i = 0; there.size() > 0 && i < nodes_of(share_.leaves()).size(); ++i)
+      views.sends.push_back({r, own_part(i, there)});
+    for (size_t i = 0; i < nodes_of(share_.leaves(r)).size(); ++i) {
+      if (here.size() > 0) views.receives.push_back({r, {at, {here.size()}, dtype}});
+      at += static_cast<size_t>(own.size()) * size_of(dtype);
+    }
+  }
+  return views;
+}
+
 // The nodes of all processes, from left to right, and the program that goes up the tree from them.
+// It ends in the gradients, of which nothing is left but what this process updates.
 void GradientTree::make_total() {
+  if (total_.program || received_.data()) return;
   const Stretch own = share_.elements();
   const DType dtype = store_.dtype(Arena::kGrad);
   const size_t bytes = static_cast<size_t>(own.size()) * size_of(dtype);
   size_t foreign = 0;
   for (int r = 0; r < share_.ranks(); ++r)
-    if (r != share_.rank()) foreign += nodes_of(share_.leaves(r)).size();
+    if (is_peer(link_->comm(), r)) foreign += nodes_of(share_.leaves(r)).size();
   received_ = store_.backend().allocate(std::max<size_t>(foreign * bytes, 1));
   Graph& g = total_.graph;
   CompileOptions options;
@@ -46,31 +118,43 @@ void GradientTree::make_total() {
     options.shared.push_back({g.input("partial sum", view.shape, view.dtype), view});
     return options.shared.back().value.id();
   };
+  const TensorView gradients = store_.part(Arena::kGrad, own.first, own.size());
   std::byte* at = received_.data();
   TreeStack stack;
   std::vector<ValueId> waiting;
-  for (int r = 0; r < share_.ranks(); ++r) {
+  for (int r = 0; own.size() > 0 && r < share_.ranks(); ++r) {
     const std::vector<TreeNode> nodes = nodes_of(share_.leaves(r));
     for (size_t i = 0; i < nodes.size(); ++i) {
       TensorView view{at, {own.size()}, dtype};
-      if (r == share_.rank())
-        view = slot_part(i, own);
+      if (is_peer(link_->comm(), r))
+        at += bytes;
       else
-        receives_.push_back({r, view}), at += bytes;
+        view = own_part(i, own);
       const bool last = r + 1 == share_.ranks() && i + 1 == nodes.size();
       const size_t siblings = stack.push(nodes[i]), merged = last ? waiting.size() : siblings;
       Node fold{.op = Fold{}, .in = {}, .out = {value(view), kAbsent}, .name = "fold"};
       for (size_t k = 0; k < merged; ++k) fold.in.push_back(waiting.back()), waiting.pop_back();
       waiting.push_back(fold.out[Fold::kGradients]);
-      if (last) fold.out[Fold::kSum] = value(store_.part(Arena::kGrad, own.first, own.size()));
-      if (merged > 0) g.nodes.push_back(std::move(fold));
+      if (last && view.data != gradients.data) fold.out[Fold::kSum] = value(gradients);
+      if (merged > 0 || last) g.nodes.push_back(std::move(fold));
     }
-    if (r == share_.rank()) continue;
-    for (size_t i = 0; i < nodes_of(share_.leaves()).size(); ++i)
-      sends_.push_back({r, slot_part(i, share_.elements(r))});
   }
-  if (own.size() > 0)
+  if (single()) clear_others(g);
+  if (!g.nodes.empty())
     total_.program = std::make_unique<Program>(g, std::span<const Value>(), store_, options);
+}
+
+// What others update was given to them.
+void GradientTree::clear_others(Graph& g) const {
+  const Stretch own = share_.elements();
+  const int64_t all = store_.elements(Arena::kGrad);
+  const ValueId arena = g.arena(Arena::kGrad, all, store_.dtype(Arena::kGrad)).id();
+  for (const Stretch part : {Stretch{0, own.first}, Stretch{own.last, all}})
+    if (part.size() > 0)
+      g.nodes.push_back({.op = ClearRange{.first = part.first, .count = part.size()},
+                         .in = {},
+                         .out = {arena},
+                         .name = "clear"});
 }
 
 // Of a leaf before which so many wait, and so many of those are added to it.

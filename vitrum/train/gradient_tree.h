@@ -5,8 +5,8 @@
 #include <tuple>
 #include <vector>
 
+#include "vitrum/runtime/link.h"
 #include "vitrum/runtime/program.h"
-#include "vitrum/train/exchange_views.h"
 #include "vitrum/train/leaf_tree.h"
 #include "vitrum/train/work_share.h"
 
@@ -14,15 +14,22 @@ namespace vitrum {
 
 class GradientTree {
  public:
-  GradientTree(ParamStore& store, const WorkShare& share) : store_(store), share_(share) {}
+  // `link`: to the other processes; null where there are none.
+  GradientTree(ParamStore& store, const WorkShare& share, Link* link)
+      : store_(store), share_(share), link_(link) {}
 
   // After the backward pass of each leaf of this process, in order, and in the place of that of a
-  // leaf without images: the gradients are put aside and cleared.
+  // leaf without images: the gradients are put aside and cleared. The only leaf of a process stays
+  // where it is.
   void fold(int64_t leaf, const Program::Trace& trace = {});
-  // After the last: what this process updates of the gradients is the sum over all leaves. With one
-  // process it is so after its last fold().
-  void sum();
-  void forget() { stack_.clear(); }  // a step that was given up
+  // After the last, with a link: kernels after which what this process updates of the gradients is
+  // the sum over all leaves. With one process it is so after its last fold(). `backward` is what
+  // writes the gradients.
+  void add_sum(Kernels& to, const Program& backward);
+  // The same with the kernels of that, where the process has a single leaf: parts of the gradients
+  // may leave as soon as they are complete.
+  void add_backward_and_sum(Kernels& to, const Program& backward);
+  void forget() { stack_.clear(); }  // before the next step
 
  private:
   struct Sum {
@@ -31,17 +38,24 @@ class GradientTree {
   };
   Program& program(size_t waiting, size_t merged, bool last);
   TensorView slot(size_t i);
-  TensorView slot_part(size_t i, Stretch elements);
+  TensorView own_part(size_t i, Stretch elements);  // of what waits in this process
+  bool single() const { return link_ && share_.leaves().size() == 1; }
+  // What is exchanged at a time, by how many kernels of the backward pass come before: the same in
+  // all processes.
+  std::multimap<size_t, Stretch> parts(const Program& backward);
+  RankViews views(Stretch elements);
   void make_total();
+  void clear_others(Graph& g) const;
+  void add_total(Kernels& to);
 
   ParamStore& store_;
   const WorkShare& share_;
+  Link* const link_;
   TreeStack stack_;
   std::vector<Buffer> slots_;  // what waits
   std::map<std::tuple<size_t, size_t, bool>, Sum> sums_;
   // With several processes: what each has added up, in its part of the arena.
   Buffer received_;
-  std::vector<RankView> sends_, receives_;
   Sum total_;
 };
 

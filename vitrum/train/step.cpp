@@ -7,6 +7,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
+#include "vitrum/train/exchange_views.h"
 #include "vitrum/train/lora.h"
 #include "vitrum/train/loss.h"
 #include "vitrum/train/param_rules.h"
@@ -37,24 +38,26 @@ Mode mode_of(const Recipe& recipe) { return recipe.head_only ? Mode::kInference 
 }  // namespace
 
 TrainStep::TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
-                     InputStage from, Communicator* comm)
+                     InputStage from, Link* link)
     : model_(model),
       recipe_(recipe),
       compute_(compute),
       from_(from),
+      link_(link),
       seed_(static_cast<uint64_t>(recipe.seed)),
       forward_graph_(std::in_place, mode_of(recipe)),
       values_(record()),
       store_(filled(backend)),
       backward_(compile_backward()),
-      share_(make_share(comm)),
-      update_(recipe, share_, compute, store_, *forward_graph_),
-      tree_(store_, share_),
+      share_(make_share()),
+      update_(recipe, share_, compute, store_, *forward_graph_, link),
+      tree_(store_, share_, link),
       weights_(static_cast<size_t>(recipe.slice_size())) {
   if (sliced()) averages_.emplace(store_);
 }
 
-WorkShare TrainStep::make_share(Communicator* comm) {
+WorkShare TrainStep::make_share() {
+  Communicator* const comm = link_ ? &link_->comm() : nullptr;
   const WorkShare share(comm, recipe_, segments_of(store_, recipe_), store_.elements(Arena::kGrad));
   if (comm) store_.keep_moments(share.elements().first, share.elements().last);
   return share;
@@ -133,7 +136,8 @@ void TrainStep::set_patch_drop(float drop) {
   if (!vit || vit->patch_drop == drop) return;
   vit->patch_drop = drop;
   store_.backend().wait();
-  whole_.reset(), backward_.reset();  // first: there may not be room for both
+  whole_.reset(), after_leaves_.reset(), perturbing_.reset();
+  backward_.reset();  // first: there may not be room for both
   forward_graph_.emplace(mode_of(recipe_));
   values_ = record();
   backward_.emplace(compile_backward());
@@ -176,50 +180,68 @@ void TrainStep::read_norm() {
 
 void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step) {
   upload(batch, images, micro_step);
-  const bool counts = share_.comm() && !perturbed_;
-  if (counts && leaves_.empty()) begin_leaves();
-  if (counts) clear_totals();
+  if (link_ && !perturbed_) begin_leaf(micro_step % recipe_.leaves());
+  if (one_launch()) return;
   for (Program* part : parts()) run_program(*part, trace_);
-  if (counts)
-    backward_->download(&leaves_[static_cast<size_t>(micro_step % recipe_.leaves())],
-                        values_.totals);
-  else if (!perturbed_)
-    read_loss();
+  if (perturbed_) return;
+  link_ ? read_leaf() : read_loss();
 }
 
 void TrainStep::fold(int64_t leaf) {
   if (!sliced()) return;
   tree_.fold(leaf, trace_);
-  if (!perturbed_) averages_->after(leaf, share_.leaves());
+  if (!perturbed_ && share_.leaves().size() > 1) averages_->after(leaf, share_.leaves());
 }
 
-// The sums of metrics are put together from all leaves in order, whoever had them.
-void TrainStep::begin_leaves() {
-  leaves_.assign(static_cast<size_t>(recipe_.leaves()), {});
-  backward_->download(&before_, values_.totals);
+// With a link the device adds up no metrics: they are put together from all leaves in order,
+// whoever had them.
+void TrainStep::begin_leaf(int64_t leaf) {
+  if (!sums_) backward_->download(&sums_.emplace(), values_.totals);
+  const LeafSums zeros;
+  backward_->upload(values_.totals, &zeros);
+  leaf_ = leaf;
+}
+
+void TrainStep::read_leaf() {
+  const Stretch own = share_.leaves();
+  const size_t steps = shares_.size() - 1;
+  const size_t place =
+      steps * static_cast<size_t>(own.size()) + static_cast<size_t>(leaf_ - own.first);
+  while (leaves_.size() <= place) leaves_.emplace_back();
+  backward_->download_later(&leaves_[place], values_.totals);
+  leaf_ = -1;
+}
+
+void TrainStep::gather_leaves(std::vector<StepResult>& steps) {
+  if (!sums_) backward_->download(&sums_.emplace(), values_.totals);
+  const auto count = static_cast<int64_t>(steps.size());
+  leaves_.resize(static_cast<size_t>(count * share_.leaves().size()));
+  std::vector<LeafSums> all(static_cast<size_t>(count * recipe_.leaves()));
+  std::vector<std::span<std::byte>> parts;
+  const auto first = [&](int r) { return all.begin() + count * share_.leaves(r).first; };
+  for (int r = 0; r < share_.ranks(); ++r)
+    parts.push_back(std::as_writable_bytes(
+        std::span(first(r), static_cast<size_t>(count * share_.leaves(r).size()))));
+  std::copy(leaves_.begin(), leaves_.end(), first(share_.rank()));
+  leaves_.clear();
+  all_gather(link_->comm(), parts);
+  for (int64_t i = 0; i < count; ++i)
+    for (int r = 0; r < share_.ranks(); ++r) {
+      const int64_t own = share_.leaves(r).size();
+      for (auto leaf = first(r) + i * own; leaf != first(r) + (i + 1) * own; ++leaf) {
+        sums_->loss += leaf->loss, sums_->correct += leaf->correct, sums_->images += leaf->images;
+        steps[static_cast<size_t>(i)].loss += static_cast<double>(static_cast<float>(leaf->loss));
+      }
+    }
+  backward_->upload(values_.totals, &*sums_);
+  if (recipe_.sam > 0)  // as of what was put aside in the last step
+    store_.backend().upload(store_.state("aside/metrics", {3}, DType::kF64), &*sums_);
 }
 
 int TrainStep::sum(int brought) {
-  if (!share_.comm()) return brought;
-  Communicator& comm = *share_.comm();
-  if (!perturbed_) {
-    if (leaves_.empty()) begin_leaves();
-    std::vector<std::span<std::byte>> parts;
-    for (int r = 0; r < comm.size(); ++r) {
-      const Stretch of = share_.leaves(r);
-      parts.push_back(std::as_writable_bytes(std::span(leaves_).subspan(
-          static_cast<size_t>(of.first), static_cast<size_t>(of.size()))));
-    }
-    all_gather(comm, parts);
-    for (const LeafSums& leaf : leaves_) {
-      before_.loss += leaf.loss, before_.correct += leaf.correct, before_.images += leaf.images;
-      reading_.push_back(static_cast<float>(leaf.loss)), ++shares_.back();
-    }
-    backward_->upload(values_.totals, &before_);
-    leaves_.clear();
-  }
-  tree_.sum();
-  return largest_of(comm, brought);
+  if (!link_) return brought;
+  tree_.forget();
+  return largest_of(link_->comm(), brought);
 }
 
 // Averages of parameters are those of who updates them; running statistics those of rank 0, which
@@ -277,7 +299,7 @@ void TrainStep::abandon() {
 }
 
 void TrainStep::run(const Batch& batch, double lr, int64_t step) {
-  if (trace_) return backward(batch, batch.count, step), update(lr, step);
+  if (trace_ || link_) return backward(batch, batch.count, step), fold(0), sum(), update(lr, step);
   upload(batch, batch.count, step);
   update_.upload(lr, step);
   if (!whole_) {
@@ -291,7 +313,12 @@ void TrainStep::run(const Batch& batch, double lr, int64_t step) {
 }
 
 void TrainStep::perturb() {
-  update_.perturb(trace_);
+  if (link_ && !perturbing_) {
+    Kernels kernels;
+    tree_.add_sum(kernels, *backward_), update_.add_perturb(kernels);
+    perturbing_ = store_.backend().prepare(std::move(kernels));
+  }
+  perturbing_ ? perturbing_->run() : update_.perturb(trace_);
   perturbed_ = true;
 }
 
@@ -307,8 +334,35 @@ void TrainStep::upload_targets(const Batch& batch) {
   backward_->upload(values_.target, targets_.data());
 }
 
+// What is left of a step: its only leaf too, where that has waited. One without images has left no
+// gradient.
+void TrainStep::launch_step() {
+  const bool waiting = leaf_ >= 0;
+  std::unique_ptr<Sequence>& sequence = waiting ? whole_ : after_leaves_;
+  if (!sequence) {
+    Kernels kernels;
+    const auto add = [&](const Program& program) {
+      const Kernels& own = program.sequence().kernels();
+      kernels.insert(kernels.end(), own.begin(), own.end());
+    };
+    for (Program* part : parts())
+      if (waiting && part != &*backward_) add(*part);
+    if (waiting)
+      tree_.add_backward_and_sum(kernels, *backward_);
+    else
+      tree_.add_sum(kernels, *backward_);
+    update_.add_update(kernels);
+    sequence = store_.backend().prepare(std::move(kernels));
+  }
+  sequence->run();
+  if (waiting) read_leaf();
+}
+
 void TrainStep::update(double lr, int64_t step) {
-  update_.run(lr, step, trace_);
+  if (link_)
+    update_.upload(lr, step), launch_step();
+  else
+    update_.run(lr, step, trace_);
   read_norm();
   perturbed_ = false;
 }
@@ -322,11 +376,14 @@ std::vector<StepResult> TrainStep::results() {
     all[i].norm = static_cast<double>(reading_.front());
     reading_.pop_front();
   }
+  if (link_ && !all.empty()) gather_leaves(all);
   shares_.erase(shares_.begin(), shares_.end() - 1);
   return all;
 }
 
 TrainTotals TrainStep::totals() {
+  if (sums_)
+    return {sums_->loss, static_cast<int64_t>(sums_->correct), static_cast<int64_t>(sums_->images)};
   std::array<double, 3> sums{};
   backward_->download(sums.data(), values_.totals);
   return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2])};
@@ -335,6 +392,7 @@ TrainTotals TrainStep::totals() {
 void TrainStep::clear_totals() {
   const std::array<double, 3> zeros{};
   backward_->upload(values_.totals, zeros.data());
+  if (sums_) sums_ = LeafSums{};
 }
 
 }  // namespace vitrum

@@ -11,6 +11,7 @@
 #include "vitrum/data/loader.h"
 #include "vitrum/infer/model_program.h"
 #include "vitrum/infer/resident_images.h"
+#include "vitrum/runtime/link.h"
 #include "vitrum/runtime/program.h"
 #include "vitrum/train/gradient_tree.h"
 #include "vitrum/train/recipe.h"
@@ -38,10 +39,10 @@ struct LeafSums {
 class TrainStep {
  public:
   // Parameters start as the recipe's weights, or its seed, say. kFeatures trains the head alone, on
-  // batches whose pixels are the bytes of features. With `comm`, each process does its share of a
+  // batches whose pixels are the bytes of features. With `link`, each process does its share of a
   // step's leaves and of the update: all call the same functions in the same order.
   TrainStep(const ModelSpec& model, const Recipe& recipe, DType compute, Backend& backend,
-            InputStage from = InputStage::kPixels, Communicator* comm = nullptr);
+            InputStage from = InputStage::kPixels, Link* link = nullptr);
 
   // Adds the gradient of one leaf, which is a batch or a slice of one. `images` is how many the
   // whole optimiser step sees, `micro_step` how many leaves came before in the run.
@@ -50,8 +51,8 @@ class TrainStep {
   // After each leaf of a step, in order, or in the place of one that is beyond the data: what the
   // leaves give is added together in an order of its own where the recipe has slices.
   void fold(int64_t leaf);
-  // After the last of them, and before perturb() or update(): the processes add together what each
-  // has. Returns the largest number that any of them has brought, a signal perhaps.
+  // After the last of them, and before perturb() or update(), which add together what the processes
+  // have. Returns the largest number that any of them has brought, a signal perhaps.
   int sum(int brought = 0);
 
   // Around the batches of a step that may be given up before update(): abandon() leaves everything
@@ -68,7 +69,7 @@ class TrainStep {
   void update(double lr, int64_t step);
 
   // A whole step on one batch, the same as backward() and update(): one launch on a device that has
-  // such.
+  // such. For one process.
   void run(const Batch& batch, double lr, int64_t step);
 
   // From now on with this share of the patches left out: the backward program is made again, over
@@ -76,7 +77,7 @@ class TrainStep {
   void set_patch_drop(float drop);
 
   // Of every step since the last call, in order. Waits for the device: the fewer calls, the less it
-  // idles.
+  // idles. All processes call it after the same step.
   std::vector<StepResult> results();
 
   // From now on kernel by kernel; an empty function ends that.
@@ -124,16 +125,24 @@ class TrainStep {
   void upload_targets(const Batch& batch);
   std::vector<Program*> parts();  // of backward(), in order
   std::vector<TensorView> moved_by_batches();
-  WorkShare make_share(Communicator* comm);
-  void begin_leaves();
+  WorkShare make_share();
+  void begin_leaf(int64_t leaf);
+  void read_leaf();
+  void gather_leaves(std::vector<StepResult>& steps);
   void read_loss();
   void read_norm();
   bool sliced() const { return recipe_.slices > 1; }
+  // With a link: whether a process's only leaf waits for the update, with which it is one launch.
+  bool one_launch() const {
+    return link_ && share_.leaves().size() == 1 && recipe_.sam == 0 && !trace_;
+  }
+  void launch_step();
 
   ModelSpec model_;
   const Recipe recipe_;
   const DType compute_;
   const InputStage from_;
+  Link* const link_;
   uint64_t seed_;
   std::optional<Graph> forward_graph_;
   LoadReport loaded_;
@@ -147,7 +156,9 @@ class TrainStep {
   std::optional<RunningAverages> averages_;  // where slices move them
   std::unique_ptr<ResidentImages> images_;
   std::unique_ptr<Teacher> teacher_;
-  std::unique_ptr<Sequence> whole_;  // of run(), made when that is first called
+  std::unique_ptr<Sequence> whole_;  // of run(), or of a single leaf; made when first wanted
+  // With a link: what comes after the last leaf, and what comes before SAM's second pass.
+  std::unique_ptr<Sequence> after_leaves_, perturbing_;
   struct Kept {
     TensorView view;
     std::vector<std::byte> bytes;
@@ -155,8 +166,10 @@ class TrainStep {
   std::vector<Kept> kept_;  // as it was at begin()
   Program::Trace trace_;
   bool perturbed_ = false;
-  std::vector<LeafSums> leaves_;  // of a step, where several processes share it
-  LeafSums before_;               // the sums before it
+  // With a link: what this process's leaves gave since the last results(), and all of them before.
+  std::deque<LeafSums> leaves_;
+  std::optional<LeafSums> sums_;  // empty: they are on the device alone
+  int64_t leaf_ = -1;             // that was computed last, and was not read yet
   std::vector<float> weights_, targets_;
   std::deque<float> reading_;  // for each step its batches' shares of the loss, then its norm
   std::vector<int64_t> shares_ = {0};  // how many batches each step had, the one under way last

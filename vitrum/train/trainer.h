@@ -11,6 +11,7 @@
 #include "vitrum/data/loader.h"
 #include "vitrum/infer/evaluator.h"
 #include "vitrum/runtime/backends.h"
+#include "vitrum/runtime/link.h"
 #include "vitrum/train/checkpoint.h"
 #include "vitrum/train/feature_cache.h"
 #include "vitrum/train/interrupt.h"
@@ -104,7 +105,11 @@ class Trainer {
   // That all processes are about to do the same.
   void compare_processes() const;
   void resume();
-  void set_teacher();
+  // Before programs are made, and after: kernels that are chosen by timing are chosen by the first
+  // process, in the first of a run's parts.
+  std::shared_ptr<Link> connect();
+  void settle_choices();
+  void set_teacher(std::unique_ptr<Teacher> teacher);
   void set_trace();
   // With features, or rows of images that the device keeps, in place of the images.
   LoaderConfig fed(LoaderConfig config, const Dataset& images) const;
@@ -172,6 +177,7 @@ class Trainer {
   std::optional<Features> features_;
   Loader train_loader_, test_loader_;
   Schedule schedule_;
+  std::shared_ptr<Link> link_;  // null with one process
   TrainStep step_;
   std::optional<Evaluator> evaluator_;
   std::optional<MaskedEvaluator> masked_;  // in its place, where there are no labels

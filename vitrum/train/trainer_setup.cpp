@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <filesystem>
 #include <string_view>
 
 #include "vitrum/core/ceil_div.h"
@@ -51,10 +52,21 @@ TrainDataOptions data_options(const RunOptions& options) {
   return data;
 }
 
+// By which kernels a run computes, where they were chosen by timing.
+std::string choices_path(const std::string& run) { return run + "/state/choices.txt"; }
+
 // What a backend is without how many threads it has, which changes no bits.
 std::string arithmetic_of(const Backend& backend) {
   const std::string name = backend.name();
   return name.substr(0, name.ends_with(" threads)") ? name.rfind(", ") : name.npos);
+}
+
+void require_same(Communicator& comm, const std::string& what, const std::string& own) {
+  const std::vector<std::string> all = all_gather_text(comm, own);
+  for (size_t r = 1; r < all.size(); ++r)
+    if (all[r] != all[0])
+      fail_usage("{} has another {} than {}", comm.name_of(static_cast<int>(r)), what,
+                 comm.name_of(0));
 }
 
 }  // namespace
@@ -111,8 +123,9 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
                                    recipe_, tested().size()),
                        tested()))),
       schedule_(schedule_of(recipe_, ceil_div(train_loader_.batches(), recipe_.leaves()))),
+      link_(connect()),
       // Whole images take the most memory: what cannot end does not begin.
-      step_(last_model(), step_recipe(), compute(), *backend_, source(), options.comm) {
+      step_(last_model(), step_recipe(), compute(), *backend_, source(), link_.get()) {
   const Arena judged = ema() ? Arena::kEma : Arena::kMaster;
   const int64_t batch = test_loader_.config().batch_size;
   if (!pretrains())
@@ -121,12 +134,21 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
     masked_.emplace(recipe_, model_, step_.store(), batch, judged);
   model_.held_out = data_.held_out();
   set_images();
-  if (recipe_.teacher) set_teacher();
+  std::unique_ptr<Teacher> teacher;
+  if (recipe_.teacher)
+    teacher = std::make_unique<Teacher>(recipe_, model_, compute_for(recipe_), *backend_,
+                                        step_.teacher_views());
+  settle_choices();
+  if (teacher) set_teacher(std::move(teacher));
   if (options.trace) set_trace();
   if (options.resume || writes()) open_run();
   if (comm()) compare_processes();
   if (!writes()) return;
-  if (teacher()) teacher()->note_in(run_);
+  if (step_.teacher()) step_.teacher()->note_in(run_);
+  if (const std::string choices = backend_->choices(); !choices.empty()) {
+    ensure_directory(run_ + "/state");
+    write_file_atomic(choices_path(run_), choices);
+  }
   if (recipe_.on_bad_image == OnBadImage::kSkip) save_skipped(run_, data_.skipped());
   write_file_atomic(config_path(run_), to_toml(recipe_));
   write_file_atomic(run_ + "/env.json", environment_json(*backend_, options.device.threads));
@@ -174,13 +196,7 @@ void Trainer::compare_processes() const {
       {"set of test images", digest(data_.test())},
       {"device or instruction set", differs ? arithmetic_of(*backend_) : ""},
       {"state to go on from", fmt::format("step {}", at_.step)}};
-  for (const auto& [what, value] : own) {
-    const std::vector<std::string> all = all_gather_text(*comm(), value);
-    for (size_t r = 1; r < all.size(); ++r)
-      if (all[r] != all[0])
-        fail_usage("{} has another {} than {}", comm()->name_of(static_cast<int>(r)), what,
-                   comm()->name_of(0));
-  }
+  for (const auto& [what, value] : own) require_same(*comm(), what, value);
 }
 
 Recipe Trainer::step_recipe() const {
@@ -200,9 +216,32 @@ ModelSpec Trainer::last_model() const {
   return model;
 }
 
-void Trainer::set_teacher() {
-  auto teacher = std::make_unique<Teacher>(recipe_, model_, compute_for(recipe_), *backend_,
-                                           step_.teacher_views());
+std::shared_ptr<Link> Trainer::connect() {
+  std::shared_ptr<Link> link;
+  if (comm()) {
+    require_same(*comm(), "device", backend_->host_visible() ? "cpu" : backend_->name());
+    link = make_link(*backend_, *comm());
+  }
+  if (recipe_.slices == 1) return link;
+  if (!writes()) {
+    backend_->share_choices(all_gather_text(*comm(), "")[0], /*more=*/false);
+    return link;
+  }
+  const std::string path = choices_path(options_.out);
+  std::error_code ignored;
+  const bool known = options_.resume && std::filesystem::exists(path, ignored);
+  backend_->share_choices(known ? read_file(path) : "", /*more=*/true);
+  return link;
+}
+
+void Trainer::settle_choices() {
+  if (recipe_.slices == 1 || !writes()) return;
+  const std::string made = backend_->choices();
+  if (comm()) all_gather_text(*comm(), made);
+  backend_->share_choices(made, /*more=*/false);
+}
+
+void Trainer::set_teacher(std::unique_ptr<Teacher> teacher) {
   if (recipe_.teacher_logits) {
     LoaderConfig plain = loader_config(recipe_, model_, data_.train(), options_.device.threads);
     plain.shuffle = false;

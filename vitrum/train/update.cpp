@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 
-#include "vitrum/train/exchange_views.h"
-
 namespace vitrum {
 namespace {
 
@@ -55,11 +53,10 @@ class Update::Recorder {
     return std::make_unique<Program>(g_, std::span(&output, 1), store_, options_);
   }
 
-  // Global norm, and the factor that clips it. Slices are there for processes to share, so that the
-  // sum is one of blocks that any of them may have added up.
+  // Global norm, and the factor that clips it.
   Norms norms(double max_norm) {
     const Value norms = g_.add_value({.name = "clip", .shape = {2}, .exact = true});
-    ClipScale clip{.max_norm = static_cast<float>(max_norm), .of_sums = recipe_.slices > 1};
+    ClipScale clip{.max_norm = static_cast<float>(max_norm), .of_sums = update_.in_blocks(recipe_)};
     ValueId of = gradients_;
     if (clip.of_sums) {
       const ValueId own = value("own squares", update_.squares(share_.blocks()));
@@ -159,9 +156,9 @@ class Update::Recorder {
 };
 
 Update::Update(const Recipe& recipe, const WorkShare& share, DType compute, ParamStore& store,
-               const Graph& forward)
-    : share_(share), store_(store), hyper_(recipe.hyper()), ema_(recipe.ema) {
-  if (recipe.slices > 1)
+               const Graph& forward, Link* link)
+    : share_(share), link_(link), store_(store), hyper_(recipe.hyper()), ema_(recipe.ema) {
+  if (in_blocks(recipe))
     squares_ = store.backend().allocate(static_cast<size_t>(share.all_blocks()) * sizeof(double));
   if (recipe.sam > 0) {
     Recorder record(perturb_graph_, *this, recipe, compute);
@@ -196,24 +193,29 @@ TensorView Update::squares(Stretch blocks) const {
           DType::kF64};
 }
 
-void Update::run(Program& program, const Norms& norms, const Program::Trace& trace) {
-  if (!share_.comm()) return run_program(program, trace);
-  program.run(0, norms.kernels);
+// Up to the sums of squares, which all processes need of each other, and on; then the weights.
+void Update::add(Kernels& to, const Program& program, const Norms& norms) {
+  const Kernels& own = program.sequence().kernels();
+  const auto middle = own.begin() + static_cast<std::ptrdiff_t>(norms.kernels);
+  to.insert(to.end(), own.begin(), middle);
   std::vector<TensorView> parts;
   for (int r = 0; r < share_.ranks(); ++r) parts.push_back(squares(share_.blocks(r)));
-  all_gather_views(*share_.comm(), store_.backend(), parts);
-  program.run(norms.kernels, program.kernels());
-  share_weights();
-}
-
-void Update::share_weights() {
-  std::vector<TensorView> parts;
+  exchange(to, parts);
+  to.insert(to.end(), middle, own.end());
+  parts.clear();
   for (int r = 0; r < share_.ranks(); ++r) {
     const Stretch part = share_.elements(r);
     parts.push_back(store_.part(Arena::kMaster, part.first, part.size()));
   }
-  all_gather_views(*share_.comm(), store_.backend(), parts);
-  if (round_) round_->run();
+  exchange(to, parts);
+  if (!round_) return;
+  const Kernels& round = round_->sequence().kernels();
+  to.insert(to.end(), round.begin(), round.end());
+}
+
+void Update::exchange(Kernels& to, const std::vector<TensorView>& parts) const {
+  to.push_back(link_->exchange(gather_views(link_->comm(), parts)));
+  to.push_back(link_->arrived());
 }
 
 void Update::upload(double lr, int64_t step) {

@@ -1,9 +1,12 @@
 #include "vitrum/cuda/host/backend.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "vitrum/core/error.h"
@@ -113,6 +116,8 @@ CudaBackend::CudaBackend(int device) : device_(device), tf32_(tf32_wanted()) {
   cudaDeviceProp card;
   check(cudaGetDeviceProperties(&card, device), "asking for the card's properties");
   name_ = fmt::format("cuda ({})", card.name);
+  for (const char byte : card.uuid.bytes)
+    card_id_ += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   const int capability = 10 * card.major + card.minor;
   card_ = {.capability = capability,
            .processors = card.multiProcessorCount,
@@ -161,7 +166,7 @@ void CudaBackend::download(void* to, TensorView from) {
   if (from.bytes() > 0)
     check(cudaMemcpyAsync(to, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_),
           "download");
-  check(cudaStreamSynchronize(stream_), "waiting for the card");
+  synchronize();
 }
 
 void CudaBackend::download_later(void* to, TensorView from) {
@@ -175,11 +180,26 @@ void CudaBackend::download_later(void* to, TensorView from) {
   later_used_ += (bytes + 15) / 16 * 16;
 }
 
-void CudaBackend::wait() {
+void CudaBackend::synchronize() {
+  constexpr int kNap = 50, kCheckEvery = 1000;  // microseconds; naps
+  for (int naps = 1; watch_ && cudaStreamQuery(stream_) == cudaErrorNotReady; ++naps) {
+    if (naps % kCheckEvery == 0) watch_();
+    usleep(kNap);
+  }
+  if (watch_) cudaGetLastError();  // that the card was not ready
   check(cudaStreamSynchronize(stream_), "waiting for the card");
+}
+
+void CudaBackend::wait() {
+  synchronize();
   for (const Later& later : later_) std::memcpy(later.to, later_memory_ + later.slot, later.bytes);
   later_.clear(), later_used_ = 0;
 }
+
+void CudaBackend::share_choices(const std::string& known, bool more) {
+  gemms_->share_choices(known, more);
+}
+std::string CudaBackend::choices() const { return gemms_->choices(); }
 
 void* CudaBackend::scratch(size_t bytes) {
   if (scratch_.empty() || scratch_.back().size() < bytes) scratch_.push_back(allocate(bytes));
@@ -236,19 +256,68 @@ class ProfilerRange {
   ProfilerRange& operator=(const ProfilerRange&) = delete;
 };
 
-class CapturedSequence final : public Sequence {
+// Kernels in a row as one graph, captured at the first run, when all of the program's scratch is
+// known.
+class CapturedKernels {
  public:
-  CapturedSequence(Kernels kernels, cudaStream_t stream)
-      : Sequence(std::move(kernels)), stream_(stream) {}
-  ~CapturedSequence() override {
+  CapturedKernels(std::span<const std::shared_ptr<Kernel>> kernels, cudaStream_t stream)
+      : kernels_(kernels), stream_(stream) {}
+  CapturedKernels(CapturedKernels&& other) noexcept
+      : kernels_(other.kernels_),
+        stream_(other.stream_),
+        captured_(other.captured_),
+        graph_(std::exchange(other.graph_, nullptr)) {}
+  ~CapturedKernels() {
     if (graph_) cudaGraphExecDestroy(graph_);
   }
 
-  // Captured at the first run, when all of the program's scratch is known.
+  void run() {
+    if (!std::exchange(captured_, true)) capture();
+    if (graph_) check(cudaGraphLaunch(graph_, stream_), "launching a program");
+  }
+
+ private:
+  void capture() {
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing");
+    for (const auto& kernel : kernels_) kernel->launch();
+    cudaGraph_t recorded = nullptr;
+    const cudaError_t launched = cudaGetLastError();
+    const cudaError_t ended = cudaStreamEndCapture(stream_, &recorded);
+    check(launched, "recording a kernel");
+    check(ended, "capturing a program");
+    size_t nodes = 0;
+    cudaGraphGetNodes(recorded, nullptr, &nodes);
+    const cudaError_t made = nodes > 0 ? cudaGraphInstantiate(&graph_, recorded, 0) : cudaSuccess;
+    cudaGraphDestroy(recorded);
+    check(made, "preparing a program");
+  }
+
+  std::span<const std::shared_ptr<Kernel>> kernels_;
+  cudaStream_t stream_;
+  bool captured_ = false;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+class CapturedSequence final : public Sequence {
+ public:
+  CapturedSequence(Kernels kernels, cudaStream_t stream)
+      : Sequence(std::move(kernels)), stream_(stream) {
+    const std::span all(std::as_const(kernels_));
+    size_t first = 0;
+    for (size_t i = 0; i <= all.size(); ++i) {
+      if (i < all.size() && !all[i]->on_host()) continue;
+      parts_.push_back({CapturedKernels(all.subspan(first, i - first), stream),
+                        i < all.size() ? all[i].get() : nullptr});
+      first = i + 1;
+    }
+  }
+
   void run() override {
-    if (!graph_) capture();
     const ProfilerRange range("program");
-    check(cudaGraphLaunch(graph_, stream_), "launching a program");
+    for (Part& part : parts_) {
+      part.kernels.run();
+      if (part.then) part.then->launch();
+    }
   }
   double run_one(size_t i) override {
     cudaEvent_t start = nullptr, stop = nullptr;
@@ -268,21 +337,13 @@ class CapturedSequence final : public Sequence {
   }
 
  private:
-  void capture() {
-    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing");
-    for (auto& kernel : kernels_) kernel->launch();
-    cudaGraph_t recorded = nullptr;
-    const cudaError_t launched = cudaGetLastError();
-    const cudaError_t ended = cudaStreamEndCapture(stream_, &recorded);
-    check(launched, "recording a kernel");
-    check(ended, "capturing a program");
-    const cudaError_t made = cudaGraphInstantiate(&graph_, recorded, 0);
-    cudaGraphDestroy(recorded);
-    check(made, "preparing a program");
-  }
+  struct Part {
+    CapturedKernels kernels;
+    Kernel* then;  // one in which the host has a part; null after the last
+  };
 
   cudaStream_t stream_;
-  cudaGraphExec_t graph_ = nullptr;
+  std::vector<Part> parts_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,6 +61,11 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Kernel> lower_joined(std::span<const ChainNode> joined) override;
   bool adds_columns(std::span<const ChainNode> joined) const override;
   std::unique_ptr<Sequence> prepare(Kernels kernels) override;
+  std::shared_ptr<Link> link(Communicator& comm) override;
+  void share_choices(const std::string& known, bool more) override;
+  std::string choices() const override;
+  // Called now and then while the host waits for the card; it may throw.
+  void set_watch(std::function<void()> watch) { watch_ = std::move(watch); }
 
   // Between two places in the card's memory, in order behind what was given to another stream.
   void copy(void* to, const void* from, size_t bytes, cudaStream_t theirs);
@@ -82,9 +88,11 @@ class CudaBackend final : public Backend {
     void* to;
     size_t slot, bytes;
   };
+  void synchronize();
 
   int device_;
-  std::string name_;
+  std::string name_, card_id_;
+  std::function<void()> watch_;
   cudaStream_t stream_ = nullptr;
   CardInfo card_;
   bool tf32_ = true;

@@ -11,11 +11,13 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <random>
 #include <vector>
 
 #include "vitrum/core/error.h"
 #include "vitrum/cuda/host/backend.h"
+#include "vitrum/cuda/host/choices.h"
 
 namespace vitrum::cuda {
 namespace {
@@ -64,6 +66,13 @@ void check_blas(cublasStatus_t status, const char* what) {
 cudaDataType_t type_of(DType t) { return t == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
 using Algo = cublasLtMatmulAlgo_t;
+static_assert(sizeof(Algo::data) == sizeof(Choice));
+Choice choice_of(const Algo& algo) { return std::bit_cast<Choice>(algo.data); }
+Algo algo_of(const Choice& choice) {
+  Algo algo{};
+  std::copy(choice.begin(), choice.end(), algo.data);
+  return algo;
+}
 
 // ---- choices remembered on disk: the same product gets the same algorithm, and so the same bits,
 // in every run on this card ----
@@ -98,24 +107,18 @@ class AlgoCache {
   }
   void add(const std::string& key, const Algo& algo) {
     algos_[key] = algo;
-    std::string line = key + " ";
-    for (const uint64_t word : algo.data) line += fmt::format("{:016x}", word);
-    std::ofstream(path_, std::ios::app) << line + "\n";  // one write: runs may share the file
+    // One write: runs may share the file.
+    std::ofstream(path_, std::ios::app) << Choices::line(key, choice_of(algo));
   }
 
  private:
   static constexpr int kWayOfChoosing = 2;  // another one does not go by choices of this one
-  static constexpr size_t kWords = sizeof(Algo::data) / sizeof(uint64_t);
 
   void read() {
     std::ifstream file(path_);
-    for (std::string key, hex; file >> key >> hex;) {
-      Algo algo{};
-      if (hex.size() != 16 * kWords) continue;
-      for (size_t i = 0; i < kWords; ++i)
-        algo.data[i] = std::strtoull(hex.substr(16 * i, 16).c_str(), nullptr, 16);
-      algos_.try_emplace(key, algo);
-    }
+    Choices choices;
+    choices.read_lines(file);
+    for (const auto& [key, choice] : choices.of) algos_.try_emplace(key, algo_of(choice));
   }
 
   std::filesystem::path path_;
@@ -177,9 +180,15 @@ struct Gemms::State {
   void* workspace = nullptr;
   AlgoCache cache;
   std::map<std::string, std::shared_ptr<Gemm::Plan>> plans;
+  const std::string holds_for;
+  std::optional<Choices> shared;  // in a run that several processes may share
+  bool more = true;               // such a run may still choose by timing
 
   State(cudaStream_t stream, bool tf32, const std::string& card)
-      : stream(stream), tf32(tf32), cache(card) {
+      : stream(stream),
+        tf32(tf32),
+        cache(card),
+        holds_for(fmt::format("{}, cuBLASLt {}", card, library().GetVersion())) {
     check_blas(library().Create(&handle), "creating a handle");
     check(cudaMalloc(&workspace, kWorkspace), "cuBLASLt's workspace");
     // Its kernels write parts of sums in a way that initcheck does not see.
@@ -253,7 +262,8 @@ struct Gemm::Plan {
                             result, &with, state.workspace, kWorkspace, state.stream);
   }
 
-  std::vector<Algo> candidates(size_t alignment) {
+  // `whole`: no sum is split over blocks.
+  std::vector<Algo> candidates(size_t alignment, bool whole = false) {
     cublasLtMatmulPreference_t preference = nullptr;
     check_blas(library().MatmulPreferenceCreate(&preference), "a preference");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -267,9 +277,10 @@ struct Gemm::Plan {
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
       prefer(attribute, static_cast<uint32_t>(alignment));
     // Sums split over blocks are fine where their order is fixed: not the in-place scheme.
-    prefer(
-        CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-        uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE});
+    const uint32_t split =
+        CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           whole ? uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE} : split);
     std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
     int count = 0;
     const cublasStatus_t status =
@@ -285,21 +296,48 @@ struct Gemm::Plan {
     return algos;
   }
 
+  bool takes(const Algo& candidate) const {
+    cublasLtMatmulHeuristicResult_t found{};
+    return library().MatmulAlgoCheck(state.handle, desc, first, second, result, result, &candidate,
+                                     &found) == CUBLAS_STATUS_SUCCESS &&
+           found.workspaceSize <= kWorkspace;
+  }
+
   void choose(size_t alignment, const std::string& key) {
-    if (const Algo* known = state.cache.find(key)) {
-      cublasLtMatmulHeuristicResult_t result_info{};
-      if (library().MatmulAlgoCheck(state.handle, desc, first, second, result, result, known,
-                                    &result_info) == CUBLAS_STATUS_SUCCESS &&
-          result_info.workspaceSize <= kWorkspace) {
-        algo = *known;
-        return;
-      }
+    if (!state.shared) return choose_freely(alignment, key);
+    if (shape.shared_out) return choose_as_single(alignment);
+    std::map<std::string, Choice>& known = state.shared->of;
+    if (const auto found = known.find(key); found != known.end()) {
+      algo = algo_of(found->second);
+      if (takes(algo)) return;
+      if (!state.more)
+        fail("cuBLASLt does not compute {} here as in the run's first process, or first part", key);
+    }
+    if (!state.more) return static_cast<void>(algo = candidates(alignment)[0]);
+    choose_freely(alignment, key);
+    known[key] = choice_of(algo);
+  }
+
+  void choose_freely(size_t alignment, const std::string& key) {
+    if (const Algo* known = state.cache.find(key); known && takes(*known)) {
+      algo = *known;
+      return;
     }
     const std::vector<Algo> algos = candidates(alignment);
     algo = algos[0];
     if (!state.cache.writable() || algos.size() == 1) return;
     algo = fastest(algos);
     state.cache.add(key, algo);
+  }
+
+  // The first that the library proposes for one product, of those that compute many.
+  void choose_as_single(size_t alignment) {
+    GemmShape single = shape;
+    single.batch = 1;
+    for (const Algo& candidate : Plan(state, single).candidates(alignment, /*whole=*/true))
+      if (takes(candidate)) return static_cast<void>(algo = candidate);
+    fail("cuBLASLt has no algorithm for ({}, {}) x ({}, {}) without split sums", shape.m, shape.k,
+         shape.k, shape.n);
   }
 
   // On scratch operands of the real size. A card that multiplies for long slows down to stay within
@@ -382,6 +420,20 @@ void Gemm::launch_with(const void* a, const void* b, const void* c, void* d,
 Gemms::Gemms(cudaStream_t stream, bool tf32, const std::string& card)
     : state_(std::make_unique<State>(stream, tf32, card)) {}
 Gemms::~Gemms() = default;
+
+// Those for another card or library would not give the same bits, nor may they run.
+void Gemms::share_choices(const std::string& known, bool more) {
+  Choices choices = Choices::from(known);
+  if (choices.holds_for != state_->holds_for) {
+    if (!more)
+      fail_usage("the first process computes on {}, this one on {}; all need the same",
+                 choices.holds_for, state_->holds_for);
+    choices = {.holds_for = state_->holds_for, .of = {}};
+  }
+  state_->shared = std::move(choices), state_->more = more;
+}
+
+std::string Gemms::choices() const { return state_->shared ? state_->shared->text() : ""; }
 
 Gemm Gemms::prepare(const GemmShape& s, size_t alignment) {
   std::string key = fmt::format(

@@ -21,6 +21,9 @@ struct GemmShape {
   bool gelu_tanh = false;  // of the sum
   int64_t batch = 1;
   float alpha = 1, beta = 0;
+  // How many there are depends on how many processes share the work: where that must not change
+  // bits, their algorithm is one that suits a single product.
+  bool shared_out = false;
 };
 
 class Gemms;
@@ -44,6 +47,9 @@ class Gemms {
   struct State;
   Gemms(cudaStream_t stream, bool tf32, const std::string& card);
   ~Gemms();
+  // See Backend.
+  void share_choices(const std::string& known, bool more);
+  std::string choices() const;
   // `alignment` in bytes holds for every pointer that will be given.
   Gemm prepare(const GemmShape& shape, size_t alignment);
 

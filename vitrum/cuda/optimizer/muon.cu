@@ -184,7 +184,7 @@ class MuonKernel final : public Kernel {
 
   void prepare(CudaBackend& cuda) {
     const auto product = [&](GemmShape shape, int64_t row1, int64_t row2) {
-      shape.in = shape.out = type();
+      shape.in = shape.out = type(), shape.shared_out = true;
       size_t alignment = 16;
       while (static_cast<size_t>(bytes_of(row1)) % alignment != 0 ||
              static_cast<size_t>(bytes_of(row2)) % alignment != 0)
