@@ -13,11 +13,15 @@
 namespace vitrum {
 namespace {
 
+// Those that this process may use. Where a launcher has given it one, that is number 0.
 int count_cards() {
   int cards = 0;
   std::error_code ignored;
   while (std::filesystem::exists(fmt::format("/dev/nvidia{}", cards), ignored)) ++cards;
-  return std::getenv("CUDA_VISIBLE_DEVICES") ? std::min(cards, 1) : cards;
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (!visible) return cards;
+  const std::string list = visible;
+  return std::min(cards, static_cast<int>(std::count(list.begin(), list.end(), ',')) + 1);
 }
 
 CommonOptions share_of(const Group& group, CommonOptions common) {
