@@ -169,6 +169,9 @@ TEST(Cli, BadUsageIsExplained) {
   expect_failure(2, "expected infer, train, pretrain, data, serve",
                  "bench --model vit_mnist --mode fast");
   expect_failure(2, "--model is required", "bench");
+  expect_failure(2, "--slices 3: expected a power of two that divides --batch 32",
+                 "bench --model vit_mnist --mode train --slices 3");
+  expect_failure(2, "--slices is for --mode train", "bench --model vit_mnist --slices 2");
   expect_failure(2, "needs --url", "bench --mode serve");
   expect_failure(2, "expected max, or requests", "bench --mode serve --url http://a --rate fast");
   expect_failure(2, "preset without weights", "eval --model vit_mnist --data x");

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <fstream>
@@ -18,6 +20,7 @@
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/runtime/finite.h"
+#include "vitrum/runtime/link.h"
 #include "vitrum/runtime/summary.h"
 #include "vitrum/train/pretraining.h"
 #include "vitrum/train/step.h"
@@ -28,7 +31,7 @@ namespace {
 struct Options : SizeOptions {
   std::string model, mode = "infer", recompute = "none", clock = "wall", data;
   std::string augment = "resized-crop-flip";
-  int64_t batch = 32, steps = 10, warmup = 2;
+  int64_t batch = 32, steps = 10, warmup = 2, slices = 1;
   bool trace = false;
   ServeLoad serve;
 };
@@ -137,22 +140,47 @@ Recipe recipe(const Options& o) {
   Recipe recipe;
   if (o.mode == "pretrain") recipe.task = Task::kMae;
   recipe.batch_size = o.batch;
+  recipe.slices = o.slices;
   recipe.recompute = o.recompute == "cheap"   ? Recompute::kCheap
                      : o.recompute == "block" ? Recompute::kBlock
                                               : Recompute::kNone;
   return recipe;
 }
 
+// With VITRUM_NCCL=1 on a card as one process of several: it sends itself what it would send
+// others.
 class Training final : public Workload {
  public:
   Training(const ModelSpec& spec, const Options& o, DType compute, Backend& backend)
-      : batch_(synthetic_batch(spec.config, o.batch)), train_(spec, recipe(o), compute, backend) {}
-  void start() override { train_.run(batch_, 1e-4, step_++); }
+      : batch_(synthetic_batch(spec.config, o.batch / o.slices)),
+        images_(o.batch),
+        slices_(o.slices),
+        link_(link_to_itself(backend)),
+        train_(spec, recipe(o), compute, backend, InputStage::kPixels, link_.get()) {}
+  void start() override {
+    if (slices_ == 1) return train_.run(batch_, kRate, step_++);
+    for (int64_t k = 0; k < slices_; ++k)
+      train_.backward(batch_, images_, step_ * slices_ + k), train_.fold(k);
+    train_.sum();
+    train_.update(kRate, step_++);
+  }
   void finish() override { train_.results(); }
   void run_traced(const Program::Trace& after) override { train_.run_traced(after); }
+  std::string link() const { return link_ ? link_->name() : ""; }
 
  private:
+  static constexpr double kRate = 1e-4;
+
+  std::shared_ptr<Link> link_to_itself(Backend& backend) {
+    const char* wish = std::getenv("VITRUM_NCCL");
+    const bool wanted = wish && std::string_view(wish) == "1" && !backend.host_visible();
+    return wanted ? make_link(backend, alone_) : nullptr;
+  }
+
   Batch batch_;
+  int64_t images_, slices_;
+  Alone alone_;
+  std::shared_ptr<Link> link_;
   TrainStep train_;
   int64_t step_ = 0;
 };
@@ -205,6 +233,7 @@ struct Result {
   double seconds = 0;               // median of the steps
   double gemm_peak = 0, flops = 0;  // a second
   int64_t peak_bytes = 0, macs = 0;
+  std::string link;  // over which it exchanged with itself
 };
 
 int64_t forward_macs(const ModelSpec& spec, const Options& o) {
@@ -252,7 +281,9 @@ std::string to_json(const Result& r, const Options& o, const std::string& device
       .field("model", o.model)
       .field("mode", o.mode)
       .field("batch", o.batch)
+      .field("slices", o.slices)
       .field("steps", o.steps);
+  if (!r.link.empty()) json.field("link", r.link);
   json.field("device", device).field("precision", name_of(compute));
   json.field("images_per_second", static_cast<double>(o.batch) / r.seconds)
       .field("milliseconds", 1e3 * r.seconds);
@@ -267,6 +298,7 @@ std::string to_json(const Result& r, const Options& o, const std::string& device
 std::string to_text(const Result& r, const Options& o, const std::string& device, DType compute) {
   std::string out = fmt::format("{}, {}, batch {}, {} on {}\n\n", o.model, o.mode, o.batch,
                                 name_of(compute), device);
+  if (!r.link.empty()) out += fmt::format("exchange     with itself, through {}\n", r.link);
   out += fmt::format("throughput   {:.1f} images/s\n", static_cast<double>(o.batch) / r.seconds);
   out += fmt::format("step         {:.2f} ms (median of {})\n", 1e3 * r.seconds, o.steps);
   out += fmt::format("memory       {} at most\n", human_bytes(r.peak_bytes));
@@ -287,6 +319,13 @@ TraceTable traced(Workload& work, Backend& backend) {
   return table;
 }
 
+void check_slices(const Options& o) {
+  if (o.slices == 1) return;
+  if (!trains(o)) fail_usage("--slices is for --mode train and --mode pretrain");
+  if (!std::has_single_bit(static_cast<uint64_t>(o.slices)) || o.batch % o.slices != 0)
+    fail_usage("--slices {}: expected a power of two that divides --batch {}", o.slices, o.batch);
+}
+
 int run(const Options& o, const CommonOptions& common) {
   if (o.mode == "serve") return bench_serve(o.serve, common);
   if (o.model.empty()) fail_usage("--model is required, but for --mode serve");
@@ -295,6 +334,7 @@ int run(const Options& o, const CommonOptions& common) {
     fail_usage("--data DATA is for --mode data, and that needs it");
   if (o.mode == "data")
     return bench_data({o.data, o.augment, o.batch, o.steps, o.warmup}, spec, common);
+  check_slices(o);
   const std::unique_ptr<Backend> backend = open_backend(common);
   DType compute = compute_precision(common, *backend);
   if (o.mode == "infer" && common.precision == "auto" && has_weights(o.model))
@@ -302,11 +342,15 @@ int run(const Options& o, const CommonOptions& common) {
                                       std::pair{backend->multiplies_e4m3(), DType::kE4M3}})
       if (suits && !quantized_layers(o.model, spec, bits).empty()) compute = bits;
   std::unique_ptr<Workload> work;
-  if (trains(o))
-    work = std::make_unique<Training>(spec, o, compute, *backend);
-  else
+  std::string link;
+  if (trains(o)) {
+    auto training = std::make_unique<Training>(spec, o, compute, *backend);
+    link = training->link(), work = std::move(training);
+  } else {
     work = std::make_unique<Inference>(spec, o.batch, compute, *backend);
-  const Result result = measure(*work, spec, o, compute, *backend);
+  }
+  Result result = measure(*work, spec, o, compute, *backend);
+  result.link = link;
   std::optional<TraceTable> trace;
   if (o.trace) trace = traced(*work, *backend);
   if (common.json)
@@ -336,6 +380,12 @@ Verb bench_verb() {
       {"--augment", &o->augment, "for --mode data: what is done to images, as in a recipe",
        "POLICY"},
       {.name = "--batch", .target = &o->batch, .help = "images in a batch", .min = 1, .max = 65536},
+      {.name = "--slices",
+       .target = &o->slices,
+       .help =
+           "for training: in how many parts a batch is computed, as for processes that share it",
+       .min = 1,
+       .max = 65536},
       {.name = "--steps", .target = &o->steps, .help = "steps to measure", .min = 1},
       {.name = "--warmup", .target = &o->warmup, .help = "steps before measuring", .min = 1},
       {.name = "--recompute",
