@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/support/cuda.h"
 #include "tests/support/tiny_run.h"
 #include "vitrum/runtime/link.h"
 #include "vitrum/train/step.h"
@@ -103,11 +104,10 @@ struct Result {
 constexpr int kSteps = 4;
 
 // Some steps of one rank, whose data end in the middle of the last.
-Result train(const Recipe& recipe, Link* link) {
-  const auto backend = make_backend({.device = "cpu", .threads = 1});
+Result train(const Recipe& recipe, Backend& backend, Link* link, DType compute = DType::kF32) {
   const TrainData data(recipe);
   const ModelSpec model = model_for(recipe, data.train());
-  TrainStep step(model, recipe, DType::kF32, *backend, InputStage::kPixels, link);
+  TrainStep step(model, recipe, compute, backend, InputStage::kPixels, link);
   Loader loader(data.train(), loader_config(recipe, model, data.train(), 1));
   loader.start(0);
   const Stretch own = step.share().leaves();
@@ -132,8 +132,23 @@ Result train(const Recipe& recipe, Link* link) {
   const TrainTotals totals = step.totals();
   result.loss = totals.loss, result.correct = totals.correct, result.images = totals.images;
   const TensorView all = step.store().arena(Arena::kMaster);
-  result.weights.assign(all.f32(), all.f32() + all.shape.numel());
+  result.weights.resize(static_cast<size_t>(all.shape.numel()));
+  backend.download(result.weights.data(), all);
   return result;
+}
+
+std::unique_ptr<Backend> one_core() { return make_backend({.device = "cpu", .threads = 1}); }
+
+template <class Body>
+void on_ranks(int ranks, const Body& body) {
+  Mail mail;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      ThreadRank comm(mail, rank, ranks);
+      body(comm, mail);
+    });
+  for (std::thread& thread : threads) thread.join();
 }
 
 // 75 images in steps of 24.
@@ -145,21 +160,16 @@ Recipe recipe_for(const TinyRun& tiny, int64_t slices) {
 
 void expect_same_on(const Recipe& recipe, int ranks) {
   SCOPED_TRACE(fmt::format("{} slices, {} ranks", recipe.slices, ranks));
-  const Result alone = train(recipe, nullptr);
+  const Result alone = train(recipe, *one_core(), nullptr);
   EXPECT_EQ(alone.images, TinyRun::kTrain);
-  Mail mail;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      ThreadRank comm(mail, rank, ranks);
-      EagerLink link(comm, mail);
-      const Result shared = train(recipe, &link);
-      EXPECT_TRUE(shared.weights == alone.weights) << rank;
-      EXPECT_TRUE(shared == alone) << rank;
-      const bool in_parts = recipe.leaves() == ranks;
-      EXPECT_GE(link.exchanges, kSteps * (in_parts ? 5 : 3)) << rank;
-    });
-  for (std::thread& thread : threads) thread.join();
+  on_ranks(ranks, [&](Communicator& comm, Mail& mail) {
+    EagerLink link(comm, mail);
+    const Result shared = train(recipe, *one_core(), &link);
+    EXPECT_TRUE(shared.weights == alone.weights) << comm.rank();
+    EXPECT_TRUE(shared == alone) << comm.rank();
+    const bool in_parts = recipe.leaves() == ranks;
+    EXPECT_GE(link.exchanges, kSteps * (in_parts ? 5 : 3)) << comm.rank();
+  });
 }
 
 TEST(Links, MakeNoDifference) {
@@ -181,16 +191,62 @@ TEST(Links, MayLeadBackToTheSameProcess) {
   const TinyRun tiny;
   Recipe r = recipe_for(tiny, 1);
   r.clip_norm = 0;
-  const Result plain = train(r, nullptr);
+  const Result plain = train(r, *one_core(), nullptr);
   Alone comm;
-  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  const auto backend = one_core();
   const std::shared_ptr<Link> link = make_link(*backend, comm);
   EXPECT_FALSE(link->overlaps());
-  EXPECT_TRUE(train(r, link.get()).weights == plain.weights);
+  EXPECT_TRUE(train(r, *backend, link.get()).weights == plain.weights);
   Mail mail;
   EagerLink eager(comm, mail);
-  EXPECT_TRUE(train(r, &eager).weights == plain.weights);
+  EXPECT_TRUE(train(r, *backend, &eager).weights == plain.weights);
   EXPECT_GT(eager.exchanges, 3 * kSteps);
+}
+
+// Processes that share a card, as threads, with the kernels that one has chosen.
+TEST(Links, MakeNoDifferenceThroughTheHost) {
+  SKIP_WITHOUT_CUDA();
+  const TinyRun tiny;
+  const Recipe r = recipe_for(tiny, 4);
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const auto card = test::cuda(/*exact=*/false);
+    card->share_choices("", /*more=*/true);
+    const Result alone = train(r, *card, nullptr, compute);
+    for (const int ranks : {2, 3, 4})
+      on_ranks(ranks, [&](Communicator& comm, Mail&) {
+        const auto own = make_backend({.device = "cuda"});
+        own->share_choices(card->choices(), /*more=*/false);
+        const std::shared_ptr<Link> link = make_link(*own, comm);
+        EXPECT_FALSE(link->overlaps());
+        EXPECT_TRUE(train(r, *own, link.get(), compute) == alone) << comm.rank();
+      });
+  }
+}
+
+// Inside the captured step, in parts where there is one slice.
+TEST(Links, MakeNoDifferenceByNccl) {
+  SKIP_WITHOUT_CUDA();
+  const TinyRun tiny;
+  const auto card = test::cuda(/*exact=*/false);
+  Alone comm;
+  setenv("VITRUM_NCCL", "1", /*overwrite=*/1);
+  std::shared_ptr<Link> link;
+  std::string problem;
+  try {
+    link = make_link(*card, comm);
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  unsetenv("VITRUM_NCCL");
+  if (!link) GTEST_SKIP() << problem;
+  EXPECT_TRUE(link->overlaps());
+  for (const DType compute : {DType::kF32, DType::kBF16})
+    for (const int64_t slices : {1, 4}) {
+      Recipe r = recipe_for(tiny, slices);
+      r.clip_norm = 0;  // norms are sums of blocks where there is a link
+      const Result plain = train(r, *card, nullptr, compute);
+      EXPECT_TRUE(train(r, *card, link.get(), compute).weights == plain.weights) << slices;
+    }
 }
 
 }  // namespace
