@@ -32,6 +32,14 @@ std::string library_version() { return VITRUM_VERSION; }
 
 std::string program_digest() { return sha256(read_file("/proc/self/exe")); }
 
+std::string library_digest(const std::string& file_name) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (const size_t path = line.find('/'); path != line.npos && line.ends_with("/" + file_name))
+      return sha256(read_file(line.substr(path)));
+  return "";
+}
+
 std::string environment_json(const Backend& backend, int threads) {
   utsname system{};
   uname(&system);

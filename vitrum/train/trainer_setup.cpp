@@ -191,6 +191,8 @@ void Trainer::compare_processes() const {
   const std::vector<std::pair<std::string, std::string>> own = {
       {"version of vitrum", library_version()},
       {"build of vitrum", program_digest()},
+      {"build of the CUDA backend",
+       backend_->host_visible() ? "" : library_digest("libvitrum_cuda.so")},
       {"recipe", to_toml(recipe_)},
       {"set of training images", digest(data_.train())},
       {"set of test images", digest(data_.test())},
