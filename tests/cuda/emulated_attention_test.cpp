@@ -13,6 +13,7 @@ namespace {
 
 struct Size {
   int tokens, images, heads, parts;
+  bool bias = false;
 };
 
 class Heads {
@@ -25,6 +26,9 @@ class Heads {
         out_(static_cast<size_t>(3 * count()), bf16{0xffff}),
         lse_(static_cast<size_t>(s.images * s.heads * s.tokens)),
         columns_(static_cast<size_t>(s.parts * wide()), NAN) {
+    if (s.bias)
+      for (const bf16 x : noise(int64_t{s.heads} * s.tokens * s.tokens, 3))
+        bias_.push_back(static_cast<float>(value(x)));
     for (int image = 0; image < s.images; ++image)
       for (int head = 0; head < s.heads; ++head) forward(image, head);
   }
@@ -65,7 +69,7 @@ class Heads {
   }
 
   // Forward, in chunks of N keys, and what the reference has.
-  template <int N>
+  template <int N, bool kBiased>
   void check_forward(uint32_t most_late) {
     const size_t all = static_cast<size_t>(count());
     const std::vector<float> expected_lse = lse_;
@@ -80,15 +84,20 @@ class Heads {
       return rows_of_heads(of.data(), columns, size_.tokens, size_.images, box);
     };
     const int chunks = (size_.tokens + N - 1) / N;
-    const chunked::ChunkedArgs args{.tile = {attention, nullptr, size_.images, size_.parts},
-                                    .chunks = boxes(qkv_, wide(), N),
-                                    .q = boxes(qkv_, wide(), 16),
-                                    .y = boxes(y, wide() / 3, 16),
-                                    .chunks_a_head = chunks,
-                                    .rounds_a_head = rounds_of_chunks(size_.tokens, chunks)};
+    chunked::ChunkedArgs args{.tile = {attention, nullptr, size_.images, size_.parts},
+                              .chunks = boxes(qkv_, wide(), N),
+                              .q = boxes(qkv_, wide(), 16),
+                              .y = boxes(y, wide() / 3, 16),
+                              .chunks_a_head = chunks,
+                              .rounds_a_head = rounds_of_chunks(size_.tokens, chunks)};
+    args.bias = {nullptr, (size_.tokens + kTile - 1) / kTile * 4, chunks * N / 8};
+    std::vector<FourScores> packed(kBiased ? static_cast<size_t>(args.bias.count(size_.heads)) : 0);
+    args.bias.data = packed.data();
+    for (size_t at = 0; at < packed.size(); ++at)
+      pack_four(args.bias, bias_.data(), size_.tokens, 1 / kScale, static_cast<int64_t>(at));
     static_assert(sizeof(chunked::Memory<N>) <= emulated::kSharedBytes);
     card.most_late = most_late, card.blocks = size_.parts * size_.heads;
-    card.body = [&] { chunked::forward<N>(args); };
+    card.body = [&] { chunked::forward<N, kBiased>(args); };
     for (card.block = 0; card.block < card.blocks; ++card.block)
       ASSERT_NO_THROW(card.run(kGroups * kGroup));
     // Weights are rounded, and results: at most to neighbours.
@@ -138,9 +147,14 @@ class Heads {
   std::vector<double> weights(int image, int head, int query, double& lse) const {
     std::vector<double> p(static_cast<size_t>(size_.tokens));
     double sum = 0;
-    for (int k = 0; k < size_.tokens; ++k)
-      sum += p[static_cast<size_t>(k)] =
-          std::exp(dot(&qkv_[of_qkv(image, head, query, 0)], &qkv_[of_qkv(image, head, k, 1)]) / 8);
+    for (int k = 0; k < size_.tokens; ++k) {
+      double score =
+          dot(&qkv_[of_qkv(image, head, query, 0)], &qkv_[of_qkv(image, head, k, 1)]) / 8;
+      if (size_.bias)
+        score += static_cast<double>(
+            bias_[static_cast<size_t>((head * size_.tokens + query) * size_.tokens + k)]);
+      sum += p[static_cast<size_t>(k)] = std::exp(score);
+    }
     for (double& x : p) x /= sum;
     lse = std::log(sum);
     return p;
@@ -198,7 +212,7 @@ class Heads {
 
   Size size_;
   std::vector<bf16> qkv_, dy_, y_, out_;
-  std::vector<float> lse_, columns_;
+  std::vector<float> lse_, columns_, bias_;
 };
 
 void expect_right(const Size& size, uint32_t most_late) {
@@ -231,10 +245,9 @@ TEST(EmulatedKernels, AttentionBackwardOfLongHeads) {
 void expect_forward(const Size& size, uint32_t most_late) {
   SCOPED_TRACE(size.tokens);
   Heads heads(size);
-  if (keys_of_chunk(size.tokens) == 200)
-    heads.check_forward<200>(most_late);
-  else
-    heads.check_forward<144>(most_late);
+  if (keys_of_chunk(size.tokens) == 144) return heads.check_forward<144, false>(most_late);
+  if (size.bias) return heads.check_forward<200, true>(most_late);
+  heads.check_forward<200, false>(most_late);
 }
 
 // Two and three chunks of keys, also where four smaller ones would leave fewer places empty.
@@ -249,6 +262,12 @@ TEST(EmulatedKernels, AttentionOfLongHeads) {
 TEST(EmulatedKernels, AttentionOfLongerHeads) {
   expect_forward({601, 2, 1, 1}, 400);
   expect_forward({729, 1, 1, 1}, 1000);
+}
+
+// Scores that begin with a bias: one chunk with a place over, and several, in two rounds.
+TEST(EmulatedKernels, AttentionWithABias) {
+  expect_forward({197, 3, 2, 1, true}, 400);
+  expect_forward({577, 1, 1, 1, true}, 30);
 }
 
 }  // namespace

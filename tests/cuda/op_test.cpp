@@ -111,7 +111,8 @@ constexpr AttentionSize kAttentionSizes[] = {
     {34, 201, 4, 64},      {23, 208, 6, 64},      {34, 192, 4, 64},       {45, 193, 3, 64},
     {45, 209, 3, 64},      {45, 257, 3, 64},      {44, 401, 3, 64},       {67, 577, 2, 64},
     {67, 442, 2, 64},      {66, 601, 2, 64},      {1, 197, 12, 64},       {3, 113, 2, 64},
-    {2, 224, 3, 64},       {1, 225, 2, 64}};
+    {2, 224, 3, 64},       {1, 225, 2, 64},       {17, 256, 16, 72},      {34, 257, 8, 80},
+    {90, 160, 3, 32}};
 INSTANTIATE_TEST_SUITE_P(Sizes, CudaAttention, ::testing::ValuesIn(kAttentionSizes),
                          [](const auto& given) {
                            const AttentionSize& s = given.param;
@@ -160,7 +161,9 @@ TEST_P(CudaBiasedAttention, AgreesWithTheReference) {
 // many, dropout.
 constexpr BiasedSize kBiasedSizes[] = {
     {90, 144, 4, 32, 4}, {1, 144, 2, 32, 0},       {7, 145, 2, 40, 3},  {3, 197, 3, 64, 1},
-    {2, 257, 2, 96, 0},  {20, 81, 2, 24, 2, 0.1f}, {1, 577, 1, 128, 1}, {9, 49, 2, 32, 3, 0.2f}};
+    {2, 257, 2, 96, 0},  {20, 81, 2, 24, 2, 0.1f}, {1, 577, 1, 128, 1}, {9, 49, 2, 32, 3, 0.2f},
+    {45, 197, 3, 64, 0}, {34, 130, 4, 64, 0},      {70, 209, 2, 64, 0}, {134, 150, 2, 72, 2},
+    {67, 197, 4, 64, 3}, {68, 256, 4, 32, 4}};
 INSTANTIATE_TEST_SUITE_P(Sizes, CudaBiasedAttention, ::testing::ValuesIn(kBiasedSizes),
                          [](const auto& given) {
                            const BiasedSize& s = given.param;

@@ -89,12 +89,13 @@ constexpr AttentionLimits limits_of(AttentionKernel kernel, bool backward) {
               .takes = 0,
               .adds_columns = true};
     case AttentionKernel::kChunked:
-      return {.min_tokens = 209,
+      // Forward, each of three warpgroups needs a tile of queries.
+      return {.min_tokens = backward ? 209 : 129,
               .max_tokens = backward ? 600 : 1 << 15,
               .min_size = 64,
               .max_size = 64,
               .needs_tma_wgmma = true,
-              .takes = 0,
+              .takes = backward ? 0u : kTakesBias,
               .adds_columns = true};
     case AttentionKernel::kWgmma:
       return {.min_tokens = 97,

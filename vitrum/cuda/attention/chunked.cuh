@@ -2,7 +2,9 @@
 // chunks, of which shared memory holds three, and online softmax. Queries of a warpgroup are
 // double-buffered. A head of three chunks is brought once, for all its tiles; one of more, for
 // every three tiles anew: these are a round, one a warpgroup, and pass over its chunks together.
+// With a bias also of fewer tokens: scores begin with it.
 #pragma once
+#include "vitrum/cuda/attention/packed_bias.cuh"
 #include "vitrum/cuda/attention/smem.cuh"
 
 namespace vitrum::cuda::chunked {
@@ -13,6 +15,7 @@ struct ChunkedArgs {
   PersistentArgs tile;
   CUtensorMap chunks, q, y;
   int chunks_a_head, rounds_a_head;
+  PackedBias bias = {};
 };
 
 template <int N>  // keys of a chunk
@@ -27,7 +30,7 @@ struct Memory {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-template <int N>
+template <int N, bool kBiased>
 struct Forward {
   const ChunkedArgs& args;
   Memory<N>& memory;
@@ -96,16 +99,17 @@ struct Forward {
     SoftmaxState of = {{0, 0}, {1, 1}};
     for (int chunk = 0; chunk < args.chunks_a_head; ++chunk) {
       const int number = round * args.chunks_a_head + chunk, slot = number % kSlots;
-      mbarrier_wait(&memory.full[slot], number / kSlots % 2);
       float s[N / 2];
+      if constexpr (kBiased) args.bias.load(s, head, row / 16, chunk * N / 8);
+      mbarrier_wait(&memory.full[slot], number / kSlots % 2);
       wgmma_fence();
-      issue_scores_at(s, q, uniform(descriptor_low(memory.slots[slot].k)));
+      issue_scores_at(s, q, uniform(descriptor_low(memory.slots[slot].k)), kBiased);
       wgmma_commit();
       if (chunk == 0) after();
       wgmma_wait<0>();
       fence_accumulators(s);
       if (real) {
-        if ((chunk + 1) * N > tokens) mask_behind(s, tokens - chunk * N);
+        if (!kBiased && (chunk + 1) * N > tokens) mask_behind(s, tokens - chunk * N);
         if (chunk == 0)
           softmax<N, false>(of, s, o);
         else
@@ -143,19 +147,19 @@ struct Forward {
   }
 };
 
-template <int N>
+template <int N, bool kBiased = false>
 __device__ void forward(const ChunkedArgs& args) {
   auto& memory = *reinterpret_cast<Memory<N>*>(tile_memory());
   const AttentionShape& shape = args.tile.attention.shape;
   const int part = blockIdx.x / shape.heads, tiles = (shape.tokens + kTile - 1) / kTile;
-  const Forward<N> work{args,
-                        memory,
-                        static_cast<int>(blockIdx.x % shape.heads),
-                        part,
-                        static_cast<int>(uniform(threadIdx.x / kGroup)),
-                        shape.tokens,
-                        args.rounds_a_head > 1 ? args.rounds_a_head * kGroups : tiles,
-                        images_of(args.tile, part)};
+  const Forward<N, kBiased> work{args,
+                                 memory,
+                                 static_cast<int>(blockIdx.x % shape.heads),
+                                 part,
+                                 static_cast<int>(uniform(threadIdx.x / kGroup)),
+                                 shape.tokens,
+                                 args.rounds_a_head > 1 ? args.rounds_a_head * kGroups : tiles,
+                                 images_of(args.tile, part)};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kSlots; ++i) mbarrier_init(&memory.full[i], 1), memory.done[i] = 0;
     for (auto& of_group : memory.full_q)

@@ -23,12 +23,13 @@ __device__ __forceinline__ uint64_t full_descriptor(uint32_t place) {
 }
 constexpr int kRowDescriptorStep = kSwizzledRow / 16;
 
-// s (64, N) = the 64 rows at a by the N rows at b, over the whole head.
+// s (64, N) = or += the 64 rows at a by the N rows at b, over the whole head.
 template <int kCount>
-__device__ __forceinline__ void issue_scores_at(float (&s)[kCount], uint32_t a, uint32_t b) {
+__device__ __forceinline__ void issue_scores_at(float (&s)[kCount], uint32_t a, uint32_t b,
+                                                bool add = false) {
 #pragma unroll
   for (int step = 0; step < kScoreSteps; ++step)
-    wgmma_ss(s, full_descriptor(a + 2 * step), full_descriptor(b + 2 * step), step > 0);
+    wgmma_ss(s, full_descriptor(a + 2 * step), full_descriptor(b + 2 * step), add || step > 0);
 }
 
 // Of a thread's two rows of scores: the highest, times kScale, and the sum of their exponentials.
