@@ -2,6 +2,7 @@
 // eight neighbours of a row, and reads those that they are paired with where these lie elsewhere.
 #pragma once
 #include "vitrum/cuda/primitives/device.cuh"
+#include "vitrum/cuda/primitives/index.cuh"
 
 namespace vitrum::cuda {
 
@@ -14,7 +15,7 @@ struct Rotation {
   __host__ __device__ int pairs() const { return head / 2; }
   // The angles of a row's token, or null where nothing is turned: prefix tokens, v.
   __device__ const float* angles(int64_t row, int column) const {
-    const int token = static_cast<int>(row % tokens) - prefix;
+    const int token = static_cast<int>(row - divide_index(row, tokens) * tokens) - prefix;
     return token < 0 || column >= 2 * width ? nullptr : table + int64_t{token} * head;
   }
 };
@@ -28,8 +29,8 @@ __device__ __forceinline__ float turned(float own, float other, float cosine, fl
 // Heads of a multiple of 8 values, where halves are paired of 16.
 template <class T>
 __device__ __forceinline__ void rotate_eight(const T* x, T* y, const Rotation& r, int64_t at) {
-  const int64_t row = at / (3 * r.width);
-  const int column = static_cast<int>(at % (3 * r.width)), in_head = column % r.head;
+  const int64_t row = divide_index(at, 3 * r.width);
+  const int column = static_cast<int>(at - row * (3 * r.width)), in_head = column % r.head;
   const float* angles = r.angles(row, column);
   Eight v = load8(x + at);
   if (angles && r.halves) {

@@ -4,6 +4,7 @@
 #include "vitrum/cuda/primitives/branch_sum.h"
 #include "vitrum/cuda/primitives/column_sums.cuh"
 #include "vitrum/cuda/primitives/device.cuh"
+#include "vitrum/cuda/primitives/index.cuh"
 
 namespace vitrum::cuda {
 namespace {
@@ -131,7 +132,7 @@ struct ScaleChannels {
 
   template <class T>
   __device__ __forceinline__ void eight(Eight& a, const Eight&, int64_t first) const {
-    const Eight g = load8(gamma + first % width);
+    const Eight g = load8(gamma + first - divide_index(first, width) * width);
 #pragma unroll
     for (int k = 0; k < 8; ++k) a.v[k] *= g.v[k];
   }
@@ -147,7 +148,8 @@ struct DropSamples {
   int64_t each;
 
   __device__ __forceinline__ bool kept(int64_t i) const {
-    return !drop.rng || draw16(*drop.rng, drop.site, /*per_row=*/1, i / each, 0) < drop.threshold;
+    return !drop.rng ||
+           draw16(*drop.rng, drop.site, /*per_row=*/1, divide_index(i, each), 0) < drop.threshold;
   }
   template <class T>
   __device__ __forceinline__ void eight(Eight& a, const Eight&, int64_t first) const {
@@ -168,7 +170,7 @@ struct AddBranch {
   template <class T>
   __device__ __forceinline__ void eight(Eight& a, const Eight& b, int64_t first) const {
     if (gamma) {
-      const Eight g = load8(gamma + first % width);
+      const Eight g = load8(gamma + first - divide_index(first, width) * width);
 #pragma unroll
       for (int k = 0; k < 8; ++k) a.v[k] = rounded<T>(__fmul_rn(a.v[k], g.v[k]));
     }

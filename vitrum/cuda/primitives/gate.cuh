@@ -2,6 +2,7 @@
 #pragma once
 #include "vitrum/cuda/primitives/activation.cuh"
 #include "vitrum/cuda/primitives/device.cuh"
+#include "vitrum/cuda/primitives/index.cuh"
 
 namespace vitrum::cuda {
 
@@ -17,7 +18,7 @@ __device__ __forceinline__ float gate_slope(float d, float gate, float value) {
 // Element `at` of y and the seven behind it; a row of x is twice as long.
 template <Act kAct, class T>
 __device__ __forceinline__ void gate_eight(const T* x, T* y, int64_t width, int64_t at) {
-  const int64_t from = at / width * width + at;
+  const int64_t from = divide_index(at, width) * width + at;
   Eight gate = load8(x + from);
   const Eight value = load8(x + from + width);
 #pragma unroll
@@ -28,7 +29,7 @@ __device__ __forceinline__ void gate_eight(const T* x, T* y, int64_t width, int6
 template <Act kAct, class T>
 __device__ __forceinline__ void gate_bwd_eight(const T* dy, const T* x, T* dx, int64_t width,
                                                int64_t at) {
-  const int64_t from = at / width * width + at;
+  const int64_t from = divide_index(at, width) * width + at;
   const Eight d = load8(dy + at), gate = load8(x + from), value = load8(x + from + width);
   Eight first, second;
 #pragma unroll
