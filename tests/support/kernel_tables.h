@@ -166,6 +166,9 @@ inline std::string conv_table() {
                       : fmt::format(" `{}` | `{}` |\n", chosen(ConvPass::kInputGradient),
                                     chosen(ConvPass::kWeightGradient));
   }
+  return out;
+}
+
 inline std::string e4m3_table() {
   using namespace cuda;
   struct Row {
@@ -190,8 +193,7 @@ inline std::string e4m3_table() {
 // All of them, as they stand in the page.
 inline std::string kernel_tables() {
   return attention_limits_table() + "\n" + attention_table() + "\n" + linear_table() + "\n" +
-         conv_table();
-         e4m3_table();
+         conv_table() + "\n" + e4m3_table();
 }
 
 }  // namespace vitrum::test
