@@ -165,7 +165,7 @@ TEST(Cli, BadUsageIsExplained) {
   expect_failure(2, "--batch needs a value", "summary vit_mnist --batch");
   expect_failure(2, "unexpected argument 'b'", "summary vit_mnist b");
   expect_failure(2, "unknown option '-x'", "models -x");
-  expect_failure(2, "expected auto, f32, bf16, int8, not 'f23'", "models --precision f23");
+  expect_failure(2, "expected auto, f32, bf16, int8, fp8, not 'f23'", "models --precision f23");
   expect_failure(2, "expected infer, train, pretrain, data, serve",
                  "bench --model vit_mnist --mode fast");
   expect_failure(2, "--model is required", "bench");

@@ -142,6 +142,42 @@ TEST_F(QuantizeCli, Export) {
   EXPECT_THAT(read_file(dir_ / "f.onnx", 1 << 24), testing::Not(HasSubstr("MatMulInteger")));
 }
 
+// fp8 is for cards: a processor says what it costs, and computes with what the bytes stand for.
+TEST_F(QuantizeCli, Fp8OnAProcessor) {
+  ModelSpec spec = test::tiny_rgb_model();
+  ViTConfig& config = *spec.config.as<ViTConfig>();
+  config.width = 64, config.heads = 1, config.mlp_width = 128;
+  test::write_tiny_model(dir_ / "wide", spec);
+  const test::Finished o =
+      run({"quantize", dir_ / "wide", dir_ / "fp8", "--format", "fp8", "--device", "cpu", "--data",
+           "folder:" + (dir_ / "photos"), "--json", "-q", "--max-change", "100"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  const json j = json::parse(o.out);
+  EXPECT_EQ(j["format"], "fp8");
+  EXPECT_EQ(j["layers"].size(), 8u);
+  EXPECT_LT(j["logits_error"].get<double>(), 0.2);
+  EXPECT_TRUE(j["speedup"].is_null());
+  EXPECT_TRUE(j["speeds"].empty());
+  const auto answers = [&](const std::string& model, const char* precision) {
+    return run({"classify", dir_ / "photos", "--json", "--device", "cpu", "--model", model,
+                "--precision", precision})
+        .out;
+  };
+  EXPECT_EQ(answers(dir_ / "fp8", "fp8"), answers(dir_ / "wide", "fp8"));
+  EXPECT_EQ(answers(dir_ / "fp8", "auto"), answers(dir_ / "fp8", "f32"));
+  EXPECT_NE(answers(dir_ / "fp8", "auto"), answers(dir_ / "wide", "f32"));
+  // Weights are floats to other frameworks' formats.
+  EXPECT_EQ(run({"export", "--model", dir_ / "fp8", "--output", dir_ / "fp8.onnx"}).code, 0);
+  const test::Finished onnx =
+      run({"export", "--model", dir_ / "wide", "--output", dir_ / "no.onnx", "--precision", "fp8"});
+  EXPECT_EQ(onnx.code, 2);
+  EXPECT_THAT(onnx.err, HasSubstr("f32 or int8"));
+  const test::Finished narrow =
+      run({"quantize", dir_ / "model", dir_ / "no", "--format", "fp8", "--device", "cpu"});
+  EXPECT_EQ(narrow.code, 2) << "48 wide";
+  EXPECT_THAT(narrow.err, HasSubstr("no layers that fp8 could round"));
+}
+
 TEST_F(QuantizeCli, TakesNoOtherPrecision) {
   const test::Finished o =
       run({"quantize", dir_ / "model", dir_ / "small", "--precision", "bf16", "-q"});

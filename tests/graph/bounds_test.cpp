@@ -83,6 +83,21 @@ TEST_F(Bounded, NothingIsLarger) {
   EXPECT_GT(1.5f * seen[0], most[0]) << "a row of one number comes near to it";
 }
 
+// A norm that leaves its bias, whatever it is given: every number is known, but for the eighth that
+// rounding may add.
+TEST_F(Bounded, AreTightWhereNothingMoves) {
+  store_->write(static_cast<size_t>(store_->index("norm.weight")),
+                std::vector<float>(kWidth, 0.0f));
+  const ParamValues values = [&](size_t param) { return store_->read(param); };
+  const Bounds bounds(g_, values);
+  const std::array of = {norm_, attended_, hidden_};
+  const std::vector<float> seen = largest(of);
+  EXPECT_EQ(*bounds.most(norm_.id()), seen[0]);
+  EXPECT_GT(*bounds.most(attended_.id()), seen[1]);
+  EXPECT_LT(*bounds.most(attended_.id()), 1.14f * seen[1]);
+  EXPECT_GE(*bounds.most(hidden_.id()), seen[2]);
+}
+
 TEST_F(Bounded, ChannelsByThemselves) {
   const ParamValues values = [&](size_t param) { return store_->read(param); };
   const Bounds bounds(g_, values);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/support/cuda.h"
+#include "vitrum/core/e4m3.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/runtime/backend.h"
 
@@ -23,6 +24,11 @@ class Card {
     for (size_t i = 0; i < count; ++i)
       wide[i] = i < kPeriod ? mean + static_cast<float>(random_.normal()) : wide[i - kPeriod];
     if (dtype == DType::kF32) return keep(shape, dtype, wide.data());
+    if (dtype == DType::kE4M3) {
+      std::vector<uint8_t> bytes(count);
+      for (size_t i = 0; i < count; ++i) bytes[i] = to_e4m3(4 * wide[i]);
+      return keep(shape, dtype, bytes.data());
+    }
     std::vector<uint16_t> narrow(count);
     for (size_t i = 0; i < count; ++i) narrow[i] = to_bf16(wide[i]);
     return keep(shape, dtype, narrow.data());
@@ -36,6 +42,12 @@ class Card {
     std::vector<float> wide(count);
     if (view.dtype == DType::kF32) {
       backend_->download(wide.data(), view);
+      return wide;
+    }
+    if (view.dtype == DType::kE4M3) {
+      std::vector<uint8_t> bytes(count);
+      backend_->download(bytes.data(), view);
+      for (size_t i = 0; i < count; ++i) wide[i] = from_e4m3(bytes[i]);
       return wide;
     }
     std::vector<uint16_t> narrow(count);
