@@ -39,12 +39,14 @@ typedef enum vitrum_status {
 } vitrum_status;
 
 /* VITRUM_AUTO: what suits the device, f32 on a CPU and bf16 on a card; a model that `vitrum
-   quantize` wrote computes in VITRUM_INT8 on a CPU. */
+   quantize` wrote computes in VITRUM_INT8 on a CPU, or in VITRUM_FP8 on a card of compute
+   capability 9.0. */
 typedef enum vitrum_precision {
   VITRUM_F32 = 0,
   VITRUM_BF16 = 1,
   VITRUM_AUTO = 2,
-  VITRUM_INT8 = 3
+  VITRUM_INT8 = 3,
+  VITRUM_FP8 = 4
 } vitrum_precision;
 
 typedef struct vitrum_model vitrum_model;

@@ -9,7 +9,7 @@ from typing import Any
 from ._errors import error_of
 
 FROM_FILE, FROM_BYTES, FROM_PIXELS, FROM_PLANES, FROM_FLOATS = range(5)
-PRECISIONS = {"f32": 0, "bf16": 1, "auto": 2, "int8": 3}
+PRECISIONS = {"f32": 0, "bf16": 1, "auto": 2, "int8": 3, "fp8": 4}
 
 
 class Options(ctypes.Structure):

@@ -25,7 +25,7 @@ def load(model: PathLike, *, arch: str | None = None, device: str = "auto", prec
          exif_orientation: bool = False, coalesce: bool = True) -> Model:
     """Opens a model directory (timm's or transformers' layout), or a weight file that is of `arch`.
 
-    device: "auto", "cpu", "cuda" or "cuda:N". precision: "auto", "f32", "bf16" or "int8". threads: 0 for every core.
+    device: "auto", "cpu", "cuda" or "cuda:N". precision: "auto", "f32", "bf16", "int8" or "fp8". threads: 0 for every core.
     image_size: another one than the model's, N or (height, width). max_batch: images computed at once, at most.
     max_pixels: photos with more are refused. exif_orientation: turn photos upright, which timm does not do.
     coalesce: images of calls from several threads are computed together.

@@ -42,9 +42,10 @@ std::string info_of(const std::string& path, Predictor& predictor, int threads) 
 }
 
 PredictorOptions options_of(const vitrum_options& o) {
-  if (o.precision < VITRUM_F32 || o.precision > VITRUM_INT8)
-    fail_usage("precision is {}; expected VITRUM_F32, VITRUM_BF16, VITRUM_AUTO or VITRUM_INT8",
-               o.precision);
+  if (o.precision < VITRUM_F32 || o.precision > VITRUM_FP8)
+    fail_usage(
+        "precision is {}; expected VITRUM_F32, VITRUM_BF16, VITRUM_AUTO, VITRUM_INT8 or VITRUM_FP8",
+        o.precision);
   const auto in_range = [](const char* name, int64_t value, int64_t most) {
     if (value < 0 || value > most) fail_usage("{} is {}; expected 0 to {}", name, value, most);
   };
@@ -62,6 +63,7 @@ PredictorOptions options_of(const vitrum_options& o) {
   if (o.precision != VITRUM_AUTO)
     options.precision = o.precision == VITRUM_BF16   ? DType::kBF16
                         : o.precision == VITRUM_INT8 ? DType::kI8
+                        : o.precision == VITRUM_FP8  ? DType::kE4M3
                                                      : DType::kF32;
   options.decode.exif_orientation = o.exif_orientation != 0;
   if (o.max_pixels > 0) options.decode.max_pixels = o.max_pixels;
