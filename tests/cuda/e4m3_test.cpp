@@ -167,7 +167,7 @@ TEST(CudaE4M3, ModelsAgreeWithAProcessor) {
     }
     return std::sqrt(errors / squares);
   };
-  EXPECT_LT(off(card, processor), 0.05);
+  EXPECT_LT(off(card, processor), 0.08);
   EXPECT_LT(off(card, plain), 0.12);
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 
 #include "tests/support/data_files.h"
 #include "tests/support/expect_error.h"
@@ -134,6 +135,35 @@ TEST_F(Fp8Model, LayersThatAreKeptStayFloats) {
             .keeps_float = [](const std::string&layer) { return layer == "blocks.1.mlp.fc2"; }};
   EXPECT_EQ(logits(dir_ / "some", fp8), logits(dir_ / "model", keeps));
   EXPECT_NE(logits(dir_ / "some", fp8), logits(dir_ / "model", fp8));
+}
+
+// Queries in eight bits, keys in floats: such a layer is computed in floats.
+TEST_F(Fp8Model, PartsOfALayerMayBeFloats) {
+  for (const DType bits : {DType::kE4M3, DType::kI8}) {
+    const std::string whole = dir_ / std::string(name_of(bits)), mixed = whole + "-mixed";
+    convert_model(dir_ / "model", {}, whole, "hf", in_block_layer, {.eight_bits = bits});
+    convert_model(dir_ / "model", {}, mixed, "hf", in_block_layer, {.eight_bits = bits});
+    const SafetensorsFile raw(whole + "/model.safetensors");
+    const auto numbers = open_tensors(whole + "/model.safetensors");
+    std::deque<std::vector<float>> floats;
+    std::vector<NamedTensor> tensors;
+    for (const TensorInfo& t : raw.tensors()) {
+      if (t.name.ends_with("key.weight_scale")) continue;
+      if (t.name.ends_with("key.weight")) {
+        floats.push_back(read_floats(*numbers, numbers->at(t.name)));
+        tensors.push_back({t.name, {floats.back().data(), t.shape, DType::kF32}});
+        continue;
+      }
+      tensors.push_back({t.name, {const_cast<std::byte*>(raw.bytes(t).data()), t.shape, t.dtype}});
+    }
+    ASSERT_EQ(floats.size(), 2u);
+    write_safetensors(mixed + "/model.safetensors", tensors);
+    Predictor predictor(mixed, {.device = "cpu"});
+    EXPECT_EQ(quantized_layers(mixed, predictor.model(), bits).size(), 6u);
+    EXPECT_LT(
+        difference(logits(whole, {.precision = DType::kF32}), logits(mixed, {.precision = bits})),
+        0.15);
+  }
 }
 
 TEST_F(Fp8Model, ModelsWithoutSuchLayersAreRefused) {

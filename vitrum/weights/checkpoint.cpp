@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "vitrum/core/all_finite.h"
@@ -197,8 +198,16 @@ DType Checkpoint::dtype(const ParamSpec& param, const ModelConfig& config) const
 
 bool Checkpoint::is_quantized(const ParamSpec& param, const ModelConfig& config) const {
   const auto stored = stored_as(naming_, param.name, param.shape, config);
-  const TensorInfo* tensor = stored ? file_->find(stored->tensors[0].name) : nullptr;
-  return tensor && !file_->quantized(*tensor).scales.empty();
+  if (!stored) return false;
+  // Queries, keys and values that are stored apart may differ.
+  std::optional<DType> dtype;
+  return std::ranges::all_of(stored->tensors, [&](const StoredTensor& t) {
+    const TensorInfo* tensor = file_->find(t.name);
+    const TensorSource::ByteRows rows =
+        tensor ? file_->quantized(*tensor) : TensorSource::ByteRows{};
+    if (!dtype) dtype = rows.dtype;
+    return !rows.scales.empty() && rows.dtype == *dtype;
+  });
 }
 
 Checkpoint::Quantized Checkpoint::read_quantized(const ParamSpec& param, const ModelConfig& config,
