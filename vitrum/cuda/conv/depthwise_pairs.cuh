@@ -17,7 +17,7 @@ namespace vitrum::cuda::depthwise {
 constexpr int kColumns = kStrip + kKernel - 1;  // of x, seen from a strip
 constexpr int kRow = kChannels + 2;             // a window's place in shared memory: no conflicts
 
-struct Shared {
+struct alignas(16) Shared {
   union {
     float window[kPlaces][kRow];
     float sums[kSlots][kKernel * kChannels];
