@@ -12,7 +12,7 @@ class CudaSums : public ::testing::TestWithParam<std::tuple<int64_t, DType, int>
  protected:
   void SetUp() override { SKIP_WITHOUT_CUDA(); }
   bool has(int bit) const { return (std::get<2>(GetParam()) & bit) != 0; }
-  static constexpr int kBefore = 1, kDrop = 2, kScale = 4, kSkipFirst = 8;
+  static constexpr int kBefore = 1, kDrop = 2, kScale = 4, kSkipFirst = 8, kAfter = 16;
   int64_t width() const { return std::get<0>(GetParam()); }
   DType dtype() const { return std::get<1>(GetParam()); }
   Shape shape() const { return {kImages, kTokens, width()}; }
@@ -49,14 +49,20 @@ TEST_P(CudaSums, BehindANormGiveTheSameBits) {
     chain.add(DropPath{0.4f, 9}, {normed, chain.value(card.rng())}, {branch = inside()});
   }
   const size_t y = add_sum(chain, branch, given(shape(), dtype()));
+  size_t last = y;
+  if (has(kAfter)) {
+    last = chain.result(shape(), dtype(), false);
+    chain.add(another_order(kTokens, width()), {y}, {last}, 0, 0, /*only=*/false);
+  }
   ASSERT_EQ(chain.joins(), width() <= 1024 && width() % 8 == 0);
   if (!chain.joins()) return;
   chain.run_apart(), chain.run_joined();
-  for (size_t id : {mean, rstd, y}) EXPECT_EQ(chain.joined(id), chain.apart(id)) << id;
+  for (size_t id : {mean, rstd, y, last}) EXPECT_EQ(chain.joined(id), chain.apart(id)) << id;
 }
 
 TEST_P(CudaSums, OfScaledAndDroppedBranchesGiveTheSameBits) {
-  if (has(kBefore) || !(has(kScale) || has(kDrop)) || dtype() != DType::kBF16) return;
+  if (has(kBefore) || has(kAfter) || !(has(kScale) || has(kDrop)) || dtype() != DType::kBF16)
+    return;
   Card card;
   Chain chain(card);
   size_t branch = chain.value(card.noise(shape(), dtype()));
@@ -76,7 +82,8 @@ TEST_P(CudaSums, OfScaledAndDroppedBranchesGiveTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Grid, CudaSums,
                          ::testing::Combine(::testing::Values(20, 64, 96, 384, 768, 1024, 1152),
                                             ::testing::Values(DType::kF32, DType::kBF16),
-                                            ::testing::Values(0, 1, 2, 3, 4, 6, 8, 11, 14)));
+                                            ::testing::Values(0, 1, 2, 3, 4, 6, 8, 11, 14, 16,
+                                                              27)));
 
 // A layer of inference with its scale and sum, and the norm of that; weights that change are left
 // alone.

@@ -162,7 +162,7 @@ bool is_layer_with_epilogue(const CudaBackend& cuda, std::span<const ChainNode> 
   return follows && fuses(cuda, chain[0], chain[1]);
 }
 
-// A branch that ends in a norm, and the sum: Swin V2's.
+// A branch that ends in a norm, and the sum, with a copy of it in another order: Swin V2's.
 std::optional<NormChain> post_norm_chain(std::span<const ChainNode> chain) {
   NormChain found;
   size_t i = 0;
@@ -171,8 +171,10 @@ std::optional<NormChain> post_norm_chain(std::span<const ChainNode> chain) {
   if (!norm) return {};
   found.norm = *norm;
   found.drop = take<DropPath>(chain, i);
-  found.count = i + 1;
-  return ends_in_sum(chain, i) && suits(chain, found) ? std::optional(found) : std::nullopt;
+  if (!ends_in_sum(chain, i++)) return {};
+  found.after = take<GatherTokens>(chain, i, 0, /*only=*/false);
+  found.count = i;
+  return suits(chain, found) ? std::optional(found) : std::nullopt;
 }
 
 // A branch that is scaled by channel or dropped, and the sum, by themselves or behind a layer; with
@@ -370,11 +372,12 @@ KernelPtr lower_post_norm(CudaBackend& cuda, std::span<const ChainNode> joined,
   Built built = build(cuda, joined, found);
   Operands io = joined[found.norm].io;
   if (found.before) io.in[LayerNorm::kX] = joined[0].io.in[GatherTokens::kX];
-  return with_tables(
-      named("norm, residual",
-            lower_forward(cuda, std::get<LayerNorm>(*joined[found.norm].op), io, built.branch,
-                          skip_of(joined.back()), joined.back().io.out[Add::kY])),
-      std::move(built.tables));
+  const ChainNode& sum = joined[found.after ? found.count - 2 : found.count - 1];
+  const TensorView ordered = found.after ? joined.back().io.out[GatherTokens::kY] : TensorView{};
+  return with_tables(named("norm, residual",
+                           lower_forward(cuda, std::get<LayerNorm>(*joined[found.norm].op), io,
+                                         built.branch, skip_of(sum), sum.io.out[Add::kY], ordered)),
+                     std::move(built.tables));
 }
 
 // The layer with its sum, and then the norm of that.

@@ -118,6 +118,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) 
       const Eight u = unpack(other[j]);
 #pragma unroll
       for (int k = 0; k < 8; ++k) v.v[k] = __fadd_rn(u.v[k], v.v[k]);
+      if (g.sum) store8(g.sum + at + i, v);
     }
     if (!g.rounded) {
       store8(g.y + to + i, v);
@@ -250,9 +251,14 @@ KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& 
 }
 
 KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
-                        const Branch& branch, const TensorView& skip, const TensorView& sum) {
+                        const Branch& branch, const TensorView& skip, const TensorView& sum,
+                        const TensorView& ordered) {
   Forward g = alone(op, io);
-  g.b = skip, g.y = sum, g.branch = &branch;
+  g.b = skip, g.branch = &branch;
+  if (ordered)
+    g.sum = sum, g.y = ordered;
+  else
+    g.y = sum;
   return forward<Added::kBehind>(cuda, g);
 }
 

@@ -132,9 +132,10 @@ KernelPtr lower_forward(CudaBackend& cuda, const AddLayerNorm& op, const Operand
 KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
                         const Branch& branch);
 // A branch that ends in a norm, then dropped and added: sum = skip + drop(norm(x)), whose rows come
-// in the order branch.from.
+// in the order branch.from. `ordered` may be absent: the sum once more, in the order branch.to.
 KernelPtr lower_forward(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
-                        const Branch& branch, const TensorView& skip, const TensorView& sum);
+                        const Branch& branch, const TensorView& skip, const TensorView& sum,
+                        const TensorView& ordered);
 // Without memory for the norm itself: it leaves as e4m3 of this scale.
 KernelPtr lower_norm_e4m3(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io,
                           const TensorView& y, float scale);
