@@ -172,6 +172,8 @@ TEST(Choose, WeightGradientsAreDividedWithoutRest) {
       ASSERT_GE(plan.splits * plan.boxes_each, boxes);
       ASSERT_LT((plan.splits - 1) * plan.boxes_each, boxes);
     });
+}
+
 // What is asked of the shapes that epilogues are for, and what they are not for.
 TEST(Choose, EpiloguesOfLinearLayers) {
   const LinearTask qkv{.rows = 66816, .columns = 2304, .depth = 768};
@@ -221,6 +223,8 @@ TEST(Choose, ChunksOfKeys) {
     ASSERT_TRUE(rounds == 1 || rounds * 3 * 64 >= tokens) << tokens;
     ASSERT_TRUE(tokens > 600 || rounds == 1) << tokens;
   }
+}
+
 // Layers of e4m3: every width that 32 divides has a kernel on a card with such products, and no
 // other card has one.
 TEST(Choose, LayersOfE4M3) {

@@ -1,5 +1,6 @@
 // Attention: from an op to the kernel that attention/choose.h names.
 #include "vitrum/cuda/attention/attention.cuh"
+#include "vitrum/cuda/linear/e4m3.h"
 
 namespace vitrum::cuda {
 namespace {

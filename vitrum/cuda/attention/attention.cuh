@@ -126,8 +126,5 @@ void launch_plain_attention(const AttentionArgs& args, int64_t images, DType dty
 void launch_plain_attention_bwd(const AttentionArgs& args, int64_t images, DType dtype,
                                 float* partials, cudaStream_t stream);
 int64_t bias_partials(const AttentionShape& shape, int64_t images);
-// Where choose_attention() names `smem`; y is e4m3.
-KernelPtr lower_attention_e4m3(CudaBackend& cuda, const Attention& op, const Operands& io,
-                               const TensorView& y, float scale);
 
 }  // namespace vitrum::cuda

@@ -14,5 +14,8 @@ KernelPtr lower_e4m3(CudaBackend& cuda, const QLinear& op, const Operands& io);
 // How many nodes, from the first on, are one kernel of e4m3 here; 1: none.
 size_t joins_e4m3(const CudaBackend& cuda, std::span<const ChainNode> chain);
 KernelPtr lower_joined_e4m3(CudaBackend& cuda, std::span<const ChainNode> joined);
+// Where choose_attention() names `smem`; y is e4m3.
+KernelPtr lower_attention_e4m3(CudaBackend& cuda, const Attention& op, const Operands& io,
+                               const TensorView& y, float scale);
 
 }  // namespace vitrum::cuda
