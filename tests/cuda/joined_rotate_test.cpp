@@ -13,15 +13,19 @@ struct Nodes {
   Chain chain;
   size_t sum = 0, y = 0;
 };
-// proj -> scale? -> sum and norm -> qkv -> rotation, or the last two alone.
-Nodes nodes_of(Card& card, bool through_norm, bool scaled, bool halves, int64_t heads = kHeads) {
+// proj -> scale? -> sum and norm -> qkv -> rotation, or the last two alone. With one image, which
+// has no rotation.
+Nodes nodes_of(Card& card, bool through_norm, bool scaled, bool halves, int64_t heads = kHeads,
+               int64_t images = kRows) {
   Nodes n{Chain(card)};
   const auto given = [&](const Shape& s, DType d, float mean = 0) {
     return n.chain.value(card.noise(s, d, mean));
   };
   const auto narrow = [&](const Shape& s, float mean = 0) { return given(s, DType::kBF16, mean); };
   const auto inner = [&](const Shape& s) { return n.chain.result(s, DType::kBF16, true); };
-  const Shape rows{kRows, kSequence, kWidth}, channels{kWidth}, wide{kRows, kSequence, 3 * kWidth};
+  const bool rotates = images > 1;
+  const Shape rows{images, kSequence, kWidth}, channels{kWidth},
+      wide{images, kSequence, 3 * kWidth};
   const size_t none = n.chain.value({});
   size_t x = narrow(rows);
   if (through_norm) {
@@ -39,9 +43,11 @@ Nodes nodes_of(Card& card, bool through_norm, bool scaled, bool halves, int64_t 
                 {skip, branch, given(channels, DType::kF32, 1), given(channels, DType::kF32, 1)},
                 {n.sum, x, none, none}, /*operand=*/1);
   }
-  const size_t qkv = inner(wide);
+  const size_t qkv = rotates ? inner(wide) : n.chain.result(wide, DType::kBF16, false);
   n.chain.add(Linear{}, {x, narrow({3 * kWidth, kWidth}, 0.1f), narrow({3 * kWidth}), none},
               {qkv, none}, 0, /*result=*/through_norm ? 1 : 0);
+  n.y = qkv;
+  if (!rotates) return n;
   n.y = n.chain.result(wide, DType::kBF16, false);
   n.chain.add(Rotate{.heads = heads, .prefix = kPrefix, .halves = halves},
               {qkv, given({kSequence - kPrefix, kWidth / heads}, DType::kF32)}, {n.y});
@@ -65,6 +71,19 @@ TEST(CudaRotated, GivesTheSame) {
         if (through_norm) expect_alike(n.chain.joined(n.sum), n.chain.apart(n.sum));
         expect_alike(n.chain.joined(n.y), n.chain.apart(n.y), through_norm ? 4e-3 : 1e-3);
       }
+}
+
+// Of one image the scale goes into the weights.
+TEST(CudaScaled, GivesTheSameForFewRows) {
+  SKIP_WITHOUT_CUDA();
+  Card card;
+  Nodes n = nodes_of(card, true, true, true, kHeads, /*images=*/1);
+  n.chain.freeze();
+  SKIP_WITHOUT_HOPPER();
+  ASSERT_TRUE(n.chain.joins());
+  n.chain.run_apart(), n.chain.run_joined();
+  expect_alike(n.chain.joined(n.sum), n.chain.apart(n.sum), 2e-3);
+  expect_alike(n.chain.joined(n.y), n.chain.apart(n.y), 6e-3);
 }
 
 // A layer of gates and values with its gated activation, whose own result is wanted or not, alone

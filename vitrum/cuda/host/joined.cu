@@ -142,8 +142,7 @@ std::optional<ThroughNorm> through_norm(const CudaBackend& cuda, std::span<const
                                            linear_task(*behind, second.io));
   found.count = found.second + 1;
   if (found.kernel == LinearNormLinearKernel::kNone) return {};
-  if (found.kernel == LinearNormLinearKernel::kSmallM)
-    return found.scale ? std::nullopt : std::optional(found);
+  if (found.kernel == LinearNormLinearKernel::kSmallM) return found;
   const auto fits = [&](const auto& node) { return node && fuses(cuda, second, chain[*node]); };
   size_t last = found.count;
   if (const auto rotate = take<Rotate>(chain, last); fits(rotate))
@@ -418,11 +417,17 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
   const auto& norm = std::get<AddLayerNorm>(*joined[found.norm].op);
   const Operands &first = joined[0].io, &between = joined[found.norm].io,
                  &second = joined[found.second].io;
-  if (found.kernel == LinearNormLinearKernel::kSmallM)
-    return named("small_m, norm folded",
-                 lower_small_m_norm(cuda, first, norm, between, behind, second));
   Branch branch;
   if (found.scale) branch.gamma = joined[*found.scale].io.in[ChannelScale::kGamma].f32();
+  if (found.kernel == LinearNormLinearKernel::kSmallM) {
+    const auto scaled = std::make_shared<ScaledLayer>(scaled_layer(cuda, first, branch.gamma));
+    Operands in_place = first;
+    in_place.in[Linear::kWeight] = scaled->weight;
+    if (scaled->bias) in_place.in[Linear::kBias] = scaled->bias;
+    const std::shared_ptr<Kernel> kernel =
+        lower_small_m_norm(cuda, in_place, norm, between, behind, second);
+    return named("small_m, norm folded", make_kernel([scaled, kernel] { kernel->launch(); }));
+  }
   std::optional<Rotation> rotation;
   if (found.rotate)
     rotation = rotation_of(std::get<Rotate>(*joined[*found.rotate].op), joined[*found.rotate].io);

@@ -15,34 +15,29 @@ __global__ void __launch_bounds__(kThreads)
   if (i < rows * width) to[i] = from_float<bf16>(__fmul_rn(to_float(from[i]), gamma[i / width]));
 }
 
-struct Layer {
-  Buffer memory;  // of weights and bias with the scale in them
-  const void *weight, *bias;
-};
+}  // namespace
 
-Layer scaled_layer(CudaBackend& cuda, const TensorView& w, const TensorView& bias,
-                   const float* gamma) {
-  if (!gamma) return {{}, w.data, bias.data};
-  Layer layer{cuda.allocate(w.bytes() + bias.bytes()), nullptr, nullptr};
-  auto* const weight = reinterpret_cast<bf16*>(layer.memory.data());
+ScaledLayer scaled_layer(CudaBackend& cuda, const Operands& linear, const float* gamma) {
+  const TensorView w = linear.in[Linear::kWeight], bias = operand(linear.in, Linear::kBias);
+  if (!gamma) return {{}, w, bias};
+  ScaledLayer layer{cuda.allocate(w.bytes() + bias.bytes()), w, bias};
   const int64_t rows = w.shape[0], width = w.shape[1];
-  const auto scale = [&](const TensorView& from, bf16* to, int64_t each) {
+  const auto scale = [&](TensorView& view, bf16* to, int64_t each) {
     scale_rows<<<blocks_for(rows * each, kThreads), kThreads, 0, cuda.stream()>>>(
-        static_cast<const bf16*>(from.data), gamma, to, rows, each);
+        static_cast<const bf16*>(view.data), gamma, to, rows, each);
+    view.data = to;
   };
-  scale(w, weight, width);
-  if (bias) scale(bias, weight + rows * width, 1);
-  layer.weight = weight, layer.bias = bias ? weight + rows * width : nullptr;
+  auto* const memory = reinterpret_cast<bf16*>(layer.memory.data());
+  scale(layer.weight, memory, width);
+  if (bias) scale(layer.bias, memory + rows * width, 1);
   return layer;
 }
 
-}  // namespace
-
 KernelPtr lower_linear_add(CudaBackend& cuda, const Operands& linear, const float* gamma,
                            const TensorView& skip, const TensorView& y) {
-  const TensorView x = linear.in[Linear::kX], &w = linear.in[Linear::kWeight],
-                   bias = operand(linear.in, Linear::kBias);
-  const auto layer = std::make_shared<Layer>(scaled_layer(cuda, w, bias, gamma));
+  const TensorView x = linear.in[Linear::kX];
+  const auto layer = std::make_shared<ScaledLayer>(scaled_layer(cuda, linear, gamma));
+  const TensorView &w = layer->weight, &bias = layer->bias;
   const GemmShape shape{.m = x.shape.rows(),
                         .n = w.shape[0],
                         .k = w.shape[1],
@@ -53,7 +48,7 @@ KernelPtr lower_linear_add(CudaBackend& cuda, const Operands& linear, const floa
                         .beta = 1};
   const Gemm gemm = cuda.gemms().prepare(shape, common_alignment({x, w, skip, y, bias}));
   return make_kernel(
-      [=] { gemm.launch_with(x.data, layer->weight, skip.data, y.data, layer->bias); });
+      [=] { gemm.launch_with(x.data, layer->weight.data, skip.data, y.data, layer->bias.data); });
 }
 
 }  // namespace vitrum::cuda
