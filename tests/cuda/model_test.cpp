@@ -53,6 +53,33 @@ ModelSpec small_swin() {
   return model;
 }
 
+// The same windows, norms behind the branches, and heads of unit length.
+ModelSpec small_swin_v2() {
+  ModelSpec model = small_swin();
+  model.architecture = "swinv2_tiny_window8_256";
+  SwinV2Config config;
+  static_cast<SwinConfig&>(config) = *model.config.as<SwinConfig>();
+  model.config = config;
+  return model;
+}
+
+// Enough channels for convolutions of two a thread in the first stage, too few pixels in the
+// second.
+ModelSpec small_convnext() {
+  ModelSpec model = small_model();
+  model.architecture = "convnext_tiny";
+  model.config = ConvNeXtConfig{.image_h = 32,
+                                .image_w = 32,
+                                .classes = 10,
+                                .patch_h = 2,
+                                .patch_w = 2,
+                                .depths = {2, 1},
+                                .widths = {320, 352},
+                                .layer_scale = 0.1f,
+                                .drop_path = 0.2f};
+  return model;
+}
+
 Batch noise_batch(const ModelConfig& c, int64_t count) {
   Batch batch;
   batch.count = count;
@@ -86,7 +113,8 @@ void expect_close(const std::vector<StepResult>& got, const std::vector<StepResu
 TEST(CudaModel, TrainsAsOnTheCpu) {
   SKIP_WITHOUT_CUDA();
   const auto card = cuda(/*exact=*/true), cpu = make_backend({.device = "cpu"});
-  for (const ModelSpec& model : {small_model(), small_swin()}) {
+  for (const ModelSpec& model : {small_model(), small_swin(), small_swin_v2(), small_convnext()}) {
+    SCOPED_TRACE(model.architecture);
     expect_close(losses(model, *card, DType::kF32), losses(model, *cpu, DType::kF32), 1e-4);
     expect_close(losses(model, *card, DType::kBF16), losses(model, *cpu, DType::kBF16), 1e-2);
   }
@@ -148,32 +176,58 @@ void add_noise(ParamStore& store) {
   }
 }
 
+// The same with what newer families have.
+std::vector<ModelSpec> wide_models() {
+  std::vector<ModelSpec> models;
+  const auto with = [&](const char* name, const auto& change) {
+    models.push_back(wide_model());
+    models.back().architecture = name;
+    change(vit_of(models.back()));
+  };
+  with("plain", [](ViTConfig&) {});
+  with("tanh", [](ViTConfig& c) { c.act = Act::kGeluTanh; });
+  with("quick", [](ViTConfig& c) { c.act = Act::kQuickGelu; });
+  with("rotated", [](ViTConfig& c) {
+    c.rope = Rope::kDinov3, c.layer_scale = 0.3f, c.learned_positions = false, c.patch_drop = 0;
+  });
+  with("gated", [](ViTConfig& c) {
+    c.rope = Rope::kEva, c.gated = c.mlp_norm = true, c.act = Act::kSilu, c.mlp_width = 2048;
+    c.patch_drop = 0;
+  });
+  return models;
+}
+
+void expect_same_frozen(const ModelSpec& model, Backend& backend, int64_t images) {
+  SCOPED_TRACE(model.architecture);
+  Graph g(Mode::kInference);
+  trace(g, model, 1);
+  ParamStore store(g, backend);
+  store.initialize(5), add_noise(store);
+  const Batch batch = noise_batch(model.config, images);
+  const auto logits = [&] {
+    ModelProgram program(model, store, images, {.compute = DType::kBF16});
+    std::vector<float> all(static_cast<size_t>(images) * 10);
+    program.run(batch.pixels().data()), program.read_logits(all.data());
+    return all;
+  };
+  const std::vector<float> expected = logits();
+  store.freeze();
+  const std::vector<float> got = logits();
+  double squares = 0, errors = 0;
+  for (size_t i = 0; i < got.size(); ++i)
+    squares += std::pow(expected[i], 2), errors += std::pow(got[i] - expected[i], 2);
+  EXPECT_LT(std::sqrt(errors), 0.03 * std::sqrt(squares)) << images;
+}
+
 // Many and few rows of a wide model: weights that never change may have the norms before them in
-// them.
+// them, and the scale behind them.
 TEST(CudaModel, FrozenGivesTheSameLogits) {
   SKIP_WITHOUT_CUDA();
-  const ModelSpec model = wide_model();
   const auto card = cuda(/*exact=*/false);
-  for (const int64_t images : {346, 3}) {
-    Graph g(Mode::kInference);
-    trace(g, model, 1);
-    ParamStore store(g, *card);
-    store.initialize(5), add_noise(store);
-    const Batch batch = noise_batch(model.config, images);
-    const auto logits = [&] {
-      ModelProgram program(model, store, images, {.compute = DType::kBF16});
-      std::vector<float> all(static_cast<size_t>(images) * 10);
-      program.run(batch.pixels().data()), program.read_logits(all.data());
-      return all;
-    };
-    const std::vector<float> expected = logits();
-    store.freeze();
-    const std::vector<float> got = logits();
-    double squares = 0, errors = 0;
-    for (size_t i = 0; i < got.size(); ++i)
-      squares += std::pow(expected[i], 2), errors += std::pow(got[i] - expected[i], 2);
-    EXPECT_LT(std::sqrt(errors), 0.03 * std::sqrt(squares)) << images;
-  }
+  for (const ModelSpec& model : wide_models())
+    for (const int64_t images : {346, 3}) expect_same_frozen(model, *card, images);
+  for (const ModelSpec& model : {small_convnext(), small_swin_v2()})
+    expect_same_frozen(model, *card, 24);
 }
 
 // Kernels of few rows begin while others end: run again and again, or one by one.
