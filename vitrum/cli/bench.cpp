@@ -194,12 +194,10 @@ class GemmProbe {
               : backend.name() == "reference" ? 128  // plain loops are as slow at any size
                                               : 1024),
         backend_(backend),
-        x_(graph_.input("x", {size_, size_}, compute == DType::kBF16 ? DType::kBF16 : DType::kF32)),
-        // Named as a layer that may be one of eight bits.
-        y_(linear(Scope(graph_, "blocks.0.probe"), x_, size_, {.bias = false})),
+        x_(graph_.input("x", {size_, size_}, is_narrow(compute) ? DType::kBF16 : DType::kF32)),
+        y_(layer(compute)),
         store_(graph_, backend),
-        program_(graph_, std::span(&y_, 1), store_, {.compute = compute}) {
-    store_.initialize(0);
+        program_(compile(compute)) {
     // Noise, as in real work: a chip runs cooler, and so faster, on zeros.
     std::vector<std::byte> noise(program_[x_].bytes());
     PhiloxStream random(1, kAugmentStream, 0);
@@ -214,13 +212,31 @@ class GemmProbe {
   double flops_per_second(Clock now) {
     const double flops = 2 * std::pow(static_cast<double>(size_), 3);
     double best = 0;
-    backend_.wait();
-    for (int i = 0; i < 3; ++i)
-      best = std::max(best, flops / seconds(now, [&] { program_.run(), backend_.wait(); }));
+    program_.run(), backend_.wait();
+    const auto product = [&] {  // the last kernel of them; of fp8 others stand before it
+      const size_t all = program_.kernels();
+      all > 1 ? program_.run(all - 1, all) : program_.run();
+      backend_.wait();
+    };
+    for (int i = 0; i < 3; ++i) best = std::max(best, flops / seconds(now, product));
     return best;
   }
 
  private:
+  static bool is_narrow(DType compute) {
+    return compute == DType::kBF16 || compute == DType::kE4M3;
+  }
+  // Named as a layer that may be one of eight bits; of fp8 are those behind a norm.
+  Value layer(DType compute) {
+    const Scope s(graph_, "blocks.0.probe");
+    const Value x = compute == DType::kE4M3 ? layer_norm(s / "norm", x_, 1e-6f) : x_;
+    return linear(s, x, size_, {.bias = false});
+  }
+  Program compile(DType compute) {
+    store_.initialize(0);
+    return Program(graph_, std::span(&y_, 1), store_, {.compute = compute});
+  }
+
   int64_t size_;
   Backend& backend_;
   Graph graph_;

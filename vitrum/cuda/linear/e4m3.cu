@@ -26,6 +26,11 @@ struct Layer {
   int splits = 1;
 };
 
+__global__ void __launch_bounds__(256) widen(const bf16* from, float* to, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
+  if (i < count) to[i] = to_float(from[i]);
+}
+
 // Weights that come as floats, which those of a store of files never do.
 std::vector<float> floats_of(CudaBackend& cuda, const TensorView& w) {
   std::vector<float> values(static_cast<size_t>(w.shape.numel()));
@@ -214,8 +219,12 @@ KernelPtr multiply_and_add(CudaBackend& cuda, std::span<const ChainNode> joined,
 
 KernelPtr lower_e4m3(CudaBackend& cuda, const QLinear& op, const Operands& io) {
   const auto& [act, scale] = op;
-  const TensorView& y = io.out[QLinear::kY];
-  assert(is_bf16(y));
+  const TensorView& wanted = io.out[QLinear::kY];
+  // What is handed out is f32: the product of a layer is not, and is widened.
+  const auto count = wanted.shape.numel();
+  const TensorView y = is_bf16(wanted)
+                           ? wanted
+                           : TensorView{cuda.scratch_of<bf16>(count), wanted.shape, DType::kBF16};
   const std::shared_ptr<Layer> layer = prepare(cuda, op, io);
   const std::string_view name = name_of(layer->kernel);
   std::shared_ptr<Kernel> product =
@@ -224,7 +233,10 @@ KernelPtr lower_e4m3(CudaBackend& cuda, const QLinear& op, const Operands& io) {
   return named(name, make_kernel([=, act = act, stream = cuda.stream()] {
                  product->launch();
                  if (act != Act::kNone)
-                   launch_activation(y.data, y.data, y.shape.numel(), y.dtype, act, {}, stream);
+                   launch_activation(y.data, y.data, count, y.dtype, act, {}, stream);
+                 if (y.data != wanted.data)
+                   widen<<<blocks_for(count, 256), 256, 0, stream>>>(
+                       static_cast<const bf16*>(y.data), wanted.f32(), count);
                }));
 }
 
