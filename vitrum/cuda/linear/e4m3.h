@@ -18,4 +18,8 @@ KernelPtr lower_joined_e4m3(CudaBackend& cuda, std::span<const ChainNode> joined
 KernelPtr lower_attention_e4m3(CudaBackend& cuda, const Attention& op, const Operands& io,
                                const TensorView& y, float scale);
 
+// Attention that choose_attention() names `smem` for; y is e4m3 of this scale.
+KernelPtr lower_attention_e4m3(CudaBackend& cuda, const Attention& op, const Operands& io,
+                               const TensorView& y, float scale);
+
 }  // namespace vitrum::cuda
