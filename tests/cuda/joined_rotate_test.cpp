@@ -82,8 +82,9 @@ TEST(CudaScaled, GivesTheSameForFewRows) {
   SKIP_WITHOUT_HOPPER();
   ASSERT_TRUE(n.chain.joins());
   n.chain.run_apart(), n.chain.run_joined();
-  expect_alike(n.chain.joined(n.sum), n.chain.apart(n.sum), 2e-3);
-  expect_alike(n.chain.joined(n.y), n.chain.apart(n.y), 6e-3);
+  // The scale is rounded into the weights.
+  expect_alike(n.chain.joined(n.sum), n.chain.apart(n.sum), 4e-3);
+  expect_alike(n.chain.joined(n.y), n.chain.apart(n.y), 1.2e-2);
 }
 
 // A layer of gates and values with its gated activation, whose own result is wanted or not, alone
