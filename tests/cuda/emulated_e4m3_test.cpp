@@ -149,21 +149,22 @@ void expect_all_ends(const Layer& layer, const Run& run) {
 // Rows that end within a tile, a depth that fills no stage and more stages than there are, columns
 // that end in the first and in the second block's share of the last tile; more tiles than clusters.
 TEST(EmulatedE4M3, ManyRows) {
-  for (const uint32_t most_late : {0u, 100u}) {
+  for (const auto& [size, most_late] :
+       {std::pair{Size{140, 96, 352}, 100u}, {Size{20, 672, 448}, 0u}}) {
     card.most_late = most_late;
-    for (const Size& size : {Size{300, 96, 352}, Size{40, 672, 448}, Size{128, 128, 256}})
-      expect_all_ends(Layer(size),
-                      [](const Layer& layer, const auto& end) { run_tiles(layer, end, 1); });
+    expect_all_ends(Layer(size),
+                    [](const Layer& layer, const auto& end) { run_tiles(layer, end, 1); });
   }
 }
 
 TEST(EmulatedE4M3, FewRows) {
-  for (const uint32_t most_late : {0u, 100u}) {
+  for (const auto& [size, most_late] : {std::pair{Size{69, 96, 256}, 0u},
+                                        {Size{1, 672, 128}, 100u},
+                                        {Size{63, 1184, 128, 2}, 100u},
+                                        {Size{9, 896, 256, 3}, 0u},
+                                        {Size{5, 1312, 128, 4}, 100u}}) {
     card.most_late = most_late;
-    for (const Size& size : {Size{69, 96, 256}, Size{1, 672, 128}, Size{63, 1184, 128, 2},
-                             Size{64, 896, 256, 3}, Size{5, 1312, 128, 4}})
-      expect_all_ends(Layer(size),
-                      [](const Layer& layer, const auto& end) { run_few(layer, end); });
+    expect_all_ends(Layer(size), [](const Layer& layer, const auto& end) { run_few(layer, end); });
   }
 }
 
