@@ -26,17 +26,24 @@ std::string processor() {
   return "unknown";
 }
 
+// Of a program, which may be of any size: one with debug information is of hundreds of megabytes.
+std::string digest_of(const std::string& path) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  return sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
 }  // namespace
 
 std::string library_version() { return VITRUM_VERSION; }
 
-std::string program_digest() { return sha256(read_file("/proc/self/exe")); }
+std::string program_digest() { return digest_of("/proc/self/exe"); }
 
 std::string library_digest(const std::string& file_name) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
     if (const size_t path = line.find('/'); path != line.npos && line.ends_with("/" + file_name))
-      return sha256(read_file(line.substr(path)));
+      return digest_of(line.substr(path));
   return "";
 }
 
