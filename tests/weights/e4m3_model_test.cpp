@@ -6,6 +6,7 @@
 
 #include "tests/support/data_files.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/tiny_logits.h"
 #include "tests/support/tiny_model.h"
 #include "vitrum/core/e4m3.h"
 #include "vitrum/core/files.h"
@@ -38,18 +39,8 @@ class Fp8Model : public testing::Test {
     convert_model(dir_ / "model", {}, dir_ / "fp8", "timm", in_block_layer,
                   {.eight_bits = DType::kE4M3});
   }
-  std::vector<float> logits(const std::string& model, PredictorOptions options = {}) {
-    if (options.device == "auto") options.device = "cpu";
-    options.threads = 2;
-    Predictor predictor(model, options);
-    Preprocessor preprocessor(preprocess_of(predictor.model()));
-    std::vector<uint8_t> pixels(3 * preprocessor.bytes());
-    for (size_t i = 0; i < 3; ++i)
-      preprocessor.apply(test::gradient(3, 40 + 9 * static_cast<int>(i), 70),
-                         std::span(pixels).subspan(i * preprocessor.bytes(), preprocessor.bytes()));
-    std::vector<float> out(3 * 7);
-    predictor.run(pixels, out, {});
-    return out;
+  static std::vector<float> logits(const std::string& model, const PredictorOptions& options = {}) {
+    return test::tiny_logits(model, options);
   }
   static double difference(const std::vector<float>& a, const std::vector<float>& b) {
     double squares = 0, off = 0;

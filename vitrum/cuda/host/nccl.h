@@ -9,6 +9,7 @@
 #include <string>
 
 #include "vitrum/core/error.h"
+#include "vitrum/runtime/communicator.h"
 
 namespace vitrum::cuda {
 
@@ -79,14 +80,8 @@ class NcclLibrary {
 // The cards of a run's processes.
 class NcclWorld {
  public:
-  struct Send {
-    int to = 0;
-    std::span<const std::byte> bytes;
-  };
-  struct Receive {
-    int from = 0;
-    std::span<std::byte> bytes;
-  };
+  using Send = Communicator::Send;
+  using Receive = Communicator::Receive;
 
   // All processes call it with the id that one of them has made.
   NcclWorld(const NcclLibrary& nccl, const NcclId& id, int rank, int size)
