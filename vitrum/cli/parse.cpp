@@ -302,7 +302,7 @@ std::vector<Option> common_options(CommonOptions& common) {
           {"--device", &common.device, "auto, cpu, cuda[:N] or reference", "DEVICE"},
           {.name = "--precision",
            .target = &common.precision,
-           .help = "of the arithmetic; auto suits the device",
+           .help = "of the arithmetic; auto suits the device, int8 and fp8 do not train",
            .value = "NAME",
            .choices = {"auto", "f32", "bf16", "int8", "fp8"}}};
 }
