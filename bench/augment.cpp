@@ -11,6 +11,7 @@
 #include <ctime>
 #include <iostream>
 
+#include "tests/data/edit_names.h"
 #include "vitrum/core/error.h"
 #include "vitrum/data/decode.h"
 
@@ -85,7 +86,7 @@ static Image read_pixels() {
 }
 
 static void serve_edit(Editor& editor) {
-  Edit edit{.kind = parse_edit(next<std::string>()), .value = next<double>()};
+  Edit edit{.kind = edit_kind(next<std::string>()), .value = next<double>()};
   for (double& m : edit.matrix) m = next<double>();
   edit.filter = parse_filter(next<std::string>());
   edit.fill = read_colour();

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "tests/data/edit_names.h"
 #include "tests/support/data_files.h"
 #include "tests/support/expect_error.h"
 #include "vitrum/data/decode.h"
@@ -52,16 +53,6 @@ struct Request {
     return picture(channels, height, next<int>());
   }
 };
-
-// As tests/golden/augment.txt calls them, in the order of the enumeration.
-EditKind edit_kind(const std::string& name) {
-  constexpr std::array<std::string_view, 13> kNames = {
-      "affine", "auto-contrast", "equalize",   "invert",    "posterize", "solarize", "solarize-add",
-      "color",  "contrast",      "brightness", "sharpness", "blur",      "hue"};
-  const auto found = std::ranges::find(kNames, name);
-  if (found == kNames.end()) throw std::runtime_error("no edit " + name);
-  return static_cast<EditKind>(found - kNames.begin());
-}
 
 Image edited(Request& r, Editor& editor) {
   Edit edit{.kind = edit_kind(r.next<std::string>()), .value = r.next<double>()};

@@ -5,6 +5,7 @@
 
 #include "vitrum/core/ceil_div.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/parallel.h"
 
 namespace vitrum {
 namespace {
@@ -41,10 +42,18 @@ void ParamStore::lay_out() {
 }
 
 void ParamStore::initialize(uint64_t seed) {
-  for (size_t i = 0; i < specs_.size(); ++i) {
-    std::vector<float> values(static_cast<size_t>(specs_[i].shape.numel()));
-    specs_[i].fill(values, seed);
-    write(i, values);
+  // Draws take longer than anything else before the first step: several parameters at a time.
+  constexpr int64_t kWorthThreads = int64_t{1} << 20;
+  ThreadPool pool(elements_ < kWorthThreads ? 1 : available_cores());
+  std::vector<std::vector<float>> values(static_cast<size_t>(4 * pool.threads()));
+  for (size_t first = 0; first < specs_.size(); first += values.size()) {
+    const size_t count = std::min(values.size(), specs_.size() - first);
+    pool.run(static_cast<int64_t>(count), [&](int64_t k, int) {
+      const ParamSpec& spec = specs_[first + static_cast<size_t>(k)];
+      values[static_cast<size_t>(k)].resize(static_cast<size_t>(spec.shape.numel()));
+      spec.fill(values[static_cast<size_t>(k)], seed);
+    });
+    for (size_t k = 0; k < count; ++k) write(first + k, values[k]);
   }
   refresh_compute();
 }
