@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <cmath>
+
 #include "tests/support/tiny_run.h"
 #include "vitrum/core/error.h"
 #include "vitrum/infer/model_program.h"
@@ -67,6 +69,85 @@ TEST(Update, EveryOptimizerLearns) {
     trainer.run({.epoch = [&](const EpochMetrics& row, bool) { rows.push_back(row); }});
     EXPECT_LT(rows.back().train_loss, 0.85 * rows.front().train_loss);
   }
+}
+
+// ---- Muon ----
+
+// The parameters that a step of Muon alone moves.
+std::vector<std::string> moved_by_muon(const TinyRun& tiny, Recipe recipe) {
+  for (const char* setting : {"optimizer=muon", "lr=0.02", "adamw_lr=0", "weight_decay=0",
+                              "max_steps=1", "precision=f32"})
+    set_assignment(recipe, setting);
+  Trainer trainer(recipe, tiny.options("moved"));
+  const std::vector<ParamSpec>& specs = trainer.store().specs();
+  std::vector<std::vector<float>> before;
+  for (size_t i = 0; i < specs.size(); ++i) before.push_back(trainer.store().read(i));
+  trainer.run();
+  std::vector<std::string> moved;
+  for (size_t i = 0; i < specs.size(); ++i)
+    if (!specs[i].buffer && trainer.store().read(i) != before[i]) moved.push_back(specs[i].name);
+  return moved;
+}
+
+TEST(Muon, TakesTheFiltersOfAResNetsBlocks) {
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  tiny.use_batch_norm(recipe);
+  EXPECT_THAT(moved_by_muon(tiny, recipe),
+              testing::ElementsAre(
+                  "layer1.0.conv1.weight", "layer1.0.conv2.weight", "layer2.0.downsample.0.weight",
+                  "layer2.0.conv1.weight", "layer2.0.conv2.weight", "layer3.0.downsample.0.weight",
+                  "layer3.0.conv1.weight", "layer3.0.conv2.weight", "layer4.0.downsample.0.weight",
+                  "layer4.0.conv1.weight", "layer4.0.conv2.weight"));
+}
+
+TEST(Muon, LeavesStemAndDepthwiseFiltersOfAConvNeXt) {
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  recipe.model = "convnext_atto", recipe.image_size = 32, recipe.batch_size = 4, recipe.subset = 4;
+  const std::vector<std::string> moved = moved_by_muon(tiny, recipe);
+  for (const std::string& name : moved)
+    EXPECT_THAT(name,
+                testing::AnyOf(testing::EndsWith(".fc1.weight"), testing::EndsWith(".fc2.weight"),
+                               testing::EndsWith(".downsample.1.weight")));
+  EXPECT_EQ(moved.size(), 2u * (2 + 2 + 6 + 2) + 3);
+}
+
+// A filter is one row, whatever its window: the first step turns them to right angles.
+TEST(Muon, FiltersAreRows) {
+  const TinyRun tiny;
+  Recipe recipe = recipe_with(tiny, {"optimizer=muon", "lr=0.02", "weight_decay=0", "max_steps=1"});
+  tiny.use_batch_norm(recipe);
+  Trainer trainer(recipe, tiny.options("run"));
+  const auto at = static_cast<size_t>(trainer.store().index("layer1.0.conv2.weight"));
+  const std::vector<float> before = trainer.store().read(at);
+  trainer.run();
+  const std::vector<float> after = trainer.store().read(at);
+  const size_t rows = 4, columns = before.size() / rows;
+  ASSERT_EQ(columns, 36u);
+  double off = 0;
+  for (size_t i = 0; i < rows; ++i)
+    for (size_t j = 0; j < rows; ++j) {
+      double sum = 0;
+      for (size_t k = 0; k < columns; ++k)
+        sum += static_cast<double>(after[i * columns + k] - before[i * columns + k]) *
+               static_cast<double>(after[j * columns + k] - before[j * columns + k]);
+      off += std::pow(sum / (0.02 * 0.02) - (i == j ? 1 : 0), 2);
+    }
+  EXPECT_LT(std::sqrt(off / static_cast<double>(rows)), 0.45);
+}
+
+TEST(Muon, AResumedResNetIsTheUninterruptedOne) {
+  const TinyRun tiny;
+  Recipe recipe = recipe_with(tiny, {"optimizer=muon", "lr=0.02", "adamw_lr=3e-3", "epochs=2",
+                                     "precision=bf16", "checkpoint_every=1"});
+  tiny.use_batch_norm(recipe);
+  Trainer(recipe, tiny.options("whole")).run();
+  Trainer(recipe, tiny.options("cut")).run({.step = [](int64_t step, double) {
+    if (step == 7) raise(SIGINT);
+  }});
+  tiny.resumed("cut", 3).run();
+  test::expect_same(outcome(tiny / "cut"), outcome(tiny / "whole"));
 }
 
 // On the way up a batch is not counted again, and a step of length zero leaves everything where it

@@ -14,10 +14,13 @@ double ema_decay(double decay, int64_t step) {
   return std::min(decay, (1 + t) / (10 + t));
 }
 
-// Muon is for matrices that map activations to activations; embeddings, heads, norms and biases are
-// left to AdamW. A convolution's kernel is the matrix (out, everything else).
+// Muon is for matrices that map activations to activations; embeddings, stems, heads, norms and
+// biases are left to AdamW. A convolution's kernel is the matrix (out, everything else), unless it
+// has one channel for each: then it mixes nothing, and is no matrix.
 bool uses_muon(const ParamSpec& p) {
-  return p.shape.rank() >= 2 && p.decay && p.name.ends_with(".weight") && in_block(p.name);
+  const bool depthwise = p.shape.rank() == 4 && p.shape[1] == 1;
+  return p.shape.rank() >= 2 && !depthwise && p.decay && p.name.ends_with(".weight") &&
+         in_block(p.name) && !p.name.starts_with("stem.");
 }
 
 MatrixSegment matrix_of(const Segment& s, const Shape& shape, MuonScale scale) {
