@@ -155,6 +155,13 @@ TEST(Policy, CombinesParts) {
   EXPECT_TRUE(parse_augment("resized-crop-flip").resized_crop);
   EXPECT_FALSE(parse_augment("resized-crop").flip);
   EXPECT_FALSE(parse_augment("none").flip);
+  EXPECT_FALSE(parts.alternates);
+  for (const char* text : {"alternating-flip", "crop-alternating-flip", "crop+alternating-flip",
+                           "resized-crop-alternating-flip"}) {
+    const AugmentParts alternating = parse_augment(text);
+    EXPECT_TRUE(alternating.flip && alternating.alternates) << text;
+    EXPECT_EQ(alternating.crop, text[0] == 'c') << text;
+  }
 }
 
 // ---- chances ----

@@ -34,6 +34,26 @@ TEST(Rates, EverySecondImageIsFlippedAndEveryShiftAsLikely) {
   }
 }
 
+// Half of the images in every epoch, and each in every second one; shifts are as without.
+TEST(Rates, FlipsAlternate) {
+  const Transform plain(kSmall, {.crop_padding = 2, .flip = true}),
+      alternating(kSmall, {.crop_padding = 2, .flip = true, .alternates = true});
+  int mirrored = 0, same = 0;
+  for (int64_t i = 0; i < kDraws; ++i) {
+    const auto row = [&](const Transform& transform, int64_t epoch) {
+      return transform.row({.seed = 7, .epoch = epoch, .index = i}, false);
+    };
+    const ImageRow first = row(alternating, 0), usual = row(plain, 0);
+    mirrored += first.mirror, same += first.mirror == usual.mirror;
+    EXPECT_EQ(first.down, usual.down);
+    EXPECT_EQ(first.right, usual.right);
+    for (int64_t epoch = 1; epoch < 4; ++epoch)
+      EXPECT_EQ(row(alternating, epoch).mirror, epoch % 2 == 0 ? first.mirror : 1 - first.mirror);
+  }
+  EXPECT_NEAR(mirrored, kDraws / 2, 160);
+  EXPECT_NEAR(same, kDraws / 2, 160);
+}
+
 // In pixels, as they leave the transform, for crops of both kinds.
 TEST(Rates, FlippedPixels) {
   Image slope;

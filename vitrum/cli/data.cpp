@@ -43,6 +43,7 @@ Image sheet_of(const Dataset& train, const Options& o) {
   const Augment augment{.resized_crop = parts.resized_crop,
                         .crop_padding = parts.crop ? preprocess.height / 8 : 0,
                         .flip = parts.flip,
+                        .alternates = parts.alternates,
                         .policies = parts.policies,
                         .fill = {124, 116, 104}};  // the mean of ImageNet
   return augmented_sheet(train, preprocess, augment, 0);

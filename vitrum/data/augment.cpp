@@ -62,8 +62,15 @@ void check_range(const char* name, const std::array<double, 2>& range, double lo
 }  // namespace
 
 AugmentParts parse_augment(std::string_view text) {
-  const std::vector<std::string> crops = {"none",      "flip",         "crop",
-                                          "crop-flip", "resized-crop", "resized-crop-flip"};
+  const std::vector<std::string> crops = {"none",
+                                          "flip",
+                                          "alternating-flip",
+                                          "crop",
+                                          "crop-flip",
+                                          "crop-alternating-flip",
+                                          "resized-crop",
+                                          "resized-crop-flip",
+                                          "resized-crop-alternating-flip"};
   AugmentParts all;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('+', begin), text.size());
@@ -79,14 +86,15 @@ AugmentParts parse_augment(std::string_view text) {
       const std::string near = did_you_mean(part, words);
       fail_usage(
           "augment '{}': unknown part '{}'{}; there are none, flip, crop, crop-flip, "
-          "resized-crop, resized-crop-flip and the policies rand-..., trivial, auto-..., "
-          "three, joined by '+'",
+          "resized-crop, resized-crop-flip, alternating-flip in place of flip, and the policies "
+          "rand-..., trivial, auto-..., three, joined by '+'",
           text, part, near.empty() ? did_you_mean(name, words) : near);
     }
     if (known == crops.end()) {
       all.policies.push_back(parse_policy(part));
     } else {
       all.flip |= part.ends_with("flip");
+      all.alternates |= part.ends_with("alternating-flip");
       all.resized_crop |= part.starts_with("resized");
       all.crop |= part.starts_with("crop");
     }
@@ -135,8 +143,18 @@ Transform::Shift Transform::draw_shift(const SampleKey& key) const {
   Shift by;
   by.down = static_cast<int>(random.below(window)) - padding;
   by.right = static_cast<int>(random.below(window)) - padding;
-  by.mirror = (random.next_u32() >> 31) != 0 && augment_.flip;
+  by.mirror = draw_flip(key, random.next_u32());
   return by;
+}
+
+// Where flips alternate, only which epochs an image is flipped in is drawn: the even or the odd
+// ones.
+bool Transform::draw_flip(const SampleKey& key, uint32_t bits) const {
+  if (!augment_.flip) return false;
+  if (!augment_.alternates) return bits >> 31 != 0;
+  const SampleKey image{.seed = key.seed, .index = key.index};
+  const uint32_t first = image.stream(kAugmentStream | 1u << 31).next_u32() >> 31;
+  return ((first + static_cast<uint32_t>(key.epoch + key.repetition)) & 1) != 0;
 }
 
 void Transform::shift(const Shift& by, std::span<const uint8_t> in, std::span<uint8_t> out) const {

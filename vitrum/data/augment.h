@@ -24,7 +24,8 @@ struct Augment {
   std::array<double, 2> scale = {0.08, 1}, ratio = {3.0 / 4, 4.0 / 3};
   int crop_padding =
       0;  // as torchvision's RandomCrop(size, padding): zeros round the image, then a random window
-  bool flip = false;  // left-right, every second image
+  bool flip = false;        // left-right, every second image
+  bool alternates = false;  // flips an image in every second epoch, and in no other
   std::vector<Policy> policies = {};
   std::array<double, 4> jitter = {};  // brightness, contrast, saturation, hue
   Erase erase = {};
@@ -40,7 +41,7 @@ bool runs_on_device(const Augment& augment);
 // What a recipe's `augment` says: parts joined by '+', as in "crop-flip+trivial-m0.5". Fails on a
 // part that is neither a crop nor a policy.
 struct AugmentParts {
-  bool crop = false, resized_crop = false, flip = false;
+  bool crop = false, resized_crop = false, flip = false, alternates = false;
   std::vector<Policy> policies;
 };
 AugmentParts parse_augment(std::string_view text);
@@ -81,6 +82,7 @@ class Transform {
     bool any() const { return down != 0 || right != 0 || mirror; }
   };
   Shift draw_shift(const SampleKey& key) const;
+  bool draw_flip(const SampleKey& key, uint32_t bits) const;
   void preprocess(const Image& part, const SampleKey& key, std::span<uint8_t> out);
   void shift(const Shift& by, std::span<const uint8_t> in, std::span<uint8_t> out) const;
   void draw_edits(const SampleKey& key);

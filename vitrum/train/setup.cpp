@@ -246,7 +246,10 @@ ModelSpec model_for(const Recipe& recipe, const Dataset& data) {
 Augment augment_for(const Recipe& recipe, const ModelSpec& model) {
   const AugmentParts parts =
       parse_augment(recipe.augment.value_or(recipe.crop_padding ? "crop" : "none"));
-  Augment a{.resized_crop = parts.resized_crop, .flip = parts.flip, .policies = parts.policies};
+  Augment a{.resized_crop = parts.resized_crop,
+            .flip = parts.flip,
+            .alternates = parts.alternates,
+            .policies = parts.policies};
   // 4 of 32 pixels, as everybody pads CIFAR.
   const int64_t usual = parts.crop ? model.config.image_h() / 8 : 0;
   if (parts.crop || (parts.flip && !parts.resized_crop))
