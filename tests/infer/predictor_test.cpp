@@ -259,6 +259,39 @@ TEST_F(PredictorTest, PredictAllKeepsTheOrderAndGoesOn) {
                ErrorKind::kInput, "fake 5 is bad");
 }
 
+TEST_F(PredictorTest, PredictAllTakesTheMeanOfAnImageAndItsMirrorImage) {
+  Predictor predictor(model(), {.max_batch = 4});
+  const test::FakeDataset data(7, {3, 64, 64}, /*bad=*/5);
+  const auto features = [&](const Image& image, bool mirrored) {
+    std::vector<uint8_t> pixels(Preprocessor(preprocess_of(predictor.model())).bytes());
+    predictor.preprocess(image, pixels);
+    const auto width = static_cast<size_t>(preprocess_of(predictor.model()).width);
+    if (mirrored)
+      for (size_t at = 0; at < pixels.size(); at += width)
+        std::reverse(pixels.begin() + static_cast<ptrdiff_t>(at),
+                     pixels.begin() + static_cast<ptrdiff_t>(at + width));
+    std::vector<float> out(static_cast<size_t>(predictor.dimension()));
+    predictor.run(pixels, {}, out);
+    return out;
+  };
+  int64_t seen = 0;
+  const auto check = [&](const PredictedSample& sample) {
+    ++seen;
+    if (sample.index == 5) {
+      EXPECT_EQ(sample.error, "fake 5 is bad");
+      return true;
+    }
+    const Image image = data.read(sample.index);
+    const auto one = features(image, false), other = features(image, true);
+    EXPECT_NE(one, other);
+    for (size_t i = 0; i < one.size(); ++i)
+      EXPECT_EQ(sample.features[i], 0.5f * (one[i] + other[i]));
+    return true;
+  };
+  predict_all(predictor, data, {.threads = 2, .tolerant = true, .tta = Tta::kFlip}, check);
+  EXPECT_EQ(seen, 7);
+}
+
 // A folder of class folders with one small image each.
 std::unique_ptr<Dataset> folders(const TempDir& dir, const std::vector<std::string>& classes) {
   std::filesystem::remove_all(dir / "data");

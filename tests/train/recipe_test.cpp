@@ -93,6 +93,7 @@ Recipe everything() {
     checkpoint_every = 500
     eval_every = 2
     workers = 3
+    eval_tta = "flip"
     lora = 8
     lora_alpha = 16
     lora_targets = ["qkv", "mlp.fc1"]

@@ -112,7 +112,7 @@ class ResidentRun : public Resident {
     recipe.augment = "crop-flip", recipe.erase = 0.5, recipe.repeat = 2, recipe.augment_off = 0.34;
     recipe.patch_drop = 0.5;
     recipe.mixup = 0.8, recipe.cutmix = 1, recipe.mix_prob = 0.7;
-    recipe.ema = 0.9, recipe.clip_norm = 0.5;
+    recipe.ema = 0.9, recipe.clip_norm = 0.5, recipe.eval_tta = Tta::kFlip;
     return recipe;
   }
   RunOptions options(const std::string& out) const {

@@ -10,6 +10,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/infer/model_memory.h"
+#include "vitrum/infer/predict_all.h"
 #include "vitrum/train/draw.h"
 
 namespace vitrum {
@@ -216,6 +217,29 @@ TEST(Trainer, EvaluatesWhenDueAndAtTheEnd) {
   EXPECT_TRUE(std::isnan(rows[0].test_acc));
   EXPECT_FALSE(std::isnan(rows[1].test_acc));
   EXPECT_FALSE(std::isnan(rows[2].test_acc));
+}
+
+// A model whose answers to an image and to its mirror image differ.
+TEST(Trainer, AnswersAreTheMeanOfAnImageAndItsMirrorImage) {
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  recipe.epochs = 1, recipe.lr = 1e-2;
+  const double plain = train(tiny, recipe, "plain").back().test_loss;
+  recipe.eval_tta = Tta::kFlip;
+  Trainer trainer(recipe, tiny.options("run"));
+  const double loss = trainer.run().last.test_loss;
+  EXPECT_NE(loss, plain);
+  EXPECT_THAT(read_text(tiny / "run/best/README.md"),
+              AllOf(HasSubstr("mirror image's\n"), HasSubstr("--tta flip\n")));
+
+  const Dataset& test = trainer.data().test();
+  Predictor predictor(tiny / "run/last", {.precision = DType::kF32});
+  EvaluationTotals totals(10);
+  predict_all(predictor, test, {.tta = Tta::kFlip}, [&](const PredictedSample& sample) {
+    totals.add(sample.logits, test.label(sample.index));
+    return true;
+  });
+  EXPECT_NEAR(totals.result().loss, loss, 1e-5);
 }
 
 TEST(Trainer, HoldsOut) {

@@ -13,7 +13,7 @@ namespace {
 
 struct Options : ModelOptions, WordOptions {
   std::vector<std::string> images;
-  std::string shard;
+  std::string shard, tta = "none";
   int64_t top_k = 5;
 };
 
@@ -76,8 +76,9 @@ int run(const Options& o, const CommonOptions& common) {
     print_out(common.json ? to_json(name, best) : to_text(name, best));
     return true;
   };
-  predict_all(predictor, *images, {.threads = static_cast<int>(common.threads), .tolerant = true},
-              print);
+  const PredictAllOptions options{
+      .threads = static_cast<int>(common.threads), .tolerant = true, .tta = parse_tta(o.tta)};
+  predict_all(predictor, *images, options, print);
   if (unreadable == 0) return 0;
   if (images->size() > 1)
     print_error(fmt::format("{} of {} images could not be read", unreadable, images->size()));
@@ -95,6 +96,7 @@ Verb classify_verb() {
                "standard input",
        .required = true},
       {.name = "--top-k", .target = &o->top_k, .help = "how many labels for each image", .min = 1},
+      tta_option(o->tta),
       shard_option(o->shard)};
   for (Option& option : word_options(*o)) options.push_back(std::move(option));
   for (Option& option : model_options(*o)) options.push_back(std::move(option));

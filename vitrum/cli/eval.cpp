@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kWholeTable = 1000;  // classes
 
 struct Options : ModelOptions, WordOptions {
-  std::string data, split, shard;
+  std::string data, split, shard, tta = "none";
   int64_t batch_size = 64;
 };
 
@@ -176,7 +176,8 @@ int run(const Options& o, const CommonOptions& common) {
   if (common.verbose)
     info(common, fmt::format("evaluating on {} in {}", predictor.backend().name(),
                              name_of(predictor.precision())));
-  const Evaluation result = evaluate(predictor, *data, match, common, words ? &*words : nullptr);
+  const Evaluation result =
+      evaluate(predictor, *data, match, common, words ? &*words : nullptr, parse_tta(o.tta));
   common.json ? print_out(to_json(result, output_names(result, model, *data, match)))
               : print_text(to_text(result, (*data).classes(), match.outputs));
   return 0;
@@ -185,7 +186,7 @@ int run(const Options& o, const CommonOptions& common) {
 }  // namespace
 
 Evaluation evaluate(Predictor& predictor, const Dataset& data, const LabelMatch& match,
-                    const CommonOptions& common, const ZeroShot* words) {
+                    const CommonOptions& common, const ZeroShot* words, Tta tta) {
   const auto last = std::max_element(match.outputs.begin(), match.outputs.end());
   EvaluationTotals totals(match.outputs.empty() ? 0 : *last + 1);
   Progress progress("eval", data.size(), common.quiet);
@@ -198,7 +199,7 @@ Evaluation evaluate(Predictor& predictor, const Dataset& data, const LabelMatch&
     progress.update(sample.index + 1);
     return true;
   };
-  predict_all(predictor, data, {.threads = static_cast<int>(common.threads)}, add);
+  predict_all(predictor, data, {.threads = static_cast<int>(common.threads), .tta = tta}, add);
   progress.finish();
   return totals.result();
 }
@@ -220,7 +221,8 @@ Verb eval_verb() {
        .target = &o->batch_size,
        .help = "images computed at once",
        .min = 1,
-       .max = 65536}};
+       .max = 65536},
+      tta_option(o->tta)};
   for (Option& option : word_options(*o)) options.push_back(std::move(option));
   for (Option& option : model_options(*o)) options.push_back(std::move(option));
   return {.name = "eval",

@@ -62,6 +62,15 @@ std::unique_ptr<Dataset> open_images(const std::vector<std::string>& inputs,
   return std::make_unique<FileDataset>(std::move(files), std::vector<std::string>{}, options);
 }
 
+Option tta_option(std::string& tta) {
+  return {.name = "--tta",
+          .target = &tta,
+          .help = "flip: the mean of what the model says of an image and of its mirror image",
+          .choices = {"none", "flip"}};
+}
+
+Tta parse_tta(const std::string& tta) { return tta == "flip" ? Tta::kFlip : Tta::kNone; }
+
 Option shard_option(std::string& shard) {
   return {"--shard", &shard,
           "take part I of N, counted from 1, of the images in their order; all N together are the "

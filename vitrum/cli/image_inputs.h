@@ -7,6 +7,7 @@
 #include "vitrum/cli/verbs.h"
 #include "vitrum/data/dataset.h"
 #include "vitrum/infer/predictor.h"
+#include "vitrum/infer/tta.h"
 
 namespace vitrum {
 
@@ -29,6 +30,9 @@ struct ModelOptions {
   bool exif_orientation = false;
 };
 std::vector<Option> model_options(ModelOptions& options);
+// --tta as an option of a verb.
+Option tta_option(std::string& tta);
+Tta parse_tta(const std::string& tta);
 PredictorOptions predictor_options(const ModelOptions& options, const CommonOptions& common);
 
 // With -v: what was assumed where no file states the preprocessing.

@@ -317,8 +317,10 @@ std::string closing(const Trainer& t, const TrainResult& result) {
   if (t.pretrains()) return closing_pretraining(t, result);
   const std::string command = quoted(program_invocation_name),
                     best = quoted(t.directory() + "/best");
-  const std::string look = fmt::format("eval --model {} --data {}{}", best, quoted(t.recipe().data),
-                                       t.data().held_out().fraction > 0 ? " --split holdout" : "");
+  const std::string look =
+      fmt::format("eval --model {} --data {}{}{}", best, quoted(t.recipe().data),
+                  t.data().held_out().fraction > 0 ? " --split holdout" : "",
+                  t.recipe().eval_tta == Tta::kFlip ? " --tta flip" : "");
   return fmt::format(
       "test accuracy {} (best {} after epoch {})\n"
       "run directory {}\n"

@@ -163,6 +163,18 @@ void Evaluator::run_model(const Batch& batch) {
   program_.run();
 }
 
+void Evaluator::read_answers(Batch& batch, std::vector<float>& logits) {
+  run_model(batch);
+  program_.read_logits(logits.data());
+  if (tta_ == Tta::kNone) return;
+  for (ImageRow& row : batch.rows) row.mirror = row.mirror == 0;
+  mirror_lines(batch.pixels(), static_cast<size_t>(program_.pixels().shape[3]));
+  run_model(batch);
+  mirrored_.resize(logits.size());
+  program_.read_logits(mirrored_.data());
+  take_mean(logits, mirrored_);
+}
+
 Evaluation Evaluator::run(Loader& loader, int64_t classes, const KeepGoing& keep_going,
                           Communicator* comm) {
   if (averages_) averages_->program->run();
@@ -187,8 +199,7 @@ Evaluation Evaluator::evaluate(Loader& loader, int64_t classes, const KeepGoing&
        ++round) {
     own.count = 0;
     if (loader.next(batch)) {
-      run_model(batch);
-      program_.read_logits(own.logits.data());
+      read_answers(batch, own.logits);
       own.take(batch);
     }
     if (comm) gather(*comm, answers);

@@ -12,6 +12,7 @@
 #include "vitrum/data/loader.h"
 #include "vitrum/infer/model_program.h"
 #include "vitrum/infer/resident_images.h"
+#include "vitrum/infer/tta.h"
 #include "vitrum/runtime/communicator.h"
 
 namespace vitrum {
@@ -72,6 +73,7 @@ class Evaluator {
   // Where the loader's batches have rows in place of pixels: who makes pixels of them.
   TensorView pixels() const { return program_.pixels(); }
   void set_images(std::unique_ptr<ResidentImages> images) { images_ = std::move(images); }
+  void set_tta(Tta tta) { tta_ = tta; }  // of pixels only
 
   // With `comm` the loader has every size-th batch of this process, and all processes call this
   // (and are asked keep_going) together; rank 0 adds up what all have, in the order of the images,
@@ -93,11 +95,14 @@ class Evaluator {
   Evaluation evaluate(Loader& loader, int64_t classes, const KeepGoing& keep_going,
                       Communicator* comm);
   void run_model(const Batch& batch);
+  void read_answers(Batch& batch, std::vector<float>& logits);  // may mirror the batch
 
   ModelProgram program_;
   std::unique_ptr<Rounding> averages_, weights_;  // or null
   std::unique_ptr<ResidentImages> images_;
   size_t numbers_;  // logits of a batch
+  Tta tta_ = Tta::kNone;
+  std::vector<float> mirrored_;  // logits
 };
 
 }  // namespace vitrum

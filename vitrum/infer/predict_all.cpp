@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 
 #include "vitrum/core/parallel.h"
@@ -34,7 +35,8 @@ void predict_all(Predictor& predictor, const Dataset& dataset, const PredictAllO
 
   const auto classes = static_cast<size_t>(predictor.classes()),
              width = static_cast<size_t>(predictor.dimension());
-  std::vector<float> logits, features;
+  assert(options.tta == Tta::kNone || predictor.tap_shapes().empty());
+  std::vector<float> logits, features, mirrored_logits, mirrored_features;
   std::vector<std::vector<float>> tapped(predictor.tap_shapes().size());
   for (Batch batch; loader.next(batch);) {
     const auto count = static_cast<size_t>(batch.count);
@@ -45,18 +47,31 @@ void predict_all(Predictor& predictor, const Dataset& dataset, const PredictAllO
     const auto readable = [&](size_t i) { return !options.tolerant || batch.errors[i].empty(); };
     std::vector<float*> to_taps;
     to_taps.reserve(count * tapped.size());
-    auto job = std::make_shared<Job>();
-    for (size_t i = 0; i < count; ++i) {
-      if (!readable(i)) continue;
-      float** const first = to_taps.data() + to_taps.size();
-      for (std::vector<float>& all : tapped) to_taps.push_back(all.data() + i * all.size() / count);
-      job->rows.push_back({.pixels = batch.pixels().data() + i * bytes,
-                           .logits = logits.data() + i * classes,
-                           .features = features.data() + i * width,
-                           .taps = {first, tapped.size()}});
+    const auto ask = [&](std::vector<float>& to_logits, std::vector<float>& to_features) {
+      auto job = std::make_shared<Job>();
+      for (size_t i = 0; i < count; ++i) {
+        if (!readable(i)) continue;
+        float** const first = to_taps.data() + to_taps.size();
+        for (std::vector<float>& all : tapped)
+          to_taps.push_back(all.data() + i * all.size() / count);
+        job->rows.push_back({.pixels = batch.pixels().data() + i * bytes,
+                             .logits = to_logits.data() + i * classes,
+                             .features = to_features.data() + i * width,
+                             .taps = {first, tapped.size()}});
+      }
+      predictor.engine().run(job);
+      if (job->error) std::rethrow_exception(job->error);
+      return job;
+    };
+    const auto job = ask(logits, features);
+    if (options.tta == Tta::kFlip) {
+      mirror_lines(batch.pixels(), static_cast<size_t>(config.preprocess.width));
+      mirrored_logits.resize(logits.size()), mirrored_features.resize(features.size());
+      const auto mirrored = ask(mirrored_logits, mirrored_features);
+      for (size_t i = 0; i < job->rows.size(); ++i)
+        job->rows[i].finite = job->rows[i].finite && mirrored->rows[i].finite;
+      take_mean(logits, mirrored_logits), take_mean(features, mirrored_features);
     }
-    predictor.engine().run(job);
-    if (job->error) std::rethrow_exception(job->error);
     auto row = job->rows.begin();
     for (size_t i = 0; i < count; ++i) {
       PredictedSample sample{.index = batch.indices[i]};

@@ -7,6 +7,7 @@
 
 #include "vitrum/data/dataset.h"
 #include "vitrum/infer/predictor.h"
+#include "vitrum/infer/tta.h"
 
 namespace vitrum {
 
@@ -20,6 +21,7 @@ struct PredictedSample {
 struct PredictAllOptions {
   int threads = 0;        // for decoding; 0: every core this process may use
   bool tolerant = false;  // go on after an unreadable image, rather than fail with its error
+  Tta tta = Tta::kNone;   // logits and features are then means; of a predictor without taps
 };
 
 // Calls `each` for every image, in order. `each` returns false to stop.

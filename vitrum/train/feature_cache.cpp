@@ -5,6 +5,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "vitrum/infer/tta.h"
+
 namespace vitrum {
 namespace {
 
@@ -76,8 +78,8 @@ bool keeps_features(const Recipe& recipe, const ModelSpec& model, const TrainDat
   const int64_t dimension = feature_width(model.config);
   const int64_t bytes = (data.train().size() + data.test().size()) * dimension * kFloat;
   return recipe.head_only && model.lora.rank == 0 && !recipe.teacher &&
-         shows_images_alike(recipe) && dimension <= kWidest && bytes <= kMostBytes &&
-         head_sees_features_only(model);
+         recipe.eval_tta == Tta::kNone && shows_images_alike(recipe) && dimension <= kWidest &&
+         bytes <= kMostBytes && head_sees_features_only(model);
 }
 
 }  // namespace vitrum

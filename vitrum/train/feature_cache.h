@@ -50,7 +50,7 @@ Preprocess feature_preprocess(int64_t dimension);
 bool shows_images_alike(const Recipe& recipe);
 
 // Whether the run may and should keep features: only the head learns, nothing is random about its
-// images, and there is room.
+// images, each is seen in one way, and there is room.
 bool keeps_features(const Recipe& recipe, const ModelSpec& model, const TrainData& data);
 
 }  // namespace vitrum

@@ -9,6 +9,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
 #include "vitrum/core/json_text.h"
+#include "vitrum/infer/tta.h"
 #include "vitrum/weights/convert.h"
 #include "vitrum/weights/model_config.h"
 
@@ -46,6 +47,7 @@ bool transformers_loads(const ModelSpec& model) {
 std::string yaml(const std::string& text) { return json_string(text); }
 
 bool pretrained(const ModelCard& c) { return c.recipe.task == Task::kMae; }
+bool mirrors(const ModelCard& c) { return c.recipe.eval_tta == Tta::kFlip; }
 
 std::string front_matter(const ModelCard& c, const EpochMetrics* row) {
   const std::string data = yaml(data_name(c.recipe.data));
@@ -96,8 +98,9 @@ std::string facts(const ModelCard& c, const EpochMetrics* row) {
       join(names, ", "), m.channels(), m.image_h(), m.image_w());
   text += row ? fmt::format(
                     "- **Accuracy**: {:.2f} % of the {} images (top-5 {:.2f} %), loss {:.4f}, "
-                    "after epoch {}\n",
-                    100 * row->test_acc, held, 100 * row->test_top5, row->test_loss, row->epoch)
+                    "after epoch {}{}\n",
+                    100 * row->test_acc, held, 100 * row->test_top5, row->test_loss, row->epoch,
+                    mirrors(c) ? "; of the mean of each image's logits and its mirror image's" : "")
               : std::string("- **Accuracy**: not measured yet\n");
   if (!c.recipe.weights.empty())
     text += fmt::format("- **Started from**: `{}`\n", c.recipe.weights);
@@ -115,8 +118,8 @@ std::string usage(const ModelCard& c) {
         "--to hf --with-decoder` gives a ViTMAEForPreTraining, without it an encoder.\n";
   else
     text += fmt::format(
-        "    vitrum classify photo.jpg --model DIR\n    vitrum eval --model DIR --data {}\n",
-        c.recipe.data);
+        "    vitrum classify photo.jpg --model DIR\n    vitrum eval --model DIR --data {}{}\n",
+        c.recipe.data, mirrors(c) ? " --tta flip" : "");
   if (timm_loads(c.model))
     text +=
         "\nWith timm:\n\n```python\nimport timm\n"

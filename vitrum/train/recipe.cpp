@@ -17,6 +17,7 @@
 #include "vitrum/core/shown.h"
 #include "vitrum/core/text_limits.h"
 #include "vitrum/core/utf8.h"
+#include "vitrum/infer/tta.h"
 #include "vitrum/train/other_keys.h"
 
 namespace vitrum {
@@ -117,6 +118,7 @@ void each_key(R& r, Visit&& visit) {
   visit("checkpoint_every", r.checkpoint_every, Range{});
   visit("eval_every", r.eval_every, kCount);
   visit("workers", r.workers, Range{0, 1024});
+  visit("eval_tta", r.eval_tta, Range{});
   visit("data_on_device", r.data_on_device, Range{});
   visit("lora", r.lora, Range{0, 1 << 16});
   visit("lora_alpha", r.lora_alpha, kPositive);
@@ -147,6 +149,7 @@ std::vector<std::string> names(ResizeMode) { return {"squash", "center"}; }
 std::vector<std::string> names(HeadInit) { return {"keep", "zero", "normal"}; }
 std::vector<std::string> names(PosResample) { return {"auto", "bilinear", "bicubic"}; }
 std::vector<std::string> names(Task) { return {"classify", "mae"}; }
+std::vector<std::string> names(Tta) { return {"none", "flip"}; }
 std::vector<std::string> names(TaskLoss) { return {"cross_entropy", "bce"}; }
 std::vector<std::string> names(Distillation) { return {"hard", "soft"}; }
 

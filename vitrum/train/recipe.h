@@ -27,6 +27,7 @@ enum class Distillation : uint8_t { kHard, kSoft };
 enum class MuonScale : uint8_t { kOriginal, kMatchRmsAdamW };
 enum class HeadInit : uint8_t;     // weights/model_dir.h
 enum class PosResample : uint8_t;  // the same
+enum class Tta : uint8_t;          // infer/tta.h
 
 // Parameters whose names match learn at `factor` times the run's rate.
 struct LrScale {
@@ -128,6 +129,7 @@ struct Recipe {
   int64_t checkpoint_every = 0;  // optimiser steps; 0: at each epoch's end only
   int64_t eval_every = 1;        // epochs
   int64_t workers = 0;           // threads that prepare images; 0: as the data needs
+  Tta eval_tta{};                // kNone
   // Whether images are kept in the device's memory and augmented there. kAuto: where the host does
   // not see that memory, and it can be done.
   OnDevice data_on_device = OnDevice::kAuto;

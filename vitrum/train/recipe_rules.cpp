@@ -31,6 +31,7 @@ const char* needs_labels(const Recipe& r) {
   if (r.label_smoothing != 0) return "label_smoothing";
   if (r.mixup != 0) return "mixup";
   if (r.cutmix != 0) return "cutmix";
+  if (r.eval_tta != kDefault.eval_tta) return "eval_tta";
   return r.loss != kDefault.loss ? "loss" : nullptr;
 }
 

@@ -132,6 +132,7 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
     evaluator_.emplace(model_, step_.store(), batch, compute(), judged, source());
   else if (has_test())
     masked_.emplace(recipe_, model_, step_.store(), batch, judged);
+  if (evaluator_) evaluator_->set_tta(recipe_.eval_tta);
   model_.held_out = data_.held_out();
   set_images();
   std::unique_ptr<Teacher> teacher;
