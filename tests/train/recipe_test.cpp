@@ -91,9 +91,10 @@ Recipe everything() {
     precision = "bf16"
     recompute = "block"
     checkpoint_every = 500
+    save_every = 3
     eval_every = 2
-    workers = 3
     eval_tta = "flip"
+    workers = 3
     lora = 8
     lora_alpha = 16
     lora_targets = ["qkv", "mlp.fc1"]

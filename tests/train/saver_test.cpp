@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "tests/support/file_calls.h"
@@ -52,6 +53,39 @@ TEST_F(Saving, WhatIsToldIsOnDisk) {
     EXPECT_GE(MetricsLog::load(tiny_ / "run").size(), told.size());
   }});
   EXPECT_THAT(told, ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+// Epochs between are told once their rows are on disk; what is left does not depend on it.
+TEST_F(Saving, SeldomIsWhenDueTheBestAndTheLast) {
+  Recipe seldom = recipe();
+  seldom.eval_every = 3, seldom.save_every = 4;
+  Trainer(seldom, tiny_.options("whole")).run();
+  std::vector<int> told;
+  std::set<int64_t> states;
+  const auto look = [&] {
+    if (has_checkpoint(tiny_ / "run")) states.insert(epochs_on_disk("run"));
+  };
+  seldom.save_every = 2;
+  Trainer trainer(seldom, tiny_.options("run"));
+  trainer.run({.epoch =
+                   [&](const EpochMetrics& row, bool) {
+                     told.push_back(row.epoch);
+                     EXPECT_GE(MetricsLog::load(tiny_ / "run").size(), told.size());
+                     EXPECT_TRUE(row.epoch > 1 || !has_checkpoint(tiny_ / "run"));
+                     look();
+                   },
+               .step =
+                   [&](int64_t, double) {
+                     std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                     look();
+                   }});
+  EXPECT_THAT(told, ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(states, testing::IsSubsetOf({2, 3, 4, 6})) << "3 is the first one that was judged";
+  EXPECT_EQ(epochs_on_disk("run"), 6);
+  auto run = outcome(tiny_ / "run"), whole = outcome(tiny_ / "whole");
+  for (const char* recipe_inside : {"config.toml", "best/README.md", "last/README.md"})
+    run.erase(recipe_inside), whole.erase(recipe_inside);
+  EXPECT_EQ(run, whole);
 }
 
 // A disk slower than the epochs: states take each other's place, rows and the best model do not.

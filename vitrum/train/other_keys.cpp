@@ -98,7 +98,6 @@ constexpr std::array kKeys =
                               {"dtype", "precision"},
                               {"grad_checkpointing", "recompute"},
                               {"gradient_checkpointing", "recompute"},
-                              {"save_every", "checkpoint_every"},
                               {"save_steps", "checkpoint_every"},
                               {"val_every", "eval_every"},
                               {"random_seed", "seed"},

@@ -116,9 +116,10 @@ void each_key(R& r, Visit&& visit) {
   visit("precision", r.precision, Range{});
   visit("recompute", r.recompute, Range{});
   visit("checkpoint_every", r.checkpoint_every, Range{});
+  visit("save_every", r.save_every, kCount);
   visit("eval_every", r.eval_every, kCount);
-  visit("workers", r.workers, Range{0, 1024});
   visit("eval_tta", r.eval_tta, Range{});
+  visit("workers", r.workers, Range{0, 1024});
   visit("data_on_device", r.data_on_device, Range{});
   visit("lora", r.lora, Range{0, 1 << 16});
   visit("lora_alpha", r.lora_alpha, kPositive);
@@ -148,8 +149,8 @@ std::vector<std::string> names(OnBadImage) { return {"stop", "skip"}; }
 std::vector<std::string> names(ResizeMode) { return {"squash", "center"}; }
 std::vector<std::string> names(HeadInit) { return {"keep", "zero", "normal"}; }
 std::vector<std::string> names(PosResample) { return {"auto", "bilinear", "bicubic"}; }
-std::vector<std::string> names(Task) { return {"classify", "mae"}; }
 std::vector<std::string> names(Tta) { return {"none", "flip"}; }
+std::vector<std::string> names(Task) { return {"classify", "mae"}; }
 std::vector<std::string> names(TaskLoss) { return {"cross_entropy", "bce"}; }
 std::vector<std::string> names(Distillation) { return {"hard", "soft"}; }
 

@@ -127,9 +127,10 @@ struct Recipe {
   Precision precision = Precision::kAuto;
   Recompute recompute = Recompute::kNone;
   int64_t checkpoint_every = 0;  // optimiser steps; 0: at each epoch's end only
+  int64_t save_every = 1;        // epochs; the best and the last one are saved anyway
   int64_t eval_every = 1;        // epochs
-  int64_t workers = 0;           // threads that prepare images; 0: as the data needs
   Tta eval_tta{};                // kNone
+  int64_t workers = 0;           // threads that prepare images; 0: as the data needs
   // Whether images are kept in the device's memory and augmented there. kAuto: where the host does
   // not see that memory, and it can be done.
   OnDevice data_on_device = OnDevice::kAuto;

@@ -33,6 +33,7 @@ void Saver::epoch(const ClosedEpoch& closed, std::shared_ptr<const Evaluation> e
 void Saver::save(std::shared_ptr<Snapshot> snapshot, const TrainPosition& at, bool last) {
   if (std::exchange(best_closed_, false)) next_.best = snapshot;
   next_.state = std::move(snapshot), next_.at = at, next_.last = last;
+  next_.due = was_given_a_state_ = true;
 }
 
 std::vector<ClosedEpoch> Saver::poll() {
@@ -40,7 +41,7 @@ std::vector<ClosedEpoch> Saver::poll() {
   if (under_way_.valid() &&
       under_way_.wait_for(Clock::duration::zero()) == std::future_status::ready)
     done = end();
-  if (!under_way_.valid() && next_.state) start();
+  if (!under_way_.valid() && next_.due) start();
   return done;
 }
 
@@ -76,6 +77,7 @@ void Saver::write(const Save& save) {
   log_.append(save.steps, rows_of(save.epochs));
   if (save.evaluation) evaluation_ = save.evaluation;
   draw(save.last);
+  if (!save.state) return;
   const auto& rows = log_.rows();
   const auto best = std::ranges::find(rows, save.at.best_epoch, &EpochMetrics::epoch);
   const auto last = std::find_if(rows.rbegin(), rows.rend(),

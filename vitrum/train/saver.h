@@ -38,13 +38,16 @@ class Saver {
   // State and last/, and best/ where an epoch noted since the last call was the best one. `last`:
   // none will follow.
   void save(std::shared_ptr<Snapshot> snapshot, const TrainPosition& at, bool last);
+  // What was noted goes to disk without a state: a run that is resumed makes it again.
+  void log() { next_.due = true; }
 
   // Both return the epochs that have come to disk since the last call, and throw what went wrong
   // while writing; nothing more is written then.
   std::vector<ClosedEpoch> poll();
   std::vector<ClosedEpoch> finish();  // until everything is on disk
 
-  bool idle() const { return !under_way_.valid() && !next_.state; }
+  bool idle() const { return !under_way_.valid() && !next_.due; }
+  bool was_given_a_state() const { return was_given_a_state_; }
   const std::vector<EpochMetrics>& rows() const { return log_.rows(); }  // of disk; while idle
 
  private:
@@ -52,9 +55,9 @@ class Saver {
     std::vector<StepMetrics> steps;
     std::vector<ClosedEpoch> epochs;
     std::shared_ptr<const Evaluation> evaluation;  // the last one
-    std::shared_ptr<Snapshot> best, state;
+    std::shared_ptr<Snapshot> best, state;         // or null
     TrainPosition at;
-    bool last = false;
+    bool last = false, due = false;
   };
 
   void start();
@@ -71,7 +74,7 @@ class Saver {
   Arena which_;
   // Of the thread that trains.
   Save next_;
-  bool best_closed_ = false;
+  bool best_closed_ = false, was_given_a_state_ = false;
   // Of the thread that writes, while there is one.
   RunLog log_;
   std::shared_ptr<const Evaluation> evaluation_;  // not drawn yet

@@ -233,7 +233,7 @@ void Trainer::take_results(const TrainHooks& hooks) {
 
 void Trainer::check_finite(const char* what, double x, int64_t step) const {
   if (std::isfinite(x)) return;
-  const std::string kept = saver_ && (!saver_->idle() || has_checkpoint(run_))
+  const std::string kept = saver_ && (saver_->was_given_a_state() || has_checkpoint(run_))
                                ? fmt::format("; '{}' keeps the last good state", run_)
                                : "";
   fail("the {} is {} at step {} (epoch {}){}; try a lower lr, a warm-up or clip_norm = 1", what,
@@ -261,7 +261,12 @@ bool Trainer::close_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
   step_.clear_totals();
   if (pretrains()) evaluation.reset();  // it has nothing to draw
   if (saver_) saver_->epoch(closed, std::move(evaluation));
-  save(at_, finished());
+  // Asked of what all processes know.
+  const bool best = at_.best_epoch == at_.epochs;
+  if (finished() || best || at_.epochs % recipe_.save_every == 0)
+    save(at_, finished());
+  else if (saver_)
+    saver_->log();
   if (saver_) report(saver_->poll(), hooks);
   return true;
 }

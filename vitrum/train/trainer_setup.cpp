@@ -38,8 +38,8 @@ int64_t epochs_of(const Recipe& recipe, int64_t images) {
 // A resumed run may become longer, or look at itself more often; anything else would make it
 // another run.
 void refuse_other_recipe(const Recipe& recipe, const std::string& run) {
-  constexpr std::array<std::string_view, 8> kFree = {
-      "epochs",     "max_steps", "eval_batch_size", "checkpoint_every",
+  constexpr std::array<std::string_view, 9> kFree = {
+      "epochs",     "max_steps", "eval_batch_size", "checkpoint_every", "save_every",
       "eval_every", "workers",   "patience",        "data_on_device"};
   for (const std::string& key : changed_keys(recipe_of_run(run), recipe))
     if (std::find(kFree.begin(), kFree.end(), key) == kFree.end())
