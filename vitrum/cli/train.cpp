@@ -419,6 +419,7 @@ int train(const Options& o, const CommonOptions& common, Group* group) {
   const TrainResult result =
       trainer.run({.epoch = tell, .estimate = estimate, .saved = [&] { page->update(); }});
   if (page) page->finish(result.signal);
+  if (common.verbose) info(common, "time    " + trainer.laps().text());
   if (o.trace) info(common, trace.text());
   if (result.signal != 0)
     return stopped(trainer.directory(), fmt::format("after step {}", trainer.position().step),

@@ -55,6 +55,7 @@ void Trainer::fill_features(const InterruptGuard& interrupt, const TrainHooks& h
   }
   progress.clear();
   at_.seconds += seconds_since(start);
+  laps_.end("features");
 }
 
 // Evaluated epochs only: the last one is then among them.
@@ -74,6 +75,7 @@ TrainResult Trainer::run(const TrainHooks& hooks) {
   const InterruptGuard interrupt(options_.quiet ? InterruptGuard::Notice::kSilent
                                                 : InterruptGuard::Notice::kSaid);
   if (saver_) saver_->saved = hooks.saved;
+  laps_.end("run directory");
   try {
     if (features_ && !finished()) fill_features(interrupt, hooks);
     agree(interrupt);
@@ -81,6 +83,7 @@ TrainResult Trainer::run(const TrainHooks& hooks) {
       if (!train_epoch(interrupt, hooks) || !close_epoch(interrupt, hooks))
         save(at_, /*last=*/true);
     if (saver_) report(saver_->finish(), hooks);
+    laps_.end("saving");
   } catch (...) {
     keep_what_is_done(hooks);
     throw;
@@ -141,6 +144,7 @@ bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
     estimate(hooks, progress);
   }
   progress.clear();
+  laps_.end("training");
   return true;
 }
 
@@ -249,6 +253,7 @@ bool Trainer::close_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
     if (signal(interrupt) != 0) return false;
     if (writes()) check_finite("test loss", evaluation->loss, at_.step);
   }
+  laps_.end("evaluation");
   ClosedEpoch closed{.row = metrics(evaluation.get())};
   if (writes() && due) {
     const double reached = score(evaluation.get(), closed.row);
@@ -268,6 +273,7 @@ bool Trainer::close_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
   else if (saver_)
     saver_->log();
   if (saver_) report(saver_->poll(), hooks);
+  laps_.end("saving");
   return true;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "vitrum/core/laps.h"
 #include "vitrum/core/progress.h"
 #include "vitrum/data/loader.h"
 #include "vitrum/infer/evaluator.h"
@@ -95,8 +96,11 @@ class Trainer {
   bool keeps_images() const { return train_loader_.config().rows; }  // those to train with
   int64_t image_bytes() const { return image_bytes_; }               // of all images on the device
   bool finished() const;
+  const Laps& laps() const { return laps_; }  // where this process's time went
 
  private:
+  // The recipe, once the part before is done.
+  const Recipe& after(const char* part) { return laps_.end(part), recipe_; }
   Communicator* comm() const { return options_.comm; }
   bool writes() const {
     return !comm() || comm()->first();
@@ -169,6 +173,7 @@ class Trainer {
   static std::optional<Features> features_for(const Recipe& recipe, const ModelSpec& model,
                                               const TrainData& data);
 
+  Laps laps_;
   RunOptions options_;
   std::unique_ptr<Backend> backend_;
   Recipe recipe_;

@@ -110,8 +110,8 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
     : options_(options),
       backend_(make_backend(options.device)),
       recipe_(resolved(recipe, *backend_, options.comm)),
-      data_(recipe_, data_options(options)),
-      model_(model_for(recipe_, data_.train())),
+      data_(after("device"), data_options(options)),
+      model_(model_for(after("data"), data_.train())),
       features_(features_for(recipe_, model_, data_)),
       train_loader_(
           features_ ? features_->train : data_.train(),
@@ -134,12 +134,15 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
     masked_.emplace(recipe_, model_, step_.store(), batch, judged);
   if (evaluator_) evaluator_->set_tta(recipe_.eval_tta);
   model_.held_out = data_.held_out();
+  laps_.end("programs");
   set_images();
+  laps_.end("images");
   std::unique_ptr<Teacher> teacher;
   if (recipe_.teacher)
     teacher = std::make_unique<Teacher>(recipe_, model_, compute_for(recipe_), *backend_,
                                         step_.teacher_views());
   settle_choices();
+  if (recipe_.teacher) laps_.end("teacher");
   if (teacher) set_teacher(std::move(teacher));
   if (options.trace) set_trace();
   if (options.resume || writes()) open_run();
@@ -162,6 +165,7 @@ Trainer::Trainer(const Recipe& recipe, const RunOptions& options)
       .held_out = recipe_.holdout > 0,
       .decoder = pretrains() ? std::optional(mae_for(recipe_, model_)) : std::nullopt};
   saver_ = std::make_unique<Saver>(run_, card, judged, at_);
+  laps_.end("run directory");
 }
 
 void Trainer::open_run() {
