@@ -1,5 +1,7 @@
 // Muon's direction: momentum, then five Newton-Schulz steps as batched products over all matrices
 // of a size. What is tall is turned on the way in, so that Gram matrices have the smaller side.
+// Sizes that differ in the larger side alone may be filled up to the largest with zeros, which stay
+// zeros and add nothing to a Gram matrix: a ResNet has three of a side, and a few matrices of each.
 #include <map>
 #include <vector>
 
@@ -20,7 +22,7 @@ struct Chunk {
 // One matrix: where it is in the arenas, and which chunks of it there are.
 struct Place {
   int64_t offset = 0;
-  int32_t first_chunk = 0, chunks = 0;
+  int32_t first_chunk = 0, chunks = 0, large = 0;  // its own larger side
   float scale = 1;
   bool tall = false;
 };
@@ -74,36 +76,63 @@ __global__ void move(float* gradient, T* x, const Place* places, const float* in
     return static_cast<int64_t>(row + r) * large + column + c;
   };
   const auto at_g = [&](int r, int c) {
-    return place.tall ? static_cast<int64_t>(column + c) * small + row + r : at_x(r, c);
+    return place.tall ? static_cast<int64_t>(column + c) * small + row + r
+                      : static_cast<int64_t>(row + r) * place.large + column + c;
   };
   const auto inside = [&](int r, int c) { return row + r < small && column + c < large; };
+  const auto filled = [&](int r, int c) { return row + r < small && column + c < place.large; };
   // Reading and writing both go along rows of what is in memory.
   for (int i = threadIdx.y; i < kTile; i += kTileRows) {
     const bool turn = kIn && place.tall;
     const int r = turn ? threadIdx.x : i, c = turn ? i : threadIdx.x;
-    if (inside(r, c)) tile[r][c] = factor * (kIn ? g[at_g(r, c)] : to_float(x[at_x(r, c)]));
+    if (filled(r, c))
+      tile[r][c] = factor * (kIn ? g[at_g(r, c)] : to_float(x[at_x(r, c)]));
+    else if (kIn)
+      tile[r][c] = 0;
   }
   __syncthreads();
   for (int i = threadIdx.y; i < kTile; i += kTileRows) {
     const bool turn = !kIn && place.tall;
     const int r = turn ? threadIdx.x : i, c = turn ? i : threadIdx.x;
-    if (!inside(r, c)) continue;
-    if constexpr (kIn)
-      x[at_x(r, c)] = from_float<T>(tile[r][c]);
-    else
-      g[at_g(r, c)] = tile[r][c];
+    if constexpr (kIn) {
+      if (inside(r, c)) x[at_x(r, c)] = from_float<T>(tile[r][c]);
+    } else {
+      if (filled(r, c)) g[at_g(r, c)] = tile[r][c];
+    }
   }
 }
 
 int64_t aligned(int64_t bytes) { return divide_up(bytes, 256) * 256; }
 
-// The matrices of one size.
+// The matrices of one size, or filled up to it.
 struct Group {
   int64_t small, large, count;
   size_t first;             // place of its first matrix
   int64_t x = 0, gram = 0;  // in bytes of the scratch
   Gemm to_gram, to_x;
 };
+using BySize = std::map<std::pair<int64_t, int64_t>, std::vector<const MatrixSegment*>>;
+
+// Two products with less than this to do take no longer than their launches.
+constexpr double kFewOperations = 4e9;
+
+// Puts sizes together, the smaller side first, where filling up costs less than it saves.
+void fill_up(BySize& by_size) {
+  for (auto size = by_size.begin(); size != by_size.end();) {
+    const auto next = std::next(size);
+    if (next == by_size.end()) return;
+    const auto [small, large] = size->first;
+    const auto more =
+        static_cast<double>(next->first.second - large) * static_cast<double>(size->second.size());
+    if (next->first.first == small &&
+        4 * static_cast<double>(small * small) * more < kFewOperations) {
+      next->second.insert(next->second.begin(), size->second.begin(), size->second.end());
+      by_size.erase(size);
+    }
+    size = next;
+  }
+}
+
 // All groups of one smaller side share the product of Gram matrices.
 struct Square {
   int64_t small, count = 0, gram = 0;
@@ -145,10 +174,12 @@ class MuonKernel final : public Kernel {
     return elements * static_cast<int64_t>(size_of(type()));
   }
 
-  // Groups by size, the smaller side first.
+  // Groups by size. Where processes share the work, how many matrices this one has must not decide
+  // what they are filled up to.
   void place(CudaBackend& cuda, const std::vector<MatrixSegment>& matrices) {
-    std::map<std::pair<int64_t, int64_t>, std::vector<const MatrixSegment*>> by_size;
+    BySize by_size;
     for (const MatrixSegment& m : matrices) by_size[std::minmax(m.rows, m.columns)].push_back(&m);
+    if (cuda.choices().empty()) fill_up(by_size);
     std::vector<Chunk> chunks;
     std::vector<Place> places;
     for (const auto& [size, all] : by_size) {
@@ -158,7 +189,8 @@ class MuonKernel final : public Kernel {
         const int64_t elements = m->rows * m->columns;
         for (int64_t at = 0; at < elements; at += kChunk)
           chunks.push_back({m->offset + at, static_cast<int32_t>(std::min(kChunk, elements - at))});
-        places.push_back({m->offset, first, static_cast<int32_t>(chunks.size()) - first, m->scale,
+        places.push_back({m->offset, first, static_cast<int32_t>(chunks.size()) - first,
+                          static_cast<int32_t>(std::max(m->rows, m->columns)), m->scale,
                           m->rows > m->columns});
       }
     }
