@@ -111,7 +111,8 @@ class BatchNormed {
         passed_(count_ / 8, 0xff) {
     for (int k = 0; k < m.width; ++k) w_.push_back(1 + 0.1f * static_cast<float>(k % 5));
     for (int b = 0; b < m.samples; ++b) weight_.push_back(b % 3 == 1 ? 0.0f : 0.25f);
-    for (auto* table : {&pivot_, &scale_, &shift_, &mean_, &var_, &offset_, &slope_, &dw_, &dbias_})
+    for (auto* table : {&pivot_, &scale_, &shift_, &mean_, &var_, &offset_, &slope_, &dw_, &dbias_,
+                        &running_mean_, &running_var_})
       table->assign(w_.size(), 0.5f);
     counted_ = {m.weights ? weight_.data() : nullptr, m.samples, m.each};
     sums_ = bn::plan_sums(m.rows(), m.width, m.wide);
@@ -123,8 +124,10 @@ class BatchNormed {
     const bn::Moments<bf16> moments{x_.data(), counted_, sums_, pivot_.data(), partials_.data()};
     run_blocks(sums_.tiles, sums_.chunks, bn::kThreads,
                [&] { bn::add_moments<bf16, kWide>(moments, shared_as<bn::Shared>()); });
-    const bn::Affine affine{w_.data(),     w_.data(),     pivot_.data(), kEps,
-                            scale_.data(), shift_.data(), mean_.data(),  var_.data()};
+    const bn::Affine affine{
+        w_.data(),    w_.data(),     pivot_.data(),
+        kEps,         scale_.data(), shift_.data(),
+        mean_.data(), var_.data(),   {0.1f, running_mean_.data(), running_var_.data()}};
     finish(affine);
     const bn::Application<bf16> application{x_.data(),     m_.skip ? skip_.data() : nullptr,
                                             y_.data(),     scale_.data(),
@@ -191,6 +194,10 @@ class BatchNormed {
       if (counts(r)) var += std::pow(value(x_[at(r)]) - mean, 2) / n;
     ASSERT_NEAR(static_cast<double>(mean_[k]), mean, 1e-5 * (1 + std::abs(mean))) << k;
     ASSERT_NEAR(static_cast<double>(var_[k]), var, 2e-5 * var + 1e-9) << k;
+    ASSERT_NEAR(static_cast<double>(running_mean_[k]), 0.45 + 0.1 * mean,
+                1e-5 * (1 + std::abs(mean)));
+    ASSERT_NEAR(static_cast<double>(running_var_[k]), 0.45 + 0.1 * var * n / std::max(n - 1, 1.0),
+                1e-5 * (1 + var));
     const double w = static_cast<double>(w_[k]), scale = w / std::sqrt(var + double{kEps});
     std::vector<double> d;
     for (size_t r = 0; r < rows; ++r) {
@@ -222,7 +229,7 @@ class BatchNormed {
   size_t count_;
   std::vector<bf16> x_, skip_, dy_, more_, y_, d_, dx_;
   std::vector<float> w_, weight_, pivot_, scale_, shift_, mean_, var_, offset_, slope_, dw_, dbias_,
-      partials_;
+      running_mean_, running_var_, partials_;
   std::vector<uint8_t> passed_;
   bn::Counted counted_;
   bn::Plan sums_, pass_;

@@ -143,6 +143,37 @@ TEST(Cuda, GradientsThatMeetBeforeABatchNormGiveTheSameBits) {
     }
 }
 
+// The running statistics move where the batch's are found.
+TEST(Cuda, BatchNormMovesRunningStatisticsToTheSameBits) {
+  SKIP_WITHOUT_CUDA();
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const int64_t width : {5, 24, 256})
+      for (const bool weighted : {false, true}) {
+        Card card;
+        Chain chain(card);
+        const Shape x{kImages, 5, 7, width}, channels{width};
+        const auto given = [&](const Shape& s, DType d, float mean = 0) {
+          return chain.value(card.noise(s, d, mean));
+        };
+        const size_t y = chain.result(x, dtype, false),
+                     mean = chain.result(channels, DType::kF32, false),
+                     var = chain.result(channels, DType::kF32, false),
+                     running_mean = chain.sum(channels), running_var = chain.sum(channels),
+                     weight = weighted ? given({kImages}, DType::kF32) : chain.value({});
+        chain.add(BatchNorm{.eps = 1e-5f, .act = Act::kRelu},
+                  {given(x, dtype), given(channels, DType::kF32), given(channels, DType::kF32),
+                   weight, chain.value({})},
+                  {y, mean, var});
+        chain.add(RunningStats{.momentum = 0.1f, .samples = kImages, .positions = 35},
+                  {mean, var, weight}, {running_mean, running_var}, RunningStats::kMean,
+                  BatchNorm::kMean, /*only=*/false);
+        ASSERT_TRUE(chain.joins());
+        chain.run_apart(), chain.run_joined();
+        for (size_t id : {y, mean, var, running_mean, running_var})
+          EXPECT_EQ(chain.joined(id), chain.apart(id)) << id;
+      }
+}
+
 // The gradients of queries, keys and values, with their bias' gradient in passing.
 TEST(Cuda, AttentionAddsUpColumns) {
   SKIP_WITHOUT_CUDA();

@@ -137,11 +137,15 @@ class Chain {
           .op = &node.op, .result = node.result, .operand = node.operand, .only = node.only};
       for (size_t id : node.in) one.io.in.push_back(views[id]);
       for (size_t id : node.out) one.io.out.push_back(views[id]);
+      for (size_t id : node.in) one.in.push_back(number(id));
+      for (size_t id : node.out) one.out.push_back(number(id));
       one.io.packed = packed_.get();
       all.push_back(std::move(one));
     }
     return all;
   }
+  int32_t number(size_t id) const { return apart_[id] ? static_cast<int32_t>(id) : -1; }
+
   Card& card_;
   std::vector<TensorView> apart_, joined_;
   std::vector<Recorded> nodes_;

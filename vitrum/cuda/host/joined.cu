@@ -1,7 +1,8 @@
 // Fusion of neighbouring nodes into one kernel: a LayerNorm with the residual branch before it and
 // the linear layers before and behind it; rotary positions with the layer before them; the ends of
 // residual branches with their sum; backward the norm with the branch and the layer behind
-// the norm; and the gradient of an MLP. Each alone would be a pass over a whole tensor.
+// the norm; and the gradient of an MLP; batch norm with the running statistics. Each alone would be
+// a pass over a whole tensor.
 #include <algorithm>
 #include <optional>
 
@@ -243,6 +244,24 @@ bool meets_batch_norm(std::span<const ChainNode> chain) {
          !absent(operand(norm.out, BatchNormBwd::kDskip));
 }
 
+// A batch norm and the running statistics that its own move.
+bool moves_running(std::span<const ChainNode> chain) {
+  if (!op_at<BatchNorm>(chain, 0)) return false;
+  const auto* stats = op_at<RunningStats>(chain, 1);
+  if (!stats || chain[1].result != BatchNorm::kMean || chain[1].operand != RunningStats::kMean)
+    return false;
+  const ChainNode &norm = chain[0], &running = chain[1];
+  const auto same = [](const std::vector<int32_t>& a, size_t i, const std::vector<int32_t>& b,
+                       size_t k) {
+    return (i < a.size() ? a[i] : -1) == (k < b.size() ? b[k] : -1);
+  };
+  const Shape &x = norm.io.in[BatchNorm::kX].shape, &w = norm.io.in[BatchNorm::kWeight].shape;
+  return same(running.in, RunningStats::kVar, norm.out, BatchNorm::kVar) &&
+         same(running.in, RunningStats::kSampleWeight, norm.in, BatchNorm::kSampleWeight) &&
+         x[0] > 0 && stats->samples == x[0] &&
+         stats->samples * stats->positions * w.numel() == x.numel();
+}
+
 // A branch, and the tables its orders are in.
 struct Built {
   Branch branch;
@@ -449,7 +468,7 @@ size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
   if (const auto found = forward_chain(*this, chain)) return found->count;
   if (const auto found = sum_chain(*this, chain)) return found->count;
   if (const auto found = backward_chain(*this, chain)) return found->count;
-  return is_mlp(*this, chain) || meets_batch_norm(chain) ? 2 : 1;
+  return is_mlp(*this, chain) || meets_batch_norm(chain) || moves_running(chain) ? 2 : 1;
 }
 
 KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
@@ -469,6 +488,9 @@ KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
   }
   if (const auto found = sum_chain(*this, joined)) return lower_chain(*this, joined, *found);
   if (const auto found = backward_chain(*this, joined)) return lower_chain(*this, joined, *found);
+  if (const auto* norm = op_at<BatchNorm>(joined, 0))
+    return named("running statistics", cuda::lower(*this, *norm, joined[0].io,
+                                                   op_at<RunningStats>(joined, 1), joined[1].io));
   if (const auto* norm = op_at<BatchNormBwd>(joined, 1))
     return named("sum, batch norm", lower_meeting(*this, joined, *norm));
   return named("gelu_bwd", lower_linear(*this, joined, 1));

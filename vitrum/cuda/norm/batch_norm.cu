@@ -52,13 +52,8 @@ __global__ void __launch_bounds__(kThreads)
   const auto& [momentum, samples, positions] = op;
   int64_t counted = weight ? 0 : samples;
   for (int64_t b = 0; weight && b < samples; ++b) counted += weight[b] > 0;
-  const double n = static_cast<double>(counted * positions);
-  const double step = static_cast<double>(momentum), unbiased = n / fmax(n - 1, 1.0);
-  const auto moved = [&](float from, double to) {
-    return static_cast<float>((1 - step) * static_cast<double>(from) + step * to);
-  };
-  if (running_mean) running_mean[k] = moved(running_mean[k], static_cast<double>(mean[k]));
-  if (running_var) running_var[k] = moved(running_var[k], static_cast<double>(var[k]) * unbiased);
+  const Running running{momentum, running_mean, running_var};
+  running.move(k, mean[k], var[k], static_cast<double>(counted * positions));
 }
 
 // ---- lowering ----
@@ -125,9 +120,19 @@ T* data_of(const TensorView& view) {
   return static_cast<T*>(view.data);
 }
 
+Running running_of(const RunningStats& op, const Operands& io) {
+  return {op.momentum, operand(io.out, RunningStats::kRunningMean).f32(),
+          operand(io.out, RunningStats::kRunningVar).f32()};
+}
+
 }  // namespace
 
 KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io) {
+  return lower(cuda, op, io, nullptr, {});
+}
+
+KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io,
+                const RunningStats* stats, const Operands& stats_io) {
   const auto& [eps, act] = op;
   const TensorView x = io.in[BatchNorm::kX], skip = operand(io.in, BatchNorm::kSkip),
                    y = io.out[BatchNorm::kY];
@@ -141,7 +146,8 @@ KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io) {
                       .scale = tables.at(1),
                       .shift = tables.at(2),
                       .mean = operand(io.out, BatchNorm::kMean).f32(),
-                      .var = operand(io.out, BatchNorm::kVar).f32()};
+                      .var = operand(io.out, BatchNorm::kVar).f32(),
+                      .running = stats ? running_of(*stats, stats_io) : Running{}};
   return with_walk(matrix, x.dtype, [&](auto type, auto wide) {
     using T = decltype(type);
     constexpr bool kWide = decltype(wide)::value;

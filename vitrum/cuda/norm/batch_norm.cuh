@@ -262,11 +262,27 @@ __device__ void finish(const float* partials, const Plan& plan, const Counted& c
        static_cast<double>(s.counted) * counted.each);
 }
 
+// Running statistics, moved towards a batch's of n rows.
+struct Running {
+  float momentum = 0;
+  float *mean = nullptr, *var = nullptr;  // may be null
+
+  __device__ void move(int64_t k, float to_mean, float to_var, double n) const {
+    const double step = static_cast<double>(momentum), unbiased = n / (n > 2 ? n - 1 : 1.0);
+    const auto moved = [&](float from, double to) {
+      return static_cast<float>((1 - step) * static_cast<double>(from) + step * to);
+    };
+    if (mean) mean[k] = moved(mean[k], static_cast<double>(to_mean));
+    if (var) var[k] = moved(var[k], static_cast<double>(to_var) * unbiased);
+  }
+};
+
 // norm(x) = x * scale + shift; the statistics go where they are wanted.
 struct Affine {
   const float *w, *bias, *pivot;
   float eps;
   float *scale, *shift, *mean, *var;  // mean, var: may be null
+  Running running = {};
 
   __device__ void set(int k, double m, double v) const {
     if (mean) mean[k] = static_cast<float>(m);
@@ -278,8 +294,10 @@ struct Affine {
   __device__ void operator()(int k, double sum, double squares, double n) const {
     const double off = sum / n, v = squares / n - off * off;
     // Rounded as they are handed on.
-    set(k, static_cast<double>(static_cast<float>(static_cast<double>(pivot[k]) + off)),
-        static_cast<double>(static_cast<float>(v > 0 || v != v ? v : 0)));
+    const auto m = static_cast<float>(static_cast<double>(pivot[k]) + off),
+               var_of = static_cast<float>(v > 0 || v != v ? v : 0);
+    set(k, static_cast<double>(m), static_cast<double>(var_of));
+    running.move(k, m, var_of, n);
   }
 };
 

@@ -1,9 +1,13 @@
-// Batch norm for other kernels: its gradient where two gradients of its result meet, and what
-// given statistics make of it.
+// Batch norm for other kernels: with the running statistics that it moves, its gradient where two
+// gradients of its result meet, and what given statistics make of it.
 #pragma once
 #include "vitrum/cuda/host/backend.h"
 
 namespace vitrum::cuda {
+
+// As lower(), and what moves the running statistics by this batch's; `stats` null: nothing.
+KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io,
+                const RunningStats* stats, const Operands& stats_io);
 
 // As lower(), of dy + more, rounded; `more` absent: of dy.
 KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io,
