@@ -93,7 +93,7 @@ void make(Maker& m, const Patchify&) {
   const Patch patches[] = {{{2, 1, 28, 28}, 7, 7},   {{3, 3, 32, 16}, 4, 16},
                            {{1, 3, 33, 17}, 33, 1},  {{2, 4, 7, 21}, 1, 3},
                            {{5, 3, 56, 56}, 14, 14}, {{2, 2, 3, 5}, 1, 1},
-                           {{2, 3, 8, 24}, 2, 4}};
+                           {{2, 3, 8, 24}, 2, 4},    {{3, 3, 5, 24}, 1, 1}};
   for (const auto& [s, h, w] : patches)
     for (PatchOrder order : {PatchOrder::kChannelFirst, PatchOrder::kChannelLast}) {
       const std::string label = order == PatchOrder::kChannelFirst ? "CPP" : "PPC";

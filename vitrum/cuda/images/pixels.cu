@@ -5,7 +5,7 @@
 namespace vitrum::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kPlanes = 3;
 
 struct Affine {
   const float *scale, *shift;  // (C); null: pixels as they are
@@ -140,6 +140,24 @@ __global__ void __launch_bounds__(kThreads)
     store4(to, x.v), store4(to + g.patch(), x.v + 4);
 }
 
+// Eight neighbouring pixels a thread, three planes to channels last: `plane` of them, in eights.
+template <class X, class Y>
+__global__ void __launch_bounds__(kThreads)
+    interleave(const X* image, Y* y, Affine affine, uint32_t plane, int64_t eights) {
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (thread >= eights) return;
+  const int64_t b = thread / plane;
+  const X* const from = image + (b * 2 * plane + thread) * 8;
+  Eight of[kPlanes], to[kPlanes];
+#pragma unroll
+  for (int c = 0; c < kPlanes; ++c) of[c] = load8(from + int64_t{c} * plane * 8);
+#pragma unroll
+  for (int i = 0; i < 8 * kPlanes; ++i)
+    to[i / 8].v[i % 8] = affine(of[i % kPlanes].v[i / kPlanes], i % kPlanes);
+#pragma unroll
+  for (int c = 0; c < kPlanes; ++c) store8(y + (thread * kPlanes + c) * 8, to[c]);
+}
+
 template <class Index>
 Grid<Index> grid_of(const Patchify& op, const Shape& s) {
   const auto& [patch_h, patch_w, order] = op;
@@ -148,12 +166,24 @@ Grid<Index> grid_of(const Patchify& op, const Shape& s) {
           static_cast<Index>(patch_w), order == PatchOrder::kChannelLast};
 }
 
+// Patches of one pixel, in which channels are last either way.
+bool is_pixel(const Patchify& op) {
+  const auto& [patch_h, patch_w, order] = op;
+  return patch_h == 1 && patch_w == 1;
+}
+
 template <class X>
 KernelPtr patchify_wide(CudaBackend& cuda, const Patchify& op, const TensorView& image,
                         const TensorView& y, const Affine& affine) {
   const int64_t eights = image.shape.numel() / 8;
   return with_type(y.dtype, [&](auto type) {
     using Y = decltype(type);
+    if (is_pixel(op)) {
+      const int64_t plane = image.shape[2] * image.shape[3] / 8;
+      return launch_kernel(cuda, interleave<X, Y>, blocks_for(eights / kPlanes, kThreads), kThreads,
+                           0, static_cast<const X*>(image.data), static_cast<Y*>(y.data), affine,
+                           static_cast<uint32_t>(plane), eights / kPlanes);
+    }
     return launch_kernel(cuda, patchify_eights<X, Y>, blocks_for(eights, kThreads), kThreads, 0,
                          static_cast<const X*>(image.data), static_cast<Y*>(y.data), affine,
                          grid_of<uint32_t>(op, image.shape), eights);
@@ -195,8 +225,11 @@ KernelPtr lower(CudaBackend& cuda, const Patchify& op, const Operands& io) {
                       operand(io.in, Patchify::kShift).f32()};
   const int64_t count = image.shape.numel();
   const bool small = count <= UINT32_MAX;
-  const bool eights = patch_w % 8 == 0 || (patch_w == 4 && image.shape[3] % 8 == 0);
-  if (small && order == PatchOrder::kChannelFirst && eights && aligned16(image) && aligned16(y)) {
+  const bool eights = order == PatchOrder::kChannelFirst &&
+                      (patch_w % 8 == 0 || (patch_w == 4 && image.shape[3] % 8 == 0));
+  const bool pixels =
+      is_pixel(op) && image.shape[1] == kPlanes && image.shape[2] * image.shape[3] % 8 == 0;
+  if (small && (eights || pixels) && aligned16(image) && aligned16(y)) {
     if (image.dtype == DType::kU8) return patchify_wide<uint8_t>(cuda, op, image, y, affine);
     if (image.dtype == DType::kBF16) return patchify_wide<bf16>(cuda, op, image, y, affine);
     return patchify_wide<float>(cuda, op, image, y, affine);
