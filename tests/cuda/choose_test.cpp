@@ -135,6 +135,9 @@ TEST(Choose, ConvolutionsGetAKernelThatTakesThem) {
           ASSERT_TRUE(takes_lines(card, task, pass));
           ASSERT_LE(task.kernel * task.channels, kLineNumbers);
         }
+        if (kernel == ConvKernel::kSmallK) {
+          ASSERT_TRUE(pass == ConvPass::kForward && takes_small_k(card, task));
+        }
       }
     });
 }

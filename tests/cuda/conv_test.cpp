@@ -135,8 +135,18 @@ INSTANTIATE_TEST_SUITE_P(Stems, CudaConv, ::testing::ValuesIn(kStems), name_of_t
 // 1x1 convolutions take boxes where a norm follows, and for small gradients of many pixels.
 INSTANTIATE_TEST_SUITE_P(
     Pixels, CudaConv,
-    ::testing::Values(ConvTask{
-        .images = 90, .height = 7, .width = 10, .channels = 96, .out = 160, .followed = true}),
+    ::testing::Values(
+        ConvTask{
+            .images = 90, .height = 7, .width = 10, .channels = 96, .out = 160, .followed = true},
+        // Weights that stay, of one block's columns and of several's.
+        ConvTask{
+            .images = 65, .height = 9, .width = 15, .channels = 64, .out = 256, .followed = true},
+        ConvTask{.images = 45,
+                 .height = 14,
+                 .width = 14,
+                 .channels = 200,
+                 .out = 1024,
+                 .followed = true}),
     name_of_task);
 
 }  // namespace

@@ -32,7 +32,10 @@ class Layer {
         bias_(noise(s.columns, 1, 3)),
         seen_(noise(int64_t{s.rows} * s.columns, 2, 4)),
         pre_(seen_.size(), bf16{0xffff}),
-        y_(pre_) {}
+        y_(pre_) {
+    for (int c = 0; c < s.columns; ++c)
+      scale_.push_back(1 + static_cast<float>(c % 3)), shift_.push_back(static_cast<float>(c % 5));
+  }
 
   void run(uint32_t most_late) {
     const int wide = size_.columns / F::kColumns, tiles = (size_.rows + kTileRows - 1) / kTileRows;
@@ -73,6 +76,9 @@ class Layer {
               .steps = (size_.depth + kDepth - 1) / kDepth};
     if (F::kBackward) {
       args.saved = seen_.data(), args.partials = partials_.data();
+    } else if (F::kFollowed) {
+      args.scale = scale_.data(), args.shift = shift_.data(), args.relu = size_.depth != 64;
+      args.saved = size_.depth != 64 ? seen_.data() : nullptr;
     } else {
       args.bias = bias_.data(), args.pre = F::kAct == Act::kNone ? nullptr : pre_.data();
     }
@@ -88,6 +94,12 @@ class Layer {
   void check_one(size_t at, double sum, size_t column) const {
     const auto place = static_cast<int64_t>(at);
     if (F::kBackward) return expect_rounded(y_[at], sum * slope(value(seen_[at])), "d", place);
+    if (F::kFollowed) {
+      sum = sum * static_cast<double>(scale_[column]) + static_cast<double>(shift_[column]);
+      if (size_.depth != 64) sum = std::max(sum + value(seen_[at]), 0.0);
+      ASSERT_NEAR(value(y_[at]), sum, 0.03 * (1 + std::abs(sum))) << place;
+      return;
+    }
     sum += value(bias_[column]);
     if (F::kAct == Act::kNone) return expect_rounded(y_[at], sum, "y", place);
     expect_rounded(pre_[at], sum, "pre", place);
@@ -96,7 +108,7 @@ class Layer {
 
   Size size_;
   std::vector<bf16> x_, w_, bias_, seen_, pre_, y_;
-  std::vector<float> partials_;
+  std::vector<float> partials_, scale_, shift_;
   int high_ = 0;
 };
 
@@ -119,6 +131,13 @@ TEST(EmulatedKernels, ShallowLinearLayersWithGelu) {
 
 TEST(EmulatedKernels, ShallowLinearLayersWithoutGelu) {
   expect_right<Traits<256, Act::kNone>>({600, 256, 72, 1});
+}
+
+// A 1x1 convolution with what follows; of 64 channels, without skip and ReLU.
+TEST(EmulatedKernels, ShallowLinearLayersWithANormBehind) {
+  using Followed = Traits<256, Act::kNone, /*kBack=*/false, /*kNormed=*/true>;
+  expect_right<Followed>({600, 512, 72, 2});
+  expect_right<Followed>({300, 256, 64, 1});
 }
 
 TEST(EmulatedKernels, ShallowGradientsThroughGelu) {

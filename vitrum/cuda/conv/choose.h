@@ -33,11 +33,12 @@ enum class ConvPass : uint8_t { kForward, kInputGradient, kWeightGradient };
 
 // kLinear: a linear layer over pixels. kTile: TMA boxes of pixels and WGMMA (conv/tile.cuh,
 // conv/tile_dw.cuh). kLines: the same of an image of few channels, whose lines are laid out first
-// (conv/lines.cuh). kUnfold: windows laid out as rows for cuBLASLt.
-enum class ConvKernel : uint8_t { kLinear, kTile, kLines, kUnfold };
+// (conv/lines.cuh). kUnfold: windows laid out as rows for cuBLASLt. kSmallK: single pixels, whose
+// weights stay in shared memory (linear/small_k.cuh).
+enum class ConvKernel : uint8_t { kLinear, kTile, kLines, kUnfold, kSmallK };
 
 constexpr std::string_view name_of(ConvKernel kernel) {
-  constexpr std::string_view kNames[] = {"linear", "tile", "lines", "unfold"};
+  constexpr std::string_view kNames[] = {"linear", "tile", "lines", "unfold", "small_k"};
   return kNames[static_cast<size_t>(kernel)];
 }
 
@@ -144,6 +145,19 @@ inline bool takes_lines(const CardInfo& card, const ConvTask& task, ConvPass pas
          task.images <= kMaxImages && task.out % 32 == 0;
 }
 
+// Memory is what takes the time of 1x1 convolutions that write many channels for few that they
+// read, with a skip of as many: their weights stay where they are, and two warpgroups take turns at
+// products and results.
+constexpr int64_t kSmallKColumns = 256, kSmallKDepth = 256;
+inline bool takes_small_k(const CardInfo& card, const ConvTask& task) {
+  constexpr int64_t kMinRows = 8192, kMostRows = 1 << 30, kMostColumns = 2048;
+  const int64_t rows = task.images * task.height * task.width;
+  return card.has_tma_wgmma && task.bf16 && task.aligned && task.followed &&
+         task.pixel_by_pixel() && task.channels % 8 == 0 && task.channels >= 64 &&
+         task.channels <= kSmallKDepth && task.out % kSmallKColumns == 0 &&
+         task.out <= kMostColumns && rows >= kMinRows && rows <= kMostRows;
+}
+
 inline ConvKernel choose_conv(const CardInfo& card, const ConvTask& task, ConvPass pass) {
   const bool can = takes_tile(card, task, pass);
   const int64_t rows = task.images * task.down() * task.across(),
@@ -152,6 +166,7 @@ inline ConvKernel choose_conv(const CardInfo& card, const ConvTask& task, ConvPa
   const bool fills = pass == ConvPass::kWeightGradient
                          ? rows >= 4096
                          : rows / kTilePixels * ((wide + 63) / 64) >= card.processors / 2;
+  if (pass == ConvPass::kForward && takes_small_k(card, task)) return ConvKernel::kSmallK;
   if (task.pixel_by_pixel()) {
     // Small gradients of many pixels: a GEMM of few tiles and great depth.
     const bool deep = pass == ConvPass::kWeightGradient && rows >= 1 << 16 &&

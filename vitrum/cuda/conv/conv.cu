@@ -340,6 +340,7 @@ KernelPtr lower(CudaBackend& cuda, const Conv2d& op, const Operands& io) {
   const ConvKernel kernel = choose_conv(cuda.card(), task, ConvPass::kForward);
   if (kernel == ConvKernel::kTile) return lower_tile(cuda, op, task, io);
   if (kernel == ConvKernel::kLines) return lower_lines(cuda, op, task, io);
+  if (kernel == ConvKernel::kSmallK) return lower_small_k(cuda, op, task, io);
   KernelPtr product = product_of(cuda, task, io);
   if (!normed) return product;
   return both(std::move(product), lower(cuda, FrozenBatchNorm{.eps = eps, .act = act},

@@ -1,6 +1,7 @@
-// Linear layers with small K, at most 256 (sm_90a): bias and optional GELU forward; backward the
-// pre-activation gradient with the gradient of the bias. Bound by memory, so weights stay resident
-// and nothing is written that is read again.
+// Linear layers with small K, at most 256 (sm_90a): bias and optional GELU forward, or the norm of
+// given statistics, the skip and the ReLU behind a 1x1 convolution; backward the pre-activation
+// gradient with the gradient of the bias. Bound by memory, so weights stay resident and nothing is
+// written that is read again.
 //
 // Persistent and weight-stationary: a CTA keeps the weights of its columns, all of K, in shared
 // memory. A producer thread issues the TMA loads of x, 64 rows a stage; two or three consumer
@@ -14,17 +15,19 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "vitrum/cuda/norm/follow.cuh"
+
 namespace vitrum::cuda::small_k {
 
 constexpr int kGroup = 128, kTileRows = 64, kDepth = 64, kMaxSteps = 4;
 
 // N columns a block, forward or backward: how many warpgroups work, with how many registers. One
-// more copies.
-template <int N, Act kActivation, bool kBack = false>
+// more copies. kNormed: a norm of given statistics follows.
+template <int N, Act kActivation, bool kBack = false, bool kNormed = false>
 struct Traits {
   static constexpr int kColumns = N, kParts = N / 32;
   static constexpr Act kAct = kActivation;
-  static constexpr bool kBackward = kBack;
+  static constexpr bool kBackward = kBack, kFollowed = kNormed;
   static constexpr int kGroups = kBack ? 3 : 2, kThreads = (kGroups + 1) * kGroup;
   static constexpr int kConsumerRegisters = kBack ? 160 : 232, kProducerRegisters = kBack ? 24 : 40;
   // Each belongs to one warpgroup, which therefore sees all its phases: who missed one could take
@@ -34,17 +37,20 @@ struct Traits {
   struct Shared {
     std::byte w[kMaxSteps][kBytesW], x[kStages][kMaxSteps][kBytesX];
     float sums[kBack ? kGroups * kGroup / kWarp : 1][N];
+    float affine[2][kNormed ? N : 4];
     uint64_t weights, full[kStages], empty[kStages];
   };
 };
 
 struct Args {
   CUtensorMap x, w;
-  const bf16 *bias, *saved;  // forward, may be null; backward, the pre-activations
+  const bf16 *bias, *saved;  // may be null: of a layer; backward, the pre-activations; or the skip
   bf16 *pre, *y;             // pre: forward, the pre-activations; may be null
   float* partials;  // backward: column sums of y, one row for each row of blocks; may be null
   int rows, columns;
-  int steps, tiles;  // of depth; of rows
+  int steps, tiles;                                // of depth; of rows
+  const float *scale = nullptr, *shift = nullptr;  // of the norm behind it
+  bool relu = false;
 };
 
 // Blocks side by side have the same rows: the cache delivers them but once.
@@ -153,6 +159,31 @@ struct Consumer {
     }
   }
 
+  // Which columns a block has does not change.
+  __device__ __forceinline__ void fill_affine() {
+    const int column = group * kGroup + thread;
+    if (column < F::kColumns) {
+      s.affine[0][column] = g.scale[place.column + column];
+      s.affine[1][column] = g.shift[place.column + column];
+    }
+    sync_threads<F::kGroups * kGroup>();
+  }
+  __device__ __forceinline__ void follow_tile(const Accumulators& d, const Saved& skip, int row) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const Eight scale = load8(s.affine[0] + own + 32 * part),
+                  shift = load8(s.affine[1] + own + 32 * part);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        Eight v;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) v.v[i] = d[permuted_accumulator(part, half, i)];
+        follow(v, scale, shift, skip[half][part], g.saved != nullptr, g.relu);
+        store_if(row + 8 * half < g.rows, g.y + where(row + 8 * half, part), pack<bf16>(v));
+      }
+    }
+  }
+
   // As PreActivationGradient in primitives/column_sums.cu.
   __device__ __forceinline__ void gelu_backward_tile(const Accumulators& d, const Saved& saved,
                                                      int row) {
@@ -200,18 +231,22 @@ struct Consumer {
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
         bias[part] = load_raw(g.bias + place.column + own + 32 * part);
+    if constexpr (F::kFollowed) fill_affine();
     mbarrier_wait(&s.weights, 0);
     PipelineState<F::kStages> pipe;
     for (int turn = 0; place.tile(turn) < g.tiles; ++turn, pipe.advance()) {
       if (turn % F::kGroups != group) continue;
       const int row = place.tile(turn) * kTileRows + in_tile;
       Accumulators d;
-      if constexpr (F::kBackward) {
-        Saved saved;
-        prefetch_saved(saved, row);
+      if constexpr (F::kBackward || F::kFollowed) {
+        Saved saved = {};
+        if (F::kBackward || g.saved) prefetch_saved(saved, row);
         mbarrier_wait(&s.full[pipe.index], pipe.phase);
         multiply(d, pipe.index);
-        gelu_backward_tile(d, saved, row);
+        if constexpr (F::kBackward)
+          gelu_backward_tile(d, saved, row);
+        else
+          follow_tile(d, saved, row);
       } else {
         mbarrier_wait(&s.full[pipe.index], pipe.phase);
         multiply(d, pipe.index);
