@@ -133,7 +133,7 @@ TEST(Choose, ConvolutionsGetAKernelThatTakesThem) {
         }
         if (kernel == ConvKernel::kLines) {
           ASSERT_TRUE(takes_lines(card, task, pass));
-          ASSERT_LE(task.kernel * task.channels, kLineNumbers);
+          ASSERT_LE(task.kernel * task.channels, line_room(task));
         }
         if (kernel == ConvKernel::kSmallK) {
           ASSERT_TRUE(pass == ConvPass::kForward && takes_small_k(card, task));

@@ -57,6 +57,8 @@ const ConvTask kStems[] = {
      .kernel = 3,
      .stride = 2,
      .padding = 1},
+    // Of CIFAR's images.
+    {.images = 300, .height = 32, .width = 32, .channels = 3, .out = 64, .kernel = 3, .padding = 1},
 };
 
 class CudaConv : public ::testing::TestWithParam<ConvTask> {

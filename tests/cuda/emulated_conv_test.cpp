@@ -358,6 +358,12 @@ TEST(EmulatedConv, LinesOfImagesOfFewChannels) {
                 .kernel = 7,
                 .stride = 2,
                 .padding = 3});
+  // Whole windows as pixels.
+  expect_lines(
+      {.images = 3, .height = 9, .width = 16, .channels = 3, .out = 64, .kernel = 3, .padding = 1});
+  expect_lines(
+      {.images = 2, .height = 7, .width = 6, .channels = 4, .out = 32, .kernel = 4, .padding = 2});
+  expect_lines({.images = 2, .height = 6, .width = 5, .channels = 1, .out = 32, .kernel = 2});
 }
 
 }  // namespace

@@ -148,6 +148,7 @@ inline std::string conv_table() {
       {"the same, inference", conv(256, 28, 512, 128, 1, 1, true)},
       {"ResNet-50 stage 2, 1x1 back, inference", conv(256, 28, 128, 512, 1, 1, true)},
       {"ResNet-50 downsample, 1x1 / 2, batch 256", conv(256, 56, 256, 512, 1, 2)},
+      {"resnet18_cifar stem, batch 512", conv(512, 32, 3, 64, 3, 1)},
       {"resnet18_cifar stage 1, 3x3, batch 512", conv(512, 32, 64, 64, 3, 1)},
       {"resnet18_cifar stage 4, 3x3, batch 512", conv(512, 4, 512, 512, 3, 1)},
   };

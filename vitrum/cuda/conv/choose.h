@@ -135,14 +135,16 @@ inline bool takes_tile(const CardInfo& card, const ConvTask& task, ConvPass pass
          wide % (pass == ConvPass::kWeightGradient ? 8 : 32) == 0;
 }
 
-// Lines of a window side by side as 64 channels: two of them, of 32 numbers each.
-constexpr int kLineNumbers = 32;
+// Lines of a window side by side as 64 channels: two of up to 32 numbers each with a stride of two,
+// four of up to 16 with a stride of one, which then are all of it.
+constexpr int line_room(const ConvTask& task) { return task.stride == 2 ? 32 : 16; }
 inline bool takes_lines(const CardInfo& card, const ConvTask& task, ConvPass pass) {
   constexpr int64_t kMaxSide = 1 << 12, kMaxImages = 1 << 30;
   return card.has_tma_wgmma && task.bf16 && task.aligned && pass != ConvPass::kInputGradient &&
-         task.stride == 2 && task.kernel > 1 && task.kernel * task.channels <= kLineNumbers &&
-         task.padding < task.kernel && task.height <= kMaxSide && task.width <= kMaxSide &&
-         task.images <= kMaxImages && task.out % 32 == 0;
+         (task.stride == 2 || (task.stride == 1 && task.kernel <= 4)) && task.kernel > 1 &&
+         task.kernel * task.channels <= line_room(task) && task.padding < task.kernel &&
+         task.height <= kMaxSide && task.width <= kMaxSide && task.images <= kMaxImages &&
+         task.out % 32 == 0;
 }
 
 // Memory is what takes the time of 1x1 convolutions that write many channels for few that they

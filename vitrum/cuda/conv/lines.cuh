@@ -1,8 +1,9 @@
-// Convolutions of stride 2 over images of few channels (the stem of a ResNet): too few for boxes of
-// pixels. What a window has of a line is one run of memory, at most 32 numbers; for every pair of
-// lines and column of the result, both runs are laid out side by side, as 64 channels of a pixel.
-// The convolution is then one of stride 1, whose window is one pixel wide and half as many pairs
-// high, for the kernels of tile.cuh and tile_dw.cuh.
+// Convolutions over images of few channels (the stem of a ResNet): too few for boxes of pixels.
+// What a window has of a line is one run of memory. With a stride of 2 it has at most 32 numbers;
+// for every pair of lines and column of the result, both runs are laid out side by side, as 64
+// channels of a pixel. The convolution is then one of stride 1, whose window is one pixel wide and
+// half as many pairs high, for the kernels of tile.cuh and tile_dw.cuh. With a stride of 1 a run
+// has at most 16 numbers, and the runs of up to four lines are all of a window: it is one pixel.
 //
 // The primitives it is written in (device.cuh, ..) are included before it: tests without a card
 // have a second set.
@@ -14,20 +15,20 @@
 
 namespace vitrum::cuda::conv_lines {
 
-constexpr int kThreads = 256, kRun = kLineNumbers, kPixel = 2 * kRun;  // numbers
-static_assert(kPixel == conv::kChannels);
+constexpr int kThreads = 256, kPixel = conv::kChannels;  // numbers
 
 struct Lines {
-  int height, width, channels, kernel, padding;
-  int pairs, across;  // of what is laid out
+  int height, width, channels, kernel, stride, padding;
+  int room;           // that a run has
+  int pairs, across;  // of what is laid out: groups of kPixel / room lines, columns
 
   __host__ __device__ int run() const { return kernel * channels; }
-  __host__ __device__ int taps() const { return (kernel + 1) / 2; }
+  __host__ __device__ int taps() const { return (kernel * room + kPixel - 1) / kPixel; }
 };
 inline Lines lines_of(const ConvTask& t) {
   const auto narrow = [](int64_t n) { return static_cast<int>(n); };
-  Lines l{narrow(t.height),  narrow(t.width),   narrow(t.channels),
-          narrow(t.kernel),  narrow(t.padding), 0,
+  Lines l{narrow(t.height),  narrow(t.width),   narrow(t.channels), narrow(t.kernel),
+          narrow(t.stride),  narrow(t.padding), line_room(t),       0,
           narrow(t.across())};
   l.pairs = narrow(t.down()) - 1 + l.taps();
   return l;
@@ -35,18 +36,20 @@ inline Lines lines_of(const ConvTask& t) {
 
 // Thread `item` of images * pairs * across * 8 lays eight numbers.
 __device__ __forceinline__ void lay(const Lines& l, const bf16* x, bf16* to, int item) {
-  const int eight = item % 8, first = eight % 4 * 8;
+  const int at = item % 8 * 8, first = at % l.room, below = at / l.room;
   const int pixel = item / 8, pair = pixel / l.across, image = pair / l.pairs;
   const int column = pixel - pair * l.across,
-            line = (pair - image * l.pairs) * 2 + eight / 4 - l.padding;
-  const int begin = (2 * column - l.padding) * l.channels + first, wide = l.width * l.channels;
+            line = (pair - image * l.pairs) * l.stride + below - l.padding;
+  const int begin = (l.stride * column - l.padding) * l.channels + first,
+            wide = l.width * l.channels;
+  // Of a single tap: lines below the window belong to no other.
+  const bool seen = line >= 0 && line < l.height && (below < l.kernel || l.taps() > 1);
   const bf16* const from = x + (static_cast<int64_t>(image) * l.height + line) * wide;
   Raw8<bf16> raw;
   bf16 numbers[8];
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    const bool inside =
-        line >= 0 && line < l.height && first + k < l.run() && begin + k >= 0 && begin + k < wide;
+    const bool inside = seen && first + k < l.run() && begin + k >= 0 && begin + k < wide;
     numbers[k] = inside ? from[begin + k] : from_float<bf16>(0.0f);
   }
   static_assert(sizeof raw == sizeof numbers);
@@ -56,9 +59,9 @@ __device__ __forceinline__ void lay(const Lines& l, const bf16* x, bf16* to, int
 
 // Weight `item` of (out, taps, 64), from (out, channels, kernel, kernel).
 __device__ __forceinline__ int64_t weight_of(const Lines& l, int64_t item) {
-  const int at = static_cast<int>(item % kPixel), run = at % kRun;
+  const int at = static_cast<int>(item % kPixel), run = at % l.room;
   const int64_t row = item / kPixel, out = row / l.taps();
-  const int y = static_cast<int>(row % l.taps()) * 2 + at / kRun;
+  const int y = static_cast<int>(row % l.taps()) * (kPixel / l.room) + at / l.room;
   if (y >= l.kernel || run >= l.run()) return -1;
   return ((out * l.channels + run % l.channels) * l.kernel + y) * l.kernel + run / l.channels;
 }
