@@ -164,6 +164,38 @@ TEST(Choose, BoxesHaveEveryPixel) {
           }
 }
 
+// Stacks have lines of whole eights, fit the shared memory and leave a warpgroup one run of pixels.
+TEST(Choose, StackedBoxesHaveEveryPixel) {
+  int stacks = 0;
+  for (const int64_t images : {1, 5, 256})
+    for (const int64_t down : {1, 7, 8, 28, 56, 113})
+      for (const int64_t across : {1, 7, 14, 32, 112})
+        for (const int64_t out : {32, 64, 128, 256}) {
+          const TileChoice tile = choose_tile(kH200, images, down, across, out, /*stacks=*/true);
+          const GradientBoxes back = choose_gradient_boxes(images, down, across, out, true);
+          for (const Boxes& b : {tile.boxes, back.boxes}) {
+            ASSERT_GE(b.wide * b.box.w, across);
+            ASSERT_GE(b.high * b.box.h, down);
+            ASSERT_GE(b.deep * b.box.n, images);
+          }
+          if (tile.stacked) {
+            const Box& box = tile.boxes.box;
+            ASSERT_TRUE(box.pixels() == kTilePixels && box.w % 8 == 0 && tile.columns == 64);
+            ASSERT_GE(box.w * box.h, kTilePixels / 2);
+            ASSERT_LE(stacked_pixels(box), kMostStackedPixels);
+            ++stacks;
+          }
+          if (back.stacked) {
+            const Box& box = back.boxes.box;
+            ASSERT_TRUE(box.pixels() == kGradientPixels && box.w % 8 == 0);
+            ASSERT_EQ(box.w * box.h % 16, 0);
+            ASSERT_LE(stacked_pixels(box), kGradientPanels * kGradientPixels);
+            ++stacks;
+          }
+        }
+  EXPECT_GT(stacks, 0);
+}
+
 TEST(Choose, WeightGradientsAreDividedWithoutRest) {
   for (const CardInfo& card : {kH200, kA100})
     for_conv_tasks([&](const ConvTask& task) {

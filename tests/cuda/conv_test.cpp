@@ -38,6 +38,10 @@ const ConvTask kTasks[] = {
     {.images = 280, .height = 4, .width = 4, .channels = 96, .out = 288, .kernel = 3, .padding = 1},
     {.images = 50, .height = 10, .width = 9, .channels = 64, .out = 128, .kernel = 5, .padding = 2},
     {.images = 9, .height = 31, .width = 33, .channels = 72, .out = 256, .kernel = 3, .padding = 1},
+    // Stacked boxes: of one image and of two, whole and over the edge.
+    {.images = 40, .height = 16, .width = 16, .channels = 72, .out = 64, .kernel = 3, .padding = 1},
+    {.images = 21, .height = 26, .width = 23, .channels = 64, .out = 96, .kernel = 3, .padding = 1},
+    {.images = 50, .height = 24, .width = 8, .channels = 128, .out = 128, .kernel = 3},
 };
 // The stem of a ResNet in one chunk, and another in two.
 const ConvTask kStems[] = {

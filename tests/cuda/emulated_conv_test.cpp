@@ -86,22 +86,24 @@ std::vector<bf16> turned(const ConvTask& t, const std::vector<bf16>& w) {
   return to;
 }
 
-template <int kColumns>
+template <int kColumns, int kTaps = 1>
 void run(const conv_tile::Args& args) {
-  using Shared = conv_tile::Shared<kColumns>;
-  static_assert(sizeof(Shared) * conv_tile::Shape<kColumns>::kBlocks <= emulated::kSharedBytes);
+  using Shared = conv_tile::Shared<kColumns, kTaps>;
+  constexpr int kBlocks = conv_tile::Shape<kColumns, kTaps>::kBlocks;
+  static_assert(sizeof(Shared) * kBlocks <= emulated::kSharedBytes);
   card.cluster = conv_tile::kCluster, card.blocks = 4;
   card.body = [&] {
     auto& shared = *reinterpret_cast<Shared*>(card.shared());
     if (args.scale)
-      conv_tile::work<kColumns, true>(args, shared);
+      conv_tile::work<kColumns, kTaps, true>(args, shared);
     else
-      conv_tile::work<kColumns, false>(args, shared);
+      conv_tile::work<kColumns, kTaps, false>(args, shared);
   };
   for (card.block = 0; card.block < card.blocks; card.block += card.cluster)
     card.run(conv_tile::kThreads);
 }
 void run(const conv_tile::Product& p) {
+  if (p.stacked) return run<kStackedColumns, kStackedTaps>(p.args);
   if (p.wide == 64) run<64>(p.args);
   if (p.wide == 128) run<128>(p.args);
   if (p.wide == 256) run<256>(p.args);
@@ -215,6 +217,25 @@ TEST(EmulatedConv, WiderTiles) {
   }
 }
 
+// One box for the three taps of a column of the window: of one image and of two, over edges, and in
+// the last one of a cluster without a partner.
+TEST(EmulatedConv, StackedBoxes) {
+  const ConvTask one{
+      .images = 1, .height = 17, .width = 16, .channels = 96, .out = 64, .kernel = 3, .padding = 1};
+  ConvTask two = one;
+  two.images = 3, two.height = 7, two.width = 9;
+  ConvTask bare = two;
+  bare.channels = 64, bare.out = 96, bare.padding = 0;
+  for (const ConvTask& t : {one, two, bare}) {
+    SCOPED_TRACE(t.height * 100 + t.width);
+    const TileChoice tile =
+        choose_tile(kH200, t.images, t.down(), t.across(), t.out, can_stack(t), 64);
+    ASSERT_TRUE(tile.stacked);
+    expect_forward(t, 64, t.images == 1 ? 300 : 0);
+    expect_input_gradient(t, 64);
+  }
+}
+
 TEST(EmulatedConv, BoxesGiveTheInputsGradient) {
   for (ConvTask t : kTasks) {
     SCOPED_TRACE(t.height * 100 + t.width);
@@ -240,14 +261,18 @@ void sum_boxes(const conv_tile_dw::Args& args, int processors) {
 }
 
 // processors: a small card divides the pixels less.
-void expect_weight_gradient(const ConvTask& t, int processors, uint32_t most_late = 20) {
+void expect_weight_gradient(const ConvTask& t, int processors, uint32_t most_late = 20,
+                            bool stacked = false) {
   using namespace conv_tile_dw;
   CardInfo small = kH200;
   small.processors = processors;
   ASSERT_TRUE(takes_tile(small, t, ConvPass::kWeightGradient));
   const Plain plain{t};
   const std::vector<bf16> x = noise(plain.x_count(), 1, 1), dy = noise(plain.y_count(), 1, 2);
-  const conv_tile_dw::Plan plan = plan_of(small, result_pixels(t, nullptr), gradient_panels(t));
+  const conv_tile_dw::Plan plan = plan_of(small, t);
+  if (stacked) {
+    ASSERT_TRUE(plan.stacked);
+  }
   std::vector<float> partials(at(plan.floats), NAN), dw(at(plain.w_count()), 0.5f);
   const conv_tile_dw::Args args = make_args(t, plan, dy.data(), x.data(), partials.data());
   card.most_late = most_late;
@@ -285,6 +310,29 @@ TEST(EmulatedConv, WeightGradientsInSplits) {
   const ConvTask deep{
       .images = 40, .height = 8, .width = 7, .channels = 64, .out = 64, .kernel = 3, .padding = 1};
   expect_weight_gradient(deep, 8);
+}
+
+// Boxes of one image, of two and of four, and such as reach over the edge.
+TEST(EmulatedConv, WeightGradientsOfStackedBoxes) {
+  const auto square = [](int64_t images, int64_t side, int64_t channels, int64_t out) {
+    return ConvTask{.images = images,
+                    .height = side,
+                    .width = side,
+                    .channels = channels,
+                    .out = out,
+                    .kernel = 3,
+                    .padding = 1};
+  };
+  expect_weight_gradient(square(6, 8, 64, 64), 4, 300, true);
+  expect_weight_gradient(square(3, 15, 72, 136), 5, 20, true);
+  expect_weight_gradient(square(5, 7, 136, 40), 4, 20, true);
+  ConvTask flat = square(9, 4, 64, 128);
+  flat.width = 24;
+  expect_weight_gradient(flat, 4, 20, true);
+  flat.height = 2;
+  expect_weight_gradient(flat, 4, 20, true);
+  flat.padding = 0, flat.height = 6;
+  expect_weight_gradient(flat, 4, 20, true);
 }
 
 // Images of few channels, there and back.

@@ -157,12 +157,15 @@ inline std::string conv_table() {
       "|---|---|---|---|---|---|\n";
   for (const Row& row : rows) {
     const ConvTask t = row.task.flattened();
-    const Box box = choose_boxes(t.images, t.down(), t.across(), kTilePixels, false).box;
+    const TileChoice tile = choose_tile(kH200, t.images, t.down(), t.across(), t.out, can_stack(t));
+    const Box& box = tile.boxes.box;
     const auto chosen = [&](ConvPass pass) { return name_of(choose_conv(kH200, t, pass)); };
     const ConvKernel forward = choose_conv(kH200, t, ConvPass::kForward);
     out += fmt::format(
         "| {} | {} | {} | `{}` |", row.what, t.images * t.down() * t.across(),
-        forward == ConvKernel::kTile ? fmt::format("{} x {} x {}", box.n, box.h, box.w) : "-",
+        forward == ConvKernel::kTile
+            ? fmt::format("{} x {} x {}{}", box.n, box.h, box.w, tile.stacked ? ", stacked" : "")
+            : "-",
         name_of(forward));
     out += t.followed ? " - | - |\n"
                       : fmt::format(" `{}` | `{}` |\n", chosen(ConvPass::kInputGradient),

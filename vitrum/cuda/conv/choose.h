@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "vitrum/cuda/host/card_info.h"
 
@@ -74,19 +75,84 @@ inline Boxes choose_boxes(int64_t images, int64_t down, int64_t across, int pixe
 
 constexpr int kTilePixels = 128;  // of conv/tile.cuh, rows of a block's tile
 
-// The columns of a tile of conv/tile.cuh, two neighbouring boxes a cluster: what the SMs would take
-// for all of them, in clocks a stage, where either the products or L2 (about 32 bytes a clock and
-// SM) set the pace.
-inline int choose_tile_columns(const CardInfo& card, int64_t boxes, int64_t columns) {
+// Taps of the same column of a window of three lines, with a stride of one, see the same box a line
+// further each. Where a box's lines are whole eights of pixels, as products in shared memory want
+// them, one that is two lines higher serves all three: it is a stack of them.
+constexpr int kStackedTaps = 3;
+inline bool can_stack(const ConvTask& task) {
+  return task.kernel == kStackedTaps && task.stride == 1;
+}
+inline int stacked_pixels(const Box& box) { return box.w * (box.h + kStackedTaps - 1) * box.n; }
+// Of so many pixels each, at least `least` of an image, whose stages take the fewest clocks:
+// clocks(pixels that are copied).
+template <class Clocks>
+Boxes choose_stacked_boxes(int64_t images, int64_t down, int64_t across, int pixels, int least,
+                           const Clocks& clocks) {
   const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  int best = 0;
+  Boxes best;
+  std::pair<int64_t, int> shortest{INT64_MAX, 0};  // of equals the one that copies least
+  for (int w = 8; w <= pixels; w *= 2)
+    for (int h = 1; w * h <= pixels; h *= 2) {
+      const Box box{w, h, pixels / (w * h)};
+      const Boxes boxes{box, up(across, w), up(down, h), up(images, box.n)};
+      const int copied = stacked_pixels(box);
+      const std::pair time{boxes.count() * clocks(copied), copied};
+      if (w * h >= least && time < shortest) best = boxes, shortest = time;
+    }
+  return best;
+}
+// Clocks that a stage takes: of products, 2,048 multiply-adds each, or of L2, which gives an SM
+// about 32 bytes a clock.
+constexpr int64_t stage_clocks(int64_t multiply_adds, int64_t bytes) {
+  return std::max(multiply_adds / 2048, bytes / 32);
+}
+// The same where L2 is not what waits: products then reach about four fifths of that.
+constexpr int64_t stacked_clocks(int64_t multiply_adds, int64_t bytes) {
+  return stage_clocks(multiply_adds * 5 / 4, bytes);
+}
+
+// A tile of conv/tile.cuh: boxes of so many columns of the result, single ones or stacks.
+struct TileChoice {
+  Boxes boxes;
+  int columns = 0;
+  bool stacked = false;
+};
+inline Box copied_box(const TileChoice& tile) {
+  Box box = tile.boxes.box;
+  if (tile.stacked) box.h += kStackedTaps - 1;
+  return box;
+}
+
+// The tiles that take least: rounds of all SMs, two neighbouring boxes a cluster, times the clocks
+// of a tap and 64 channels. A cluster's blocks bring one half of the weights each. stacks: the taps
+// of a column of the window may be one box, in tiles of 64 columns. columns: of a tile, if not 0.
+constexpr int kMostStackedPixels = kTilePixels * 3 / 2, kStackedColumns = 64;
+inline TileChoice choose_tile(const CardInfo& card, int64_t images, int64_t down, int64_t across,
+                              int64_t out, bool stacks, int columns = 0) {
+  constexpr int64_t kRow = 128;  // bytes of 64 channels
+  const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const auto rounds = [&](const Boxes& boxes, int wide) {
+    return up(up(boxes.count(), 2) * up(out, wide), card.processors / 2);
+  };
+  TileChoice best{choose_boxes(images, down, across, kTilePixels, /*exact=*/false)};
   int64_t least = INT64_MAX;
   for (const int wide : {256, 128, 64}) {
-    const int64_t rounds = up(up(boxes, 2) * up(columns, wide), card.processors / 2),
-                  clocks = std::max(4 * wide, (128 * 128 + wide * 64) / 32);
-    if (rounds * clocks < least) least = rounds * clocks, best = wide;
+    const int64_t time = rounds(best.boxes, wide) * stage_clocks(int64_t{kTilePixels} * wide * 64,
+                                                                 (kTilePixels + wide / 2) * kRow);
+    if ((columns == 0 || wide == columns) && time < least) least = time, best.columns = wide;
   }
-  return best;
+  if (!stacks || (columns != 0 && columns != kStackedColumns)) return best;
+  const auto clocks = [&](int copied) {
+    return stacked_clocks(int64_t{kStackedTaps} * kTilePixels * kStackedColumns * 64,
+                          (copied + kStackedTaps * kStackedColumns / 2) * kRow);
+  };
+  // A warpgroup's pixels are half of a box of one image, or one of two.
+  const Boxes boxes =
+      choose_stacked_boxes(images, down, across, kTilePixels, kTilePixels / 2, clocks);
+  const int copied = stacked_pixels(boxes.box);
+  const int64_t time = rounds(boxes, kStackedColumns) * clocks(copied);
+  if (copied > kMostStackedPixels || 10 * time >= 9 * kStackedTaps * least) return best;
+  return {boxes, kStackedColumns, true};
 }
 
 // ---- weight gradients (conv/tile_dw.cuh) ----
@@ -98,6 +164,26 @@ constexpr int kGradientRows = 128, kGradientPanels = 3;
 // panels there are in all.
 inline int64_t gradient_panels(const ConvTask& task) {
   return task.kernel * task.kernel * ((task.channels + 63) / 64);
+}
+// What brings pixels to the least clocks: single boxes, or stacks of them.
+struct GradientBoxes {
+  Boxes boxes;
+  bool stacked = false;
+};
+inline GradientBoxes choose_gradient_boxes(int64_t images, int64_t down, int64_t across,
+                                           int64_t out, bool stacks) {
+  constexpr int kPixels = kGradientPixels, kLeast = 16;  // pixels of a product's step
+  const Boxes single = choose_boxes(images, down, across, kPixels, /*exact=*/true);
+  if (!stacks) return {single};
+  constexpr int64_t kRow = 128;  // bytes of 64 channels
+  const int64_t rows = std::min<int64_t>((out + 63) / 64 * 64, kGradientRows),
+                products = rows * kPixels * 64 * kGradientPanels;
+  const auto clocks = [&](int copied) { return stacked_clocks(products, (rows + copied) * kRow); };
+  const Boxes stacked = choose_stacked_boxes(images, down, across, kPixels, kLeast, clocks);
+  const int64_t of_single = single.count() * clocks(kPixels * kGradientPanels),
+                of_stacked = stacked.count() * clocks(stacked_pixels(stacked.box));
+  if (10 * of_stacked >= 9 * of_single) return {single};
+  return {stacked, true};
 }
 struct GradientPlan {
   int64_t panels = 1, wide = 1, high = 1;  // panels in all; tiles beside and below each other

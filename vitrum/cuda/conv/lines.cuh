@@ -95,11 +95,11 @@ inline conv_tile::Product forward_product(const CardInfo& card, const ConvTask& 
                                           const void* laid, const void* w, bf16* y) {
   const Lines l = lines_of(task);
   const int64_t down = task.down(), across = task.across();
-  const Boxes boxes = choose_boxes(task.images, down, across, conv_tile::kRows, /*exact=*/false);
-  conv_tile::Product p{{}, choose_tile_columns(card, boxes.count(), task.out)};
-  conv_tile::set_product(p.args, taps_of(l), w, l.taps(), kPixel, task.out, boxes, p.wide);
-  p.args.x[0] = conv::pixels_map(laid_pixels(task, l, laid), boxes.box);
-  p.args.grid = conv::grid_of(boxes, task.images, down, across);
+  const TileChoice tile = choose_tile(card, task.images, down, across, task.out, /*stacks=*/false);
+  conv_tile::Product p{{}, tile.columns};
+  conv_tile::set_product(p.args, taps_of(l), w, l.taps(), kPixel, task.out, tile);
+  p.args.x[0] = conv::pixels_map(laid_pixels(task, l, laid), tile.boxes.box);
+  p.args.grid = conv::grid_of(tile.boxes, task.images, down, across);
   p.args.y = y, p.args.column_apart = task.out;
   p.args.line_apart = across * task.out, p.args.image_apart = down * p.args.line_apart;
   return p;

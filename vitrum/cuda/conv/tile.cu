@@ -15,12 +15,12 @@ using namespace conv_tile;
 
 constexpr int kLayThreads = 256, kSide = 32, kLines = 8;
 
-template <int kColumns, bool kFollowed>
-__global__ void __launch_bounds__(kThreads, conv_tile::Shape<kColumns>::kBlocks)
+template <int kColumns, int kTaps, bool kFollowed>
+__global__ void __launch_bounds__(kThreads, conv_tile::Shape<kColumns, kTaps>::kBlocks)
     convolve_boxes([[maybe_unused]] const __grid_constant__ Args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::byte memory[];
-  work<kColumns, kFollowed>(g, *reinterpret_cast<Shared<kColumns>*>(memory));
+  work<kColumns, kTaps, kFollowed>(g, *reinterpret_cast<Shared<kColumns, kTaps>*>(memory));
 #endif
 }
 
@@ -52,15 +52,18 @@ __global__ void __launch_bounds__(kSide* kLines)
 // Calls body(kernel, bytes of shared memory, blocks an SM holds).
 template <class Body>
 void with_kernel(const Product& p, const Body& body) {
-  const auto call = [&](auto columns) {
-    constexpr int kColumns = decltype(columns)::value;
-    const auto kernel =
-        p.args.scale ? convolve_boxes<kColumns, true> : convolve_boxes<kColumns, false>;
-    body(kernel, sizeof(Shared<kColumns>), conv_tile::Shape<kColumns>::kBlocks);
+  const auto call = [&](auto columns, auto of_stage) {
+    constexpr int kColumns = decltype(columns)::value, kTaps = decltype(of_stage)::value;
+    const auto kernel = p.args.scale ? convolve_boxes<kColumns, kTaps, true>
+                                     : convolve_boxes<kColumns, kTaps, false>;
+    body(kernel, sizeof(Shared<kColumns, kTaps>), conv_tile::Shape<kColumns, kTaps>::kBlocks);
   };
-  if (p.wide == 64) return call(std::integral_constant<int, 64>{});
-  if (p.wide == 128) return call(std::integral_constant<int, 128>{});
-  call(std::integral_constant<int, 256>{});
+  constexpr std::integral_constant<int, 1> kSingle{};
+  constexpr std::integral_constant<int, kStackedTaps> kStack{};
+  if (p.stacked) return call(std::integral_constant<int, kStackedColumns>{}, kStack);
+  if (p.wide == 64) return call(std::integral_constant<int, 64>{}, kSingle);
+  if (p.wide == 128) return call(std::integral_constant<int, 128>{}, kSingle);
+  call(std::integral_constant<int, 256>{}, kSingle);
 }
 
 }  // namespace

@@ -8,6 +8,10 @@
 // half of them each. Narrow tiles have two CTAs on an SM: one multiplies while the other ends. The
 // rows of w arrive permuted (permuted_rows_map), so that a thread has eight neighbouring columns.
 //
+// L2 sets the pace of narrow tiles. Where a window has three lines and a box's lines are whole
+// eights of pixels, a stage has the three taps of a column of the window: one box, two lines higher
+// (a stack), in which each tap's pixels begin a line further, and the weights of all three.
+//
 // The gradient of the image is the same product, of dy with the window turned round. A norm of
 // given statistics, a skip and ReLU may follow before the results leave the registers.
 //
@@ -22,6 +26,7 @@
 
 #include "vitrum/cuda/conv/windows.h"
 #include "vitrum/cuda/linear/mainloop.cuh"
+#include "vitrum/cuda/norm/follow.cuh"
 
 namespace vitrum::cuda::conv_tile {
 
@@ -29,24 +34,27 @@ using conv::Grid, conv::Tap, conv::kMaxMaps, conv::kMaxTaps;
 
 constexpr int kGroup = 128, kGroups = 2, kThreads = kGroups * kGroup + kWarp;  // and a producer
 constexpr int kRows = 64 * kGroups, kDepth = conv::kChannels, kCluster = 2;
-constexpr int kBytesX = kRows * kSwizzledRow;
 static_assert(kRows == kTilePixels);
 
-// What depends on the tile's columns.
-template <int kColumns>
+// What depends on the tile's columns and on the taps that a stage has.
+template <int kColumns, int kTaps = 1>
 struct Shape {
-  static constexpr int kStages = kColumns == 128 ? 3 : 4;
+  static constexpr int kStages = kTaps > 1 ? 2 : kColumns == 128 ? 3 : 4;
   static constexpr int kBlocks = kColumns == 256 ? 1 : 2;  // on an SM
   static constexpr int kShare = kColumns / kCluster;       // of the weights, a block's
-  static constexpr int kBytesW = kColumns * kSwizzledRow;
+  static constexpr int kBytesX = (kTaps > 1 ? kMostStackedPixels : kRows) * kSwizzledRow;
+  static constexpr int kBytesW = kColumns * kSwizzledRow;  // of a tap
 };
 
 struct Args {
   CUtensorMap x[kMaxMaps], w;
   Tap taps[kMaxTaps];
   int tap_count, channels, columns;
-  int box_bytes;  // of 64 channels
-  int tiles;      // of a cluster
+  int box_bytes;  // of 64 channels, as they are copied
+  // Of a box in shared memory, bytes: where the second warpgroup's pixels begin, and how much
+  // further each tap's that share a stage.
+  int second, apart;
+  int tiles;  // of a cluster
   Grid grid;
   // Where the results go: elements from one image, line and column to the next.
   bf16* y;
@@ -57,10 +65,10 @@ struct Args {
   bool relu;
 };
 
-template <int kColumns>
+template <int kColumns, int kTaps = 1>
 struct Shared {
-  using S = Shape<kColumns>;
-  std::byte x[S::kStages][kBytesX], w[S::kStages][S::kBytesW];
+  using S = Shape<kColumns, kTaps>;
+  std::byte x[S::kStages][S::kBytesX], w[S::kStages][kTaps][S::kBytesW];
   uint64_t full[S::kStages], empty[S::kStages];
 };
 
@@ -78,47 +86,52 @@ __device__ __forceinline__ bool take_tile(const Args& g, int turn, Place& place)
   return i < g.tiles;
 }
 
-template <int kColumns>
-__device__ void produce(const Args& g, Shared<kColumns>& s) {
-  using S = Shape<kColumns>;
+template <int kColumns, int kTaps>
+__device__ void produce(const Args& g, Shared<kColumns, kTaps>& s) {
+  using S = Shape<kColumns, kTaps>;
   constexpr uint16_t kBoth = (1 << kCluster) - 1;
   PipelineState<S::kStages> pipe;
   const int own = cluster_rank() * S::kShare;
   Place place;
   for (int turn = 0; take_tile<kColumns>(g, turn, place); ++turn) {
     const conv::Corner corner = g.grid.corner(place.box);
-    for (int t = 0; t < g.tap_count; ++t) {
+    for (int t = 0; t < g.tap_count; t += kTaps) {
       const Tap tap = g.taps[t];
       for (int c = 0; c < g.channels; c += kDepth, pipe.advance()) {
         uint64_t* const full = &s.full[pipe.index];
         mbarrier_wait(&s.empty[pipe.index], pipe.phase ^ 1);
-        mbarrier_arrive_expect_tx(full, g.box_bytes + S::kBytesW);
+        mbarrier_arrive_expect_tx(full, g.box_bytes + kTaps * S::kBytesW);
         tma_load_4d(g.x[tap.map], s.x[pipe.index], full, c, corner.column + tap.column,
                     corner.line + tap.line, corner.image);
-        tma_load_5d(g.w, s.w[pipe.index] + own * kSwizzledRow, full, tap.weight * g.channels + c,
-                    (place.column + own) / 32, kBoth);
+#pragma unroll
+        for (int k = 0; k < kTaps; ++k)
+          tma_load_5d(g.w, s.w[pipe.index][k] + own * kSwizzledRow, full,
+                      g.taps[t + k].weight * g.channels + c, (place.column + own) / 32, kBoth);
       }
     }
   }
 }
 
 // kFollowed: by a norm of given statistics, and perhaps a skip and ReLU.
-template <int kColumns, bool kFollowed>
+template <int kColumns, int kTaps, bool kFollowed>
 struct Consumer {
-  using S = Shape<kColumns>;
+  using S = Shape<kColumns, kTaps>;
   static constexpr int kParts = kColumns / 32;
   using Accumulators = float[kColumns / 2];
   const Args& g;
-  Shared<kColumns>& s;
+  Shared<kColumns, kTaps>& s;
   int group, thread;
   PipelineState<S::kStages> pipe = {};
 
   __device__ __forceinline__ void multiply(Accumulators& d) {
+    const int own = kTaps > 1 ? group * g.second : group * 64 * kSwizzledRow;
     mainloop(
-        d, pipe, s.full, g.tap_count * ((g.channels + kDepth - 1) / kDepth),
+        d, pipe, s.full, g.tap_count / kTaps * ((g.channels + kDepth - 1) / kDepth),
         [&](int stage, int i, bool add) {
-          wgmma_ss(d, make_descriptor(s.x[stage] + group * 64 * kSwizzledRow + 32 * i),
-                   make_descriptor(s.w[stage] + 32 * i), add);
+#pragma unroll
+          for (int k = 0; k < kTaps; ++k)
+            wgmma_ss(d, make_descriptor(s.x[stage] + own + k * g.apart + 32 * i),
+                     make_descriptor(s.w[stage][k] + 32 * i), add || k > 0);
         },
         // Both blocks write into the weights of both.
         [&](int stage) {
@@ -139,18 +152,6 @@ struct Consumer {
 
   __device__ __forceinline__ bool has(const Place& place, int part) const {
     return place.column + 32 * part < g.columns;
-  }
-
-  // Rounded wherever a graph of several ops has a tensor.
-  __device__ __forceinline__ void follow(Eight& v, const Eight& scale, const Eight& shift,
-                                         const Raw8<bf16>& skip) const {
-    const Eight s = unpack(skip);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      v.v[k] = rounded<bf16>(fmaf(rounded<bf16>(v.v[k]), scale.v[k], shift.v[k]));
-      if (g.skip) v.v[k] = rounded<bf16>(v.v[k] + s.v[k]);
-      if (g.relu) v.v[k] = v.v[k] <= 0 ? 0.0f : v.v[k];  // NaN stays NaN
-    }
   }
 
   // One of the thread's two rows. Skips are loaded some parts at a time: a load behind a store
@@ -177,7 +178,7 @@ struct Consumer {
         for (int k = 0; k < 8; ++k) v.v[k] = d[permuted_accumulator(part, half, k)];
         if constexpr (kFollowed)
           follow(v, load8(g.scale + column + 32 * part), load8(g.shift + column + 32 * part),
-                 skip[i]);
+                 skip[i], g.skip != nullptr, g.relu);
         store8(g.y + at + 32 * part, v);
       }
     }
@@ -194,9 +195,9 @@ struct Consumer {
 };
 
 // A block of the kernel.
-template <int kColumns, bool kFollowed>
-__device__ __forceinline__ void work(const Args& g, Shared<kColumns>& s) {
-  using S = Shape<kColumns>;
+template <int kColumns, int kTaps, bool kFollowed>
+__device__ __forceinline__ void work(const Args& g, Shared<kColumns, kTaps>& s) {
+  using S = Shape<kColumns, kTaps>;
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i)
       mbarrier_init(&s.full[i], 1), mbarrier_init(&s.empty[i], kGroups * kCluster);
@@ -206,9 +207,9 @@ __device__ __forceinline__ void work(const Args& g, Shared<kColumns>& s) {
   sync_cluster();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group < kGroups) {
-    Consumer<kColumns, kFollowed>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
+    Consumer<kColumns, kTaps, kFollowed>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else if (threadIdx.x == kGroups * kGroup) {
-    produce<kColumns>(g, s);
+    produce<kColumns, kTaps>(g, s);
   }
   // The other block may still write here.
   __syncwarp();
@@ -224,20 +225,35 @@ inline CUtensorMap weights_map(const void* w, int64_t columns, int64_t row, int 
                          {kDepth, 2, 4, 4, static_cast<cuuint32_t>(share / 32)});
 }
 
+// Taps of a stack one behind the other, from the first line on.
+inline std::vector<Tap> stacked_taps(std::vector<Tap> taps) {
+  std::sort(taps.begin(), taps.end(), [](const Tap& a, const Tap& b) {
+    return a.column != b.column ? a.column < b.column : a.line < b.line;
+  });
+  return taps;
+}
+
 // w: (columns, taps, channels), of so many taps in all.
 inline void set_product(Args& args, const std::vector<Tap>& taps, const void* w, int64_t all_taps,
-                        int64_t channels, int64_t columns, const Boxes& boxes, int wide) {
-  args.w = weights_map(w, columns, all_taps * channels, wide / kCluster);
-  std::copy(taps.begin(), taps.end(), args.taps);
+                        int64_t channels, int64_t columns, const TileChoice& tile) {
+  const Box& box = tile.boxes.box;
+  args.w = weights_map(w, columns, all_taps * channels, tile.columns / kCluster);
+  const std::vector<Tap> ordered = tile.stacked ? stacked_taps(taps) : taps;
+  std::copy(ordered.begin(), ordered.end(), args.taps);
   args.tap_count = static_cast<int>(taps.size());
   args.channels = static_cast<int>(channels), args.columns = static_cast<int>(columns);
-  args.box_bytes = boxes.box.pixels() * kSwizzledRow;
-  args.tiles = static_cast<int>((boxes.count() + 1) / 2 * ((columns + wide - 1) / wide));
+  args.box_bytes = copied_box(tile).pixels() * kSwizzledRow;
+  // Half of a box of one image, or the second image.
+  args.second = (box.n > 1 ? copied_box(tile).w * copied_box(tile).h : 64) * kSwizzledRow;
+  args.apart = tile.stacked ? box.w * kSwizzledRow : 0;
+  args.tiles = static_cast<int>((tile.boxes.count() + 1) / 2 *
+                                ((columns + tile.columns - 1) / tile.columns));
 }
 
 struct Product {
   Args args;
   int wide;
+  bool stacked = false;
 };
 void allow(const Product& p);  // before its first launch
 void launch(const Product& p, int processors, cudaStream_t stream);
@@ -246,12 +262,13 @@ void launch(const Product& p, int processors, cudaStream_t stream);
 inline Product forward_product(const CardInfo& card, const ConvTask& task, const void* x,
                                const void* w, bf16* y, int wide = 0) {
   const int64_t down = task.down(), across = task.across();
-  const Boxes boxes = choose_boxes(task.images, down, across, kRows, /*exact=*/false);
-  Product p{{}, wide ? wide : choose_tile_columns(card, boxes.count(), task.out)};
+  const TileChoice tile =
+      choose_tile(card, task.images, down, across, task.out, can_stack(task), wide);
+  Product p{{}, tile.columns, tile.stacked};
   set_product(p.args, conv::window_taps(task), w, task.kernel * task.kernel, task.channels,
-              task.out, boxes, p.wide);
-  conv::set_window_maps(task, x, boxes.box, p.args.x);
-  p.args.grid = conv::grid_of(boxes, task.images, down, across);
+              task.out, tile);
+  conv::set_window_maps(task, x, copied_box(tile), p.args.x);
+  p.args.grid = conv::grid_of(tile.boxes, task.images, down, across);
   p.args.y = y, p.args.column_apart = task.out;
   p.args.line_apart = across * task.out, p.args.image_apart = down * p.args.line_apart;
   return p;
@@ -269,12 +286,13 @@ inline std::vector<Product> input_gradient_products(const CardInfo& card, const 
     if (taps.empty()) continue;
     const conv::Pixels to{dx,          task.images, task.height, task.width, task.channels,
                           task.stride, line,        column};
-    const Boxes boxes = choose_boxes(task.images, to.lines(), to.columns(), kRows, false);
-    Product p{{}, wide ? wide : choose_tile_columns(card, boxes.count(), task.channels)};
-    set_product(p.args, taps, w, task.kernel * task.kernel, task.out, task.channels, boxes, p.wide);
+    const TileChoice tile = choose_tile(card, task.images, to.lines(), to.columns(), task.channels,
+                                        can_stack(task), wide);
+    Product p{{}, tile.columns, tile.stacked};
+    set_product(p.args, taps, w, task.kernel * task.kernel, task.out, task.channels, tile);
     p.args.x[0] =
-        conv::pixels_map({dy, task.images, task.down(), task.across(), task.out}, boxes.box);
-    p.args.grid = conv::grid_of(boxes, task.images, to.lines(), to.columns());
+        conv::pixels_map({dy, task.images, task.down(), task.across(), task.out}, copied_box(tile));
+    p.args.grid = conv::grid_of(tile.boxes, task.images, to.lines(), to.columns());
     p.args.y = dx + (line * task.width + column) * task.channels;
     p.args.column_apart = task.stride * task.channels;
     p.args.line_apart = task.stride * task.width * task.channels;

@@ -34,7 +34,7 @@ void conv_tile_dw::launch(const Args& args, int processors, cudaStream_t stream)
 
 KernelPtr lower_tile_weight_gradient(CudaBackend& cuda, const ConvTask& given, const Operands& io) {
   const ConvTask task = given.flattened();
-  const Plan plan = plan_of(cuda.card(), result_pixels(task, nullptr), gradient_panels(task));
+  const Plan plan = plan_of(cuda.card(), task);
   auto* const partials = cuda.scratch_of<float>(plan.floats);
   const Args args =
       make_args(task, plan, io.in[Conv2dBwd::kDy].data, io.in[Conv2dBwd::kX].data, partials);

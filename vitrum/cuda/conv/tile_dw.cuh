@@ -4,8 +4,10 @@
 // Pixels are what the product sums over: TMA brings boxes of 64 of them, of dy and of x under the
 // tap, zeros where either has none, and WGMMA takes both operands transposed. A CTA computes tiles
 // of 128 of dy's channels by three panels, each 64 channels of x for one tap, over some of the
-// boxes (a split). A producer warp issues the loads; two consumer warpgroups have 64 rows each.
-// Each split leaves its sums in scratch, and finish() adds them up in order.
+// boxes (a split). Where the panels are the three taps of a column of the window, and boxes have
+// whole eights of pixels in a line, one box that is two lines higher has them all (a stack): each
+// tap's pixels begin a line further. A producer warp issues the loads; two consumer warpgroups have
+// 64 rows each. Each split leaves its sums in scratch, and finish() adds them up in order.
 //
 // The primitives it is written in (device.cuh, tma.cuh, wgmma.cuh) and host/tensor_map.h are
 // included before it: tests without a card have a second set.
@@ -36,7 +38,11 @@ struct Args {
   int blocks, panels;           // of 64 channels of x; for every tap
   int out, wide, tiles, items;  // tiles beside each other, in all, and of all splits
   int boxes, boxes_each;        // in all; of a split
-  float* partials;              // (splits, out, panels * 64)
+  bool stacked;
+  int x_bytes;              // of a panel, or of a stack
+  int next, apart;          // from a tile's panel to its next one: panels, and bytes of x
+  int steps[kPixels / 16];  // bytes of x up to every 16 pixels
+  float* partials;          // (splits, out, panels * 64)
 };
 
 struct Shared {
@@ -51,7 +57,7 @@ struct Item {
   __device__ __forceinline__ Item(const Args& g, int i)
       : split(i / g.tiles),
         row(i % g.tiles / g.wide * kRows),
-        panel(i % g.tiles % g.wide * kPanels),
+        panel(i % g.tiles % g.wide * (g.stacked ? 1 : kPanels)),
         first(split * g.boxes_each),
         end(first + g.boxes_each < g.boxes ? first + g.boxes_each : g.boxes) {}
 };
@@ -61,16 +67,16 @@ __device__ __forceinline__ void produce(const Args& g, Shared& s) {
   for (int i = static_cast<int>(blockIdx.x); i < g.items; i += static_cast<int>(gridDim.x)) {
     const Item item(g, i);
     const int rows = min(kGroups, (g.out - item.row + 63) / 64),
-              panels = min(kPanels, g.panels - item.panel);
+              boxes = g.stacked ? 1 : min(kPanels, g.panels - item.panel);
     for (int box = item.first; box < item.end; ++box, pipe.advance()) {
       const conv::Corner at = g.grid.corner(box);
       uint64_t* const full = &s.full[pipe.index];
       mbarrier_wait(&s.empty[pipe.index], pipe.phase ^ 1);
-      mbarrier_arrive_expect_tx(full, (rows + panels) * kPanel);
+      mbarrier_arrive_expect_tx(full, rows * kPanel + boxes * g.x_bytes);
       for (int k = 0; k < rows; ++k)
         tma_load_4d(g.dy, s.dy[pipe.index][k], full, item.row + 64 * k, at.column, at.line,
                     at.image);
-      for (int k = 0; k < panels; ++k) {
+      for (int k = 0; k < boxes; ++k) {
         const int panel = item.panel + k;
         const Tap tap = g.taps[panel / g.blocks];
         tma_load_4d(g.x[tap.map], s.x[pipe.index][k], full, panel % g.blocks * kChannels,
@@ -95,7 +101,7 @@ struct Consumer {
         d, pipe, s.full, boxes,
         [&](int stage, int i, bool add) {
           wgmma_ss_at_bt(d, make_descriptor(s.dy[stage][group] + 16 * i * kSwizzledRow),
-                         make_panel_descriptor(s.x[stage][0] + 16 * i * kSwizzledRow, kPanel), add);
+                         make_panel_descriptor(s.x[stage][0] + g.steps[i], g.apart), add);
         },
         [&](int stage) { release(stage); });
   }
@@ -115,11 +121,14 @@ struct Consumer {
       if (row + 8 * half >= g.out) continue;
       float* const to = g.partials +
                         (static_cast<int64_t>(item.split) * g.out + row + 8 * half) * wide +
-                        item.panel * kChannels + lane % 4 * 2;
+                        lane % 4 * 2;
 #pragma unroll
-      for (int i = 0; i < kPanels * kChannels / 8; ++i)
-        if (item.panel + i / 8 < g.panels)
-          *reinterpret_cast<float2*>(to + 8 * i) = {d[4 * i + 2 * half], d[4 * i + 2 * half + 1]};
+      for (int i = 0; i < kPanels * kChannels / 8; ++i) {
+        const int panel = item.panel + i / 8 * g.next;
+        if (panel < g.panels)
+          *reinterpret_cast<float2*>(to + panel * kChannels + i % 8 * 8) = {
+              d[4 * i + 2 * half], d[4 * i + 2 * half + 1]};
+      }
     }
   }
 
@@ -187,13 +196,26 @@ __device__ __forceinline__ void finish(const Finish& f, FinishShared& s) {
 struct Plan {
   GradientPlan split;
   Boxes boxes;
+  bool stacked = false;
   int64_t floats = 0;  // of partial sums
+
+  Box box_of_x() const {
+    Box box = boxes.box;
+    if (stacked) box.h += kStackedTaps - 1;
+    return box;
+  }
 };
-// Of dy (images, lines, columns, out).
-inline Plan plan_of(const CardInfo& card, const conv::Pixels& dy, int64_t panels) {
-  const Boxes boxes = choose_boxes(dy.images, dy.height, dy.width, kPixels, /*exact=*/true);
+// Of dy (images, lines, columns, out). stacks: taps of a column of the window may be one box.
+inline Plan plan_of(const CardInfo& card, const conv::Pixels& dy, int64_t panels,
+                    bool stacks = false) {
+  const auto [boxes, stacked] =
+      choose_gradient_boxes(dy.images, dy.height, dy.width, dy.channels, stacks);
   const GradientPlan split = plan_weight_gradient(card, panels, dy.channels, boxes.count());
-  return {split, boxes, split.splits * dy.channels * split.panels * kChannels};
+  return {split, boxes, stacked, split.splits * dy.channels * split.panels * kChannels};
+}
+inline Plan plan_of(const CardInfo& card, const ConvTask& task) {
+  const conv::Pixels dy{nullptr, task.images, task.down(), task.across(), task.out};
+  return plan_of(card, dy, gradient_panels(task), can_stack(task));
 }
 // But for the maps of x.
 inline Args make_args(const Plan& plan, const conv::Pixels& dy, const std::vector<Tap>& taps,
@@ -209,6 +231,15 @@ inline Args make_args(const Plan& plan, const conv::Pixels& dy, const std::vecto
   args.tiles = narrow(plan.split.wide * plan.split.high);
   args.items = narrow(args.tiles * plan.split.splits);
   args.boxes = narrow(plan.boxes.count()), args.boxes_each = narrow(plan.split.boxes_each);
+  const Box box = plan.boxes.box, of_x = plan.box_of_x();
+  args.stacked = plan.stacked;
+  args.x_bytes = of_x.pixels() * kSwizzledRow;
+  args.next = plan.stacked ? kStackedTaps * args.blocks : 1;
+  args.apart = plan.stacked ? box.w * kSwizzledRow : kPanel;
+  for (int i = 0; i < kPixels / 16; ++i) {
+    const int image = 16 * i / (box.w * box.h);
+    args.steps[i] = (16 * i + image * (of_x.h - box.h) * box.w) * kSwizzledRow;
+  }
   args.partials = partials;
   return args;
 }
@@ -218,7 +249,7 @@ inline conv::Pixels result_pixels(const ConvTask& task, const void* dy) {
 inline Args make_args(const ConvTask& task, const Plan& plan, const void* dy, const void* x,
                       float* partials) {
   Args args = make_args(plan, result_pixels(task, dy), conv::window_taps(task), partials);
-  conv::set_window_maps(task, x, plan.boxes.box, args.x);
+  conv::set_window_maps(task, x, plan.box_of_x(), args.x);
   return args;
 }
 void allow();  // before the first launch
