@@ -63,6 +63,8 @@ std::vector<ModelTrial> model_trials() {
   ViTConfig siglip = small_vit();
   siglip.class_token = false, siglip.pool = ViTPool::kMap, siglip.act = Act::kGeluTanh;
   siglip.drop_act = siglip.drop_mlp = 0.1f;
+  ViTConfig naflex = siglip;
+  naflex.position_grid = 3;  // for 2 x 3 patches
   SwinConfig dropping = small_swin();
   dropping.drop_path = 0.1f, dropping.qkv_bias = false, dropping.pad_first = true;
   dropping.drop_attn = dropping.drop_proj = dropping.drop_act = dropping.drop_mlp = 0.1f;
@@ -88,7 +90,8 @@ std::vector<ModelTrial> model_trials() {
           {"eva", eva},
           {"beit", beit},
           {"beit_shared", shared},
-          {"siglip", siglip}};
+          {"siglip", siglip},
+          {"naflex", naflex}};
 }
 
 class ModelGradient : public ::testing::TestWithParam<ModelTrial> {

@@ -353,6 +353,8 @@ TEST(FamilyPresets, Counts) {
       {"vit_so400m_patch14_siglip_384", 428225600},
       {"vit_so400m_patch16_siglip_256", 427888064},
       {"vit_giantopt_patch16_siglip_256", 1163168256},
+      {"naflexvit_base_patch16_siglip", 92930304},
+      {"naflexvit_so400m_patch16_siglip", 427888064},
       {"vit_base_patch16_siglip_gap_224", 85797120},
       {"vit_base_patch16_siglip_gap_256", 85843200},
       {"vit_base_patch16_siglip_gap_384", 86088960},

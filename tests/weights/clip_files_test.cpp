@@ -74,6 +74,30 @@ TEST(Clip, ReadsConfigsOfTransformers) {
   EXPECT_EQ(siglip.preprocess.mean, std::vector<float>(3, 0.5f));
 }
 
+TEST(Clip, ReadsSiglip2ForAnyShape) {
+  const ModelSpec pair = parse(R"({"model_type": "siglip2", "architectures": ["Siglip2Model"]})");
+  EXPECT_EQ(pair.architecture, "naflexvit_base_patch16_siglip");
+  EXPECT_EQ(vit_of(pair).position_grid, 16);
+  EXPECT_EQ(vit_of(pair).pool, ViTPool::kMap);
+  EXPECT_EQ(pair.config.image_h(), 256);  // where one size is asked for
+  EXPECT_EQ(pair.preprocess.max_patches, 256);
+  EXPECT_EQ(pair.preprocess.interpolation, "bilinear");
+  const ModelSpec more = parse(R"({"model_type": "siglip2_vision_model", "num_patches": 729})",
+                               R"({"max_num_patches": 1000, "resample": 3, "image_mean": 0.25})");
+  EXPECT_EQ(vit_of(more).position_grid, 27);
+  EXPECT_EQ(more.config.image_w(), 31 * 16);
+  EXPECT_EQ(more.preprocess.max_patches, 1000);
+  EXPECT_EQ(more.preprocess.interpolation, "bicubic");
+  const ModelSpec classifier = parse(
+      R"({"model_type": "siglip2", "architectures": ["Siglip2ForImageClassification"],
+          "num_labels": 3})");
+  EXPECT_EQ(classifier.config.classes(), 3);
+  EXPECT_EQ(vit_of(classifier).pool, ViTPool::kNormedMean);
+  for (const char* wrong : {R"({"patch_size": 14})", R"({"max_num_patches": 0})",
+                            R"({"do_resize": false})", R"({"max_num_patches": 100000})"})
+    EXPECT_ERROR(parse(R"({"model_type": "siglip2"})", wrong), ErrorKind::kInput, "p.json");
+}
+
 // A classifier reads means: CLIP's of what the blocks leave, SigLIP's behind the norm, which is
 // also what a tower without its pooling head gives.
 TEST(Clip, ReadsClassifiersAndTowersWithoutAHead) {
@@ -109,10 +133,9 @@ TEST(Clip, RefusesConfigs) {
   refuses(R"({"model_type": "siglip", "vision_config": {"vision_use_head": 2}})",
           "vision_use_head");
   refuses(R"({"model_type": "siglip", "vision_config": {"num_attention_heads": 7}})", "7 heads");
-  // Of any aspect ratio: what has one size is named.
-  for (const char* type : {"siglip2", "siglip2_vision_model"})
-    refuses(R"({"model_type": ")" + std::string(type) + R"("})",
-            "download google/siglip2-base-patch16-256");
+  refuses(R"({"model_type": "siglip2", "vision_config": {"num_patches": 200}})",
+          "num_patches is 200; positions are those of a square");
+  refuses(R"({"model_type": "siglip2_vision_model", "num_patches": 0})", "num_patches");
 }
 
 }  // namespace

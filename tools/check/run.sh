@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 names=("$@")
-((${#names[@]})) || names=(docs readers codecs pillow live dialects deit swin resnet families conv_families originals tokenizers zero_shot mae onnx quantize report serve)
+((${#names[@]})) || names=(docs readers codecs pillow live dialects deit swin resnet families conv_families originals tokenizers zero_shot naflex mae onnx quantize report serve)
 failed=()
 for name in "${names[@]}"; do
   echo "== $name"

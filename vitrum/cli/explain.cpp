@@ -100,8 +100,8 @@ class ImageExplainer {
         predictor_(predictor),
         folder_(folder),
         preprocess_(preprocess_of(predictor.model())),
-        gradient_(o.asks_for("gradient") && predictor.classes() > 0),
-        program_(predictor.model(), predictor.store(), program_options()) {
+        gradient_(o.asks_for("gradient") && predictor.classes() > 0) {
+    program_.emplace(predictor.model(), predictor.store(), program_options());
     if (o.method == "gradient" && predictor.classes() == 0)
       fail_usage("{} has no head, so no class to explain", o.model);
     if (o.target) target_ = output_of(predictor.model(), *o.target);
@@ -112,6 +112,7 @@ class ImageExplainer {
     const std::vector<uint8_t> bytes = read_bytes(path);
     ExplainedPhoto photo{.image = decode_image(bytes, path, {o_.exif_orientation}), .name = {}};
     if (!o_.exif_orientation) photo.orientation = read_orientation(bytes);
+    if (predictor_.input().max_patches > 0) take_shape(photo.image);
     Preprocessor preprocessor(preprocess_);
     pixels_.resize(preprocessor.bytes());
     try {
@@ -172,6 +173,16 @@ class ImageExplainer {
   Results& results() { return results_; }
 
  private:
+  // Of a model whose images keep theirs: the program is one for images of this size alone.
+  void take_shape(const Image& image) {
+    const InputSize size = input_size(predictor_.input(), image.height, image.width);
+    if (size == InputSize{preprocess_.height, preprocess_.width}) return;
+    preprocess_.height = static_cast<int>(size.height);
+    preprocess_.width = static_cast<int>(size.width);
+    ModelSpec model = predictor_.model();
+    model.config.set_image_size(size.height, size.width);
+    program_.emplace(model, predictor_.store(), program_options());
+  }
   AttentionOptions program_options() const {
     AttentionOptions options{.gradient = gradient_, .compute = predictor_.precision()};
     if (o_.method == "attention" && o_.layer) options.layers = {*o_.layer};
@@ -197,23 +208,23 @@ class ImageExplainer {
     const std::vector<std::string>& labels = predictor_.model().labels;
     const auto i = static_cast<size_t>(*target_);
     return {*target_, i < labels.size() ? labels[i] : std::to_string(i),
-            static_cast<float>(result_of(program_.logits(), *target_, 0).label_probability)};
+            static_cast<float>(result_of(program_->logits(), *target_, 0).label_probability)};
   }
 
   std::vector<LayerAttention> run(ExplainedPhoto& photo, const std::string& path) {
-    program_.run(pixels_.data());
-    predictor_.check_answer(program_.logits());
+    program_->run(pixels_.data());
+    predictor_.check_answer(program_->logits());
     Results::Row row{path, {}, {}};
     photo.name = std::filesystem::path(path).filename().string();
     if (predictor_.classes() > 0) {
-      row.best = top_predictions(program_.logits(), predictor_.model().labels, 1)[0];
+      row.best = top_predictions(program_->logits(), predictor_.model().labels, 1)[0];
       row.asked = target_ ? asked_class() : row.best;
       photo.name = in_words(row.best);
       if (target_) photo.name += ",  asked for " + in_words(row.asked);
     }
-    if (gradient_) program_.run_backward(row.asked.index);
+    if (gradient_) program_->run_backward(row.asked.index);
     results_.rows.push_back(std::move(row));
-    return program_.all();
+    return program_->all();
   }
 
   void add_distances(const std::vector<LayerAttention>& layers) {
@@ -240,7 +251,7 @@ class ImageExplainer {
   Folder& folder_;
   Preprocess preprocess_;
   bool gradient_;
-  AttentionProgram program_;
+  std::optional<AttentionProgram> program_;
   std::vector<uint8_t> pixels_;  // of the image read last
   std::optional<int> target_;
   std::set<std::string> used_;

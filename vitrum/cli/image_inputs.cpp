@@ -102,6 +102,12 @@ std::vector<Option> model_options(ModelOptions& o) {
       {"--arch", &o.arch, "what a bare weight file is for: a name of `vitrum models`", "PRESET"},
       image_size_option(o.image_size),
       patch_size_option(o.patch_size),
+      {.name = "--max-patches",
+       .target = &o.max_patches,
+       .help = "images keep their shapes, with no more patches than that, of a model for any shape "
+               "(SigLIP 2's NaFlex, which has 256)",
+       .min = 1,
+       .max = 1 << 14},
       {"--exif-orientation", &o.exif_orientation,
        "turn photos upright as their EXIF data says; off by default, as in timm, torchvision "
        "and transformers"}};
@@ -109,7 +115,7 @@ std::vector<Option> model_options(ModelOptions& o) {
 
 void note_preprocessing(const CommonOptions& common, const ModelSpec& model) {
   const Preprocessing& p = model.preprocess;
-  if (!common.verbose || !p.assumed) return;
+  if (!common.verbose || !p.assumed || p.max_patches > 0) return;
   info(common,
        fmt::format("no file states the preprocessing; as its framework has it: {} x {}, {}, "
                    "{}, mean {}, std {}",
@@ -122,6 +128,7 @@ PredictorOptions predictor_options(const ModelOptions& o, const CommonOptions& c
   PredictorOptions options;
   options.arch = o.arch;
   options.image_size = o.image_size, options.patch_size = o.patch_size;
+  options.max_patches = o.max_patches;
   options.device = common.device;
   options.threads = static_cast<int>(common.threads);
   if (common.precision != "auto") options.precision = compute_precision(common);

@@ -22,11 +22,12 @@ std::unique_ptr<Dataset> open_images(const std::vector<std::string>& inputs,
 Option shard_option(std::string& shard);
 std::unique_ptr<Dataset> take_shard(std::unique_ptr<Dataset> images, const std::string& shard);
 
-// --model, --arch, --image-size, --patch-size and --exif-orientation as options of a verb.
+// --model, --arch, --image-size, --patch-size, --max-patches and --exif-orientation as options of a
+// verb.
 struct ModelOptions {
   std::string model, arch;
   std::optional<InputSize> image_size;
-  std::optional<int64_t> patch_size;
+  std::optional<int64_t> patch_size, max_patches;
   bool exif_orientation = false;
 };
 std::vector<Option> model_options(ModelOptions& options);

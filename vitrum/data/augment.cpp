@@ -204,7 +204,10 @@ void Transform::draw_edits(const SampleKey& key) {
   draw_jitter(augment_.jitter, jitter, edits_);
 }
 
-void Transform::apply(const Image& part, const SampleKey& key, bool mild, std::span<uint8_t> out) {
+InputSize Transform::apply(const Image& part, const SampleKey& key, bool mild,
+                           std::span<uint8_t> out) {
+  if (size_.max_patches > 0) return preprocessor_.apply(part, out);
+  const InputSize size{size_.height, size_.width};
   const Shift by = draw_shift(key);
   if (by.any()) {
     plain_.resize(out.size());
@@ -213,7 +216,7 @@ void Transform::apply(const Image& part, const SampleKey& key, bool mild, std::s
   } else {
     preprocess(part, key, out);
   }
-  if (mild) return;
+  if (mild) return size;
   draw_edits(key);
   if (!edits_.empty()) {
     edited_.reshape(size_.channels, size_.height, size_.width);
@@ -225,6 +228,7 @@ void Transform::apply(const Image& part, const SampleKey& key, bool mild, std::s
     PhiloxStream random = key.stream(kEraseStream);
     eraser_.apply(size_.channels, size_.height, size_.width, random, out.data());
   }
+  return size;
 }
 
 }  // namespace vitrum

@@ -68,8 +68,9 @@ class Transform {
   // The part of a (height, width) image that apply() wants to be given.
   Window part(int height, int width, const SampleKey& key) const;
 
-  // Writes (channels, height, width) to `out`. `mild`: crop and flip only.
-  void apply(const Image& part, const SampleKey& key, bool mild, std::span<uint8_t> out);
+  // Writes (channels, height, width) to `out`. `mild`: crop and flip only. Images that keep their
+  // shapes are preprocessed and no more; returns the size.
+  InputSize apply(const Image& part, const SampleKey& key, bool mild, std::span<uint8_t> out);
 
   // What apply() does to the image once it is preprocessed, for the op TakeImages; where that can
   // do it.

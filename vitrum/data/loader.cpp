@@ -33,10 +33,7 @@ struct Loader::State {
 
   State(const Dataset& data, const LoaderConfig& options)
       : dataset(data), config(options), slots(static_cast<size_t>(options.prefetch)) {
-    const auto& p = config.preprocess;
-    if (!config.rows)
-      sample_bytes = static_cast<size_t>(p.channels) * static_cast<size_t>(p.height) *
-                     static_cast<size_t>(p.width);
+    if (!config.rows) sample_bytes = Preprocessor(config.preprocess).bytes();
     batches = (dataset.size() + config.batch_size - 1) / config.batch_size;
     chunk_size = chunk_of(dataset);
     chunks_per_batch = (config.batch_size + chunk_size - 1) / chunk_size;
@@ -95,6 +92,7 @@ struct Loader::State {
     batch.indices.resize(n);
     batch.mix.resize(config.mix.any() ? n : 0);
     if (config.tolerant) batch.errors.assign(n, "");
+    if (config.preprocess.max_patches > 0) batch.sizes.assign(n, {});
   }
 
   bool mild() const { return epoch >= config.strong_epochs; }
@@ -194,7 +192,9 @@ void Loader::State::fill_sample(Batch& batch, int64_t row, int64_t position, Tra
   dataset.read_part(
       index, [&](int height, int width) { return transform.part(height, width, key); }, image);
   try {
-    transform.apply(image, key, mild(), batch.pixels().subspan(r * sample_bytes, sample_bytes));
+    const InputSize size =
+        transform.apply(image, key, mild(), batch.pixels().subspan(r * sample_bytes, sample_bytes));
+    if (!batch.sizes.empty()) batch.sizes[r] = size;
   } catch (const Error& error) {
     throw Error(error.kind(), dataset.name(index) + ": " + error.what());
   }

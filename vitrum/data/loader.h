@@ -49,8 +49,11 @@ struct Batch {
   std::vector<int64_t> indices;     // (batch_size): which sample of the dataset
   std::vector<MixRow> mix;          // (batch_size), where the loader mixes: else empty
   std::vector<std::string> errors;  // (batch_size), "" where all is well; only of tolerant loaders
+  std::vector<InputSize> sizes;     // (batch_size), where images keep their shapes: else empty
 
-  std::span<uint8_t> pixels() const {  // (batch_size, channels, height, width)
+  // (batch_size, channels, height, width); where images keep their shapes, each at the beginning of
+  // its part.
+  std::span<uint8_t> pixels() const {
     return {reinterpret_cast<uint8_t*>(storage.data()), storage.size()};
   }
 };

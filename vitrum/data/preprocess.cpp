@@ -33,9 +33,13 @@ int crop_start(int64_t slack, bool round_down) {
 void check(const Preprocess& p) {
   if (p.channels != 1 && p.channels != 3)
     fail_usage("images have 1 or 3 channels; the model wants {}", p.channels);
-  constexpr int kMaxEdge = 1 << 14;
+  constexpr int kMaxEdge = 1 << 14, kMaxPatches = 1 << 16, kMaxPatch = 1 << 10;
   if (p.height < 1 || p.width < 1 || p.height > kMaxEdge || p.width > kMaxEdge)
     fail_usage("image size {} x {}; expected 1 to {} on each edge", p.height, p.width, kMaxEdge);
+  if (p.max_patches < 0 || p.max_patches > kMaxPatches || p.patch_h < 1 || p.patch_w < 1 ||
+      p.patch_h > kMaxPatch || p.patch_w > kMaxPatch)
+    fail_usage("images of at most {} patches of {} x {} are not possible", p.max_patches, p.patch_h,
+               p.patch_w);
   if (!(p.crop_pct >= 0.1 && p.crop_pct <= 1.0))
     fail_usage("crop_pct is {}; expected 0.1 to 1", p.crop_pct);
   const auto [height, width] = resized_size(p);
@@ -44,7 +48,31 @@ void check(const Preprocess& p) {
                height, width, p.height, p.width);
 }
 
+// transformers' edge at a scale: rounded up to whole patches.
+int64_t patched_edge(double scale, int edge, int patch) {
+  const double pixels = edge * scale;
+  return std::max<int64_t>(patch, static_cast<int64_t>(std::ceil(pixels / patch)) * patch);
+}
+
 }  // namespace
+
+// The largest scale at which patches are few enough, found by halving as transformers does it, to
+// the last bit: where it stops decides between two sizes.
+InputSize input_size(const Preprocess& p, int height, int width) {
+  if (p.max_patches == 0) return {p.height, p.width};
+  constexpr double kPrecision = 1e-5, kMost = 100;
+  const auto at = [&](double scale) {
+    return InputSize{patched_edge(scale, height, p.patch_h), patched_edge(scale, width, p.patch_w)};
+  };
+  double low = kPrecision / 10, high = kMost;
+  while (high - low >= kPrecision) {
+    const double middle = (low + high) / 2;
+    const InputSize size = at(middle);
+    const bool fits = size.height / p.patch_h * (size.width / p.patch_w) <= p.max_patches;
+    (fits ? low : high) = middle;
+  }
+  return at(low);
+}
 
 std::pair<int64_t, int64_t> resize_target(const Preprocess& p, int height, int width) {
   const auto [target_height, target_width] = resized_size(p);
@@ -81,6 +109,10 @@ Preprocessor::Preprocessor(const Preprocess& preprocess) : preprocess_(preproces
 }
 
 size_t Preprocessor::bytes() const {
+  if (preprocess_.max_patches > 0)
+    return static_cast<size_t>(preprocess_.channels) *
+           static_cast<size_t>(preprocess_.max_patches) * static_cast<size_t>(preprocess_.patch_h) *
+           static_cast<size_t>(preprocess_.patch_w);
   return static_cast<size_t>(preprocess_.channels) * static_cast<size_t>(preprocess_.height) *
          static_cast<size_t>(preprocess_.width);
 }
@@ -99,9 +131,20 @@ const Image& Preprocessor::with_channels(const Image& image) {
   return converted_;
 }
 
-void Preprocessor::apply(const Image& image, std::span<uint8_t> out) {
+InputSize Preprocessor::apply(const Image& image, std::span<uint8_t> out) {
   const Preprocess& p = preprocess_;
   assert(out.size() == bytes());
+  const InputSize size = input_size(p, image.height, image.width);
+  if (p.max_patches > 0) {
+    // At the smallest scale that is tried a very long image still has too many.
+    if (size.height / p.patch_h * (size.width / p.patch_w) > p.max_patches)
+      fail_input("{} x {} pixels are too long and thin for {} patches", image.width, image.height,
+                 p.max_patches);
+    const auto rows = static_cast<int>(size.height), columns = static_cast<int>(size.width);
+    resizer_.resize(with_channels(image), rows, columns, p.interpolation, {0, 0, rows, columns},
+                    out.data());
+    return size;
+  }
   const auto [height, width] = resize_target(p, image.height, image.width);
   if (width > kMaxPixels / height) {
     fail_input("{} x {} pixels are too long and thin to be resized by the shortest edge",
@@ -109,9 +152,11 @@ void Preprocessor::apply(const Image& image, std::span<uint8_t> out) {
   }
   const Window window = crop_window(p, height, width);
   if (height < p.height || width < p.width)
-    return apply_bordered(image, window, {height, width}, out);
-  resizer_.resize(with_channels(image), static_cast<int>(height), static_cast<int>(width),
-                  used_filter(p), window, out.data());
+    apply_bordered(image, window, {height, width}, out);
+  else
+    resizer_.resize(with_channels(image), static_cast<int>(height), static_cast<int>(width),
+                    used_filter(p), window, out.data());
+  return size;
 }
 
 void Preprocessor::apply_bordered(const Image& image, const Window& window, InputSize resized,

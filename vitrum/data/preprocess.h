@@ -27,7 +27,13 @@ struct Preprocess {
   int resize = 0;           // the edge to aim at instead, in pixels; 0: as crop_pct says
   bool crop_floor = false;  // round the crop's corner down as transformers does, not to even
   std::array<uint8_t, 3> border = {};  // its colour
+  // Images keep their shapes instead, as SigLIP 2's NaFlex has it: each is resized to as many whole
+  // patches as there may be (0: it is not), and height and width do not matter.
+  int max_patches = 0, patch_h = 16, patch_w = 16;
 };
+
+// Size that a (height, width) image has for the model.
+InputSize input_size(const Preprocess& preprocess, int height, int width);
 
 // Size to which a (height, width) image is resized before the centre crop.
 std::pair<int64_t, int64_t> resize_target(const Preprocess& preprocess, int height, int width);
@@ -40,9 +46,9 @@ class Preprocessor {
  public:
   explicit Preprocessor(const Preprocess& preprocess);  // fails on what makes no sense
 
-  size_t bytes() const;  // of one image
-  // Writes (channels, height, width) to `out`.
-  void apply(const Image& image, std::span<uint8_t> out);
+  size_t bytes() const;  // of one image, or of the largest where they keep their shapes
+  // Writes (channels, height, width) to the beginning of `out`, and returns these sizes.
+  InputSize apply(const Image& image, std::span<uint8_t> out);
 
  private:
   const Image& with_channels(const Image& image);

@@ -44,7 +44,20 @@ const ValueInfo* find(const Graph& g, const std::string& name) {
 
 // ---- positions ----
 
+// Of a square, for images of any shape: stored (C, side * side).
+Positions square_positions(const ValueInfo& info, ParamStore& store) {
+  const int64_t width = info.shape[0], cells = info.shape[1];
+  const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(cells))));
+  const std::vector<float> stored = values_of(info, store);
+  Positions p{side, side, width, {}};
+  for (int64_t cell = 0; cell < cells; ++cell)
+    for (int64_t c = 0; c < width; ++c)
+      p.values.push_back(stored[static_cast<size_t>(c * cells + cell)]);
+  return p;
+}
+
 std::optional<Positions> positions_of(const Graph& g, ParamStore& store) {
+  if (const ValueInfo* grid = find(g, "pos_grid")) return square_positions(*grid, store);
   const ValueInfo* info = find(g, "pos_embed");
   const std::optional<FirstLayer> first = first_layer(g);
   if (!info || !first) return {};

@@ -335,6 +335,7 @@ class Differentiator {
     TokensBwd back;
     for (size_t i = Tokens::kPrefix; i < here().in.size(); ++i)
       back.prefix.push_back(Value(&g_, here().in[i]).dim(1));
+    if (const ValueId pos = here().in[Tokens::kPos]; pos != kAbsent) start_at_zero(pos);
     backward(std::move(back), {dy()}, here().in);
   }
   void vjp(const Pool& op) {

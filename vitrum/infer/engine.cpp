@@ -125,6 +125,21 @@ std::shared_ptr<Job> Engine::remove_unwanted() {
   return nullptr;
 }
 
+// Of the rows that are ready, those at the front that one program can take: all of one size.
+int64_t Engine::alike(int64_t most) const {
+  if (most == 0) return 0;
+  const Job& first = *ready_.front();
+  const InputSize size = first.rows[first.next_].size;
+  int64_t count = 0;
+  for (const std::shared_ptr<Job>& job : ready_)
+    for (size_t i = job->next_; i < job->rows.size(); ++i)
+      if (count == most || job->rows[i].size != size)
+        return count;
+      else
+        ++count;
+  return count;
+}
+
 // The rows of the next batch. Where there are none, or it is enough, the caller no longer leads.
 bool Engine::take(Replica& replica, const std::function<bool()>& enough) {
   std::unique_lock lock(mutex_);
@@ -139,7 +154,7 @@ bool Engine::take(Replica& replica, const std::function<bool()>& enough) {
     lock.lock();
   }
   const bool leave = enough();
-  const int64_t most = leave ? 0 : std::min(ready_rows_, most_);
+  const int64_t most = leave ? 0 : alike(std::min(ready_rows_, most_));
   if (most == 0) {
     idle_.push_back(&replica);
     if (leave) wake_leader();

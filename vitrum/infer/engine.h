@@ -101,6 +101,7 @@ class Engine {
   void lead(Replica& replica, const std::function<bool()>& enough);
   bool take(Replica& replica, const std::function<bool()>& enough);
   std::shared_ptr<Job> remove_unwanted();  // under the lock
+  int64_t alike(int64_t most) const;       // under the lock
   void run_batch(Replica& replica);
 
   std::vector<std::shared_ptr<Predictor>> owned_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <limits>
+#include <numeric>
 
 #include "vitrum/core/parallel.h"
 #include "vitrum/data/loader.h"
@@ -21,14 +22,36 @@ std::string describe_not_finite(const Predictor& predictor, const std::string& i
   return fmt::format("{}: the model answers with NaN or infinity", image);
 }
 
+// The images of a batch, those of one size after the other.
+std::vector<size_t> by_size(const Batch& batch) {
+  std::vector<size_t> order(static_cast<size_t>(batch.count));
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (!batch.sizes.empty())
+    std::ranges::stable_sort(order, {}, [&](size_t i) { return batch.sizes[i]; });
+  return order;
+}
+
+void mirror_images(Batch& batch, size_t bytes, size_t width) {
+  if (batch.sizes.empty()) return mirror_lines(batch.pixels(), width);
+  for (size_t i = 0; i < batch.sizes.size(); ++i) {
+    const auto lines = static_cast<size_t>(batch.sizes[i].width);
+    if (lines == 0) continue;  // it could not be read
+    const std::span<uint8_t> image = batch.pixels().subspan(i * bytes, bytes);
+    mirror_lines(image.first(bytes / lines * lines), lines);
+  }
+}
+
 }  // namespace
 
 void predict_all(Predictor& predictor, const Dataset& dataset, const PredictAllOptions& options,
                  const std::function<bool(const PredictedSample&)>& each) {
   LoaderConfig config;
-  config.batch_size = std::min(predictor.max_batch(), std::max<int64_t>(dataset.size(), 1));
   config.threads = options.threads > 0 ? options.threads : available_cores();
-  config.preprocess = preprocess_of(predictor.model());
+  config.preprocess = predictor.input();
+  // Of several batches' images there are more of one shape.
+  const int64_t batches = config.preprocess.max_patches > 0 ? 4 : 1;
+  config.batch_size =
+      std::min(batches * predictor.max_batch(), std::max<int64_t>(dataset.size(), 1));
   config.tolerant = options.tolerant;
   Loader loader(dataset, config);
   loader.start(0);
@@ -45,11 +68,13 @@ void predict_all(Predictor& predictor, const Dataset& dataset, const PredictAllO
     for (size_t t = 0; t < tapped.size(); ++t)
       tapped[t].resize(count * static_cast<size_t>(predictor.tap_shapes()[t].numel()));
     const auto readable = [&](size_t i) { return !options.tolerant || batch.errors[i].empty(); };
+    std::vector<size_t> rows(count);  // of the job, by image
     std::vector<float*> to_taps;
     to_taps.reserve(count * tapped.size());
+    const std::vector<size_t> order = by_size(batch);
     const auto ask = [&](std::vector<float>& to_logits, std::vector<float>& to_features) {
       auto job = std::make_shared<Job>();
-      for (size_t i = 0; i < count; ++i) {
+      for (const size_t i : order) {
         if (!readable(i)) continue;
         float** const first = to_taps.data() + to_taps.size();
         for (std::vector<float>& all : tapped)
@@ -57,7 +82,9 @@ void predict_all(Predictor& predictor, const Dataset& dataset, const PredictAllO
         job->rows.push_back({.pixels = batch.pixels().data() + i * bytes,
                              .logits = to_logits.data() + i * classes,
                              .features = to_features.data() + i * width,
-                             .taps = {first, tapped.size()}});
+                             .taps = {first, tapped.size()},
+                             .size = batch.sizes.empty() ? InputSize{} : batch.sizes[i]});
+        rows[i] = job->rows.size() - 1;
       }
       predictor.engine().run(job);
       if (job->error) std::rethrow_exception(job->error);
@@ -65,21 +92,20 @@ void predict_all(Predictor& predictor, const Dataset& dataset, const PredictAllO
     };
     const auto job = ask(logits, features);
     if (options.tta == Tta::kFlip) {
-      mirror_lines(batch.pixels(), static_cast<size_t>(config.preprocess.width));
+      mirror_images(batch, bytes, static_cast<size_t>(config.preprocess.width));
       mirrored_logits.resize(logits.size()), mirrored_features.resize(features.size());
       const auto mirrored = ask(mirrored_logits, mirrored_features);
       for (size_t i = 0; i < job->rows.size(); ++i)
         job->rows[i].finite = job->rows[i].finite && mirrored->rows[i].finite;
       take_mean(logits, mirrored_logits), take_mean(features, mirrored_features);
     }
-    auto row = job->rows.begin();
     for (size_t i = 0; i < count; ++i) {
       PredictedSample sample{.index = batch.indices[i]};
       std::vector<std::span<const float>> taps;
       std::string not_finite;
       if (!readable(i)) {
         sample.error = batch.errors[i];
-      } else if (!(row++)->finite) {
+      } else if (!job->rows[rows[i]].finite) {
         not_finite = describe_not_finite(predictor, dataset.name(batch.indices[i]), options);
         sample.error = not_finite;
       } else {

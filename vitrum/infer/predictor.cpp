@@ -27,8 +27,24 @@ ModelConfig resize(ModelSpec& spec, const PredictorOptions& o) {
   ModelConfig stored = stored_config(spec);
   if (o.image_size) set_image_size(spec, o.image_size->height, o.image_size->width);
   if (o.patch_size) set_patch_size(spec, *o.patch_size);
+  if (o.max_patches) set_max_patches(spec, *o.max_patches);
   validate(spec.config);
   return stored;
+}
+
+// What an image of the model becomes: one of its size, or of a shape of its own.
+Preprocess input_of(const ModelSpec& spec, const std::vector<std::string>& taps) {
+  Preprocess p = preprocess_of(spec);
+  const auto* vit = spec.config.as<ViTConfig>();
+  if (!vit || spec.preprocess.max_patches == 0) return p;
+  if (!taps.empty())
+    fail_usage(
+        "{}: images keep their shapes, and what taps give has as many; give them one by "
+        "--image-size",
+        spec.architecture);
+  p.max_patches = static_cast<int>(spec.preprocess.max_patches);
+  p.patch_h = static_cast<int>(vit->patch_h), p.patch_w = static_cast<int>(vit->patch_w);
+  return p;
 }
 
 // States the parameters, counts multiply-adds, and gives the shapes of the taps for one image,
@@ -96,7 +112,7 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
       tap_shapes_(record(parameters_, spec_, options.taps, macs_)),
       weights_(model, spec_, parameters_, device_->backend(), stored_),
       precision_(options.precision.value_or(suitable_precision(device_->backend(), weights_))),
-      preprocess_(preprocess_of(spec_)),
+      preprocess_(input_of(spec_, options.taps)),
       at_once_(vitrum::images_at_once(macs_, device_->backend(), precision(), options.max_batch)) {
   const Preprocessor checked(preprocess_);  // fails here rather than at the first image
   if (precision_ == DType::kI8) block_layers(spec_, spec_.architecture);
@@ -110,15 +126,35 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
 
 Predictor::~Predictor() = default;
 
-ModelProgram& Predictor::program(int64_t batch, InputStage from) {
-  std::unique_ptr<ModelProgram>& program = programs_[{from, batch}];
-  if (!program)
-    program = std::make_unique<ModelProgram>(
-        spec_, weights_.store(), batch,
+// Parameters are the same whatever the shape: positions are a table that the program resizes.
+ModelProgram& Predictor::program(int64_t batch, InputStage from, InputSize size) {
+  const InputSize usual{spec_.config.image_h(), spec_.config.image_w()};
+  if (size == InputSize{}) size = usual;
+  auto found = programs_.find({from, size, batch});
+  if (found == programs_.end()) {
+    // The largest first: it makes the arena that all of them share.
+    if (size != usual && programs_.empty())
+      program(static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(at_once_))), from);
+    if (size != usual) drop_oldest_shape();
+    ModelSpec spec = spec_;
+    spec.config.set_image_size(size.height, size.width);
+    auto program = std::make_unique<ModelProgram>(
+        spec, weights_.store(), batch,
         CompileOptions{
             .compute = precision(), .keeps_float = options_.keeps_float, .arena = &arena_},
         from, options_.taps);
-  return *program;
+    found = programs_.emplace(std::tuple(from, size, batch), Compiled{std::move(program)}).first;
+  }
+  found->second.used = ++runs_;
+  return *found->second.program;
+}
+
+// Photos have a few shapes, but there may be hundreds.
+void Predictor::drop_oldest_shape() {
+  constexpr size_t kMostPrograms = 64;
+  if (programs_.size() < kMostPrograms) return;
+  programs_.erase(
+      std::ranges::min_element(programs_, {}, [](const auto& entry) { return entry.second.used; }));
 }
 
 void Predictor::run_batches(InputStage from, size_t images, const Exchange& fill,
@@ -136,7 +172,7 @@ void Predictor::run_batches(InputStage from, size_t images, const Exchange& fill
 
 void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
                     std::span<float> features, std::span<const std::span<float>> taps) {
-  const size_t image = Preprocessor(preprocess_).bytes();
+  const size_t image = Preprocessor(preprocess_of(spec_)).bytes();
   const auto outputs = static_cast<size_t>(classes()), width = static_cast<size_t>(dimension());
   const size_t images = pixels.size() / image;
   if (pixels.size() != images * image || (!logits.empty() && logits.size() != images * outputs) ||
@@ -154,16 +190,21 @@ void Predictor::run(std::span<const uint8_t> pixels, std::span<float> logits,
                          .features = features.empty() ? nullptr : features.data() + i * width,
                          .taps = row_taps});
   }
+  run_job(job, logits.empty() ? features : logits);
+}
+
+void Predictor::run_job(const std::shared_ptr<Job>& job, std::span<const float> answer) {
   engine_->run(job);
   if (job->error) std::rethrow_exception(job->error);
-  check_answer(logits.empty() ? features : logits);
+  check_answer(answer);
 }
 
 void Predictor::run_rows(std::span<PredictorRow> rows, int64_t batch) {
   const auto size = static_cast<size_t>(batch), outputs = static_cast<size_t>(classes()),
              width = static_cast<size_t>(dimension());
   const SharedDevice::Turn turn(*device_);
-  ModelProgram& program = this->program(batch);
+  const InputSize shape = rows.empty() ? InputSize{} : rows.front().size;
+  ModelProgram& program = this->program(batch, InputStage::kPixels, shape);
   for (size_t i = 0; i < rows.size(); ++i) program.upload_image(i, rows[i].pixels);
   program.run();
   logits_.resize(size * outputs), features_.resize(size * width);
@@ -221,22 +262,28 @@ void Predictor::check_answer(std::span<const float> answer) const {
   fail("{} answers with NaN or infinity; `vitrum forward --trace` finds the layer", path_);
 }
 
-void Predictor::preprocess(const Image& image, std::span<uint8_t> pixels) const {
+InputSize Predictor::preprocess(const Image& image, std::span<uint8_t> pixels) const {
   // Its scratch is as large as the largest image it saw, so one that saw a huge one is not kept.
   constexpr int64_t kMostPixels = 4'000'000;
   auto preprocessor = preprocessors_.take();
   if (!preprocessor) preprocessor = std::make_unique<Preprocessor>(preprocess_);
-  preprocessor->apply(image, pixels);
+  const InputSize size = preprocessor->apply(image, pixels);
   if (int64_t{image.width} * image.height <= kMostPixels)
     preprocessors_.give(std::move(preprocessor));
+  return size;
 }
 
 Predictor::Outputs Predictor::run_one(const Image& image) {
   std::vector<uint8_t> pixels(Preprocessor(preprocess_).bytes());
-  preprocess(image, pixels);
+  const InputSize size = preprocess(image, pixels);
   Outputs out{std::vector<float>(static_cast<size_t>(classes())),
               std::vector<float>(static_cast<size_t>(dimension()))};
-  run(pixels, out.logits, out.features);
+  auto job = std::make_shared<Job>();
+  job->rows.push_back({.pixels = pixels.data(),
+                       .logits = out.logits.empty() ? nullptr : out.logits.data(),
+                       .features = out.features.data(),
+                       .size = size});
+  run_job(job, out.logits.empty() ? out.features : out.logits);
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,10 @@ struct PredictorOptions {
   std::string arch = {};                     // the preset a bare weight file is for
   std::optional<InputSize> image_size = {};  // another than the model's: positions are resampled
   std::optional<int64_t> patch_size = {};    // of a ViT: its patches are resized as FlexiViT's
-  std::string device = "auto";               // as --device
-  int threads = 0;                           // 0: every core this process may use
+  // Images keep their shapes, with no more patches than that, where the model can do so.
+  std::optional<int64_t> max_patches = {};
+  std::string device = "auto";  // as --device
+  int threads = 0;              // 0: every core this process may use
   // kF32, kBF16, kI8 or kE4M3; empty: what suits the device, and eight bits where weights are
   // stored in those that it is fast in.
   std::optional<DType> precision = {};
@@ -44,9 +47,11 @@ struct PredictorRow {
   float *logits = nullptr, *features = nullptr;  // (classes), (dimension); null: not wanted
   std::span<float* const> taps = {};             // as many as tap_shapes(), or none
   bool finite = true;                            // whether the answer is; set by the run
+  InputSize size = {};                           // where images keep their shapes; else 0
 };
 
 class Engine;
+struct Job;
 
 struct Prediction {
   int index = 0;      // of the class
@@ -98,8 +103,11 @@ class Predictor {
   std::vector<float> features(std::span<const uint8_t> encoded);
   std::vector<float> features(const Image& image);
 
-  // An image as the model takes it.
-  void preprocess(const Image& image, std::span<uint8_t> pixels) const;
+  // How images become what the model takes. Those of a model for any shapes keep theirs, so that
+  // preprocess_of(model()), for one size alone, is another.
+  const Preprocess& input() const { return preprocess_; }
+  // An image as the model takes it; the size is for its PredictorRow.
+  InputSize preprocess(const Image& image, std::span<uint8_t> pixels) const;
 
   // Any number of images that are preprocessed already, (count, C, H, W) as preprocess_of(model())
   // says, to logits (count, classes) and features (count, dimension); an empty span is not filled.
@@ -111,8 +119,8 @@ class Predictor {
   // called in a turn of the device. check_answer() is for the caller.
   using Exchange = std::function<void(ModelProgram& program, size_t first)>;
   void run_batches(InputStage from, size_t images, const Exchange& fill, const Exchange& read);
-  // For engines: images that lie anywhere, as the first ones of a batch. A row that is not finite
-  // says so, and leaves the others alone.
+  // For engines: images that lie anywhere, all of one size, as the first ones of a batch. A row
+  // that is not finite says so, and leaves the others alone.
   void run_rows(std::span<PredictorRow> rows, int64_t batch);
   // Compiles the programs of every batch size, and times them.
   CostTable warm_up();
@@ -122,7 +130,9 @@ class Predictor {
     std::vector<float> logits, features;
   };
   Outputs run_one(const Image& image);
-  ModelProgram& program(int64_t batch, InputStage from = InputStage::kPixels);
+  void run_job(const std::shared_ptr<Job>& job, std::span<const float> answer);
+  ModelProgram& program(int64_t batch, InputStage from = InputStage::kPixels, InputSize size = {});
+  void drop_oldest_shape();
 
   std::string path_;
   PredictorOptions options_;
@@ -139,9 +149,15 @@ class Predictor {
   int64_t at_once_;
   // What follows is only touched by who has a turn of the device.
   SharedArena arena_;  // of all programs, since one runs at a time
-  // By input and batch size: those of the engine's CostTable, and in run_batches() powers of two.
-  // Compiled when first needed.
-  std::map<std::pair<InputStage, int64_t>, std::unique_ptr<ModelProgram>> programs_;
+  // By input, its size where images keep their shapes, and batch size: those of the engine's
+  // CostTable, and in run_batches() powers of two. Compiled when first needed, and of shapes those
+  // kept that were needed last.
+  struct Compiled {
+    std::unique_ptr<ModelProgram> program;
+    uint64_t used = 0;  // the higher, the later
+  };
+  std::map<std::tuple<InputStage, InputSize, int64_t>, Compiled> programs_;
+  uint64_t runs_ = 0;
   std::vector<float> logits_, features_;  // of one batch
   std::vector<std::vector<float>> tapped_;
   std::unique_ptr<Engine> engine_;

@@ -106,6 +106,16 @@ Preset siglip_gap(const Size& size, int64_t patch, int64_t image, bool tanh, con
   return preset;
 }
 
+// SigLIP 2's for images of any shape.
+Preset naflex(const Size& size, const char* tag) {
+  Preset preset = siglip(size, 16, 384, true, tag);
+  preset.name = fmt::format("naflexvit_{}_patch16_siglip", size.name);
+  preset.public_weights = fmt::format("timm/{}.{}", preset.name, tag);
+  preset.crop_pct = 1;
+  preset.config.as<ViTConfig>()->position_grid = 16;
+  return preset;
+}
+
 Preset cifar(std::string name, int64_t width, int64_t depth, int64_t heads, int64_t mlp_ratio) {
   ViTConfig cfg{.image_h = 32,
                 .image_w = 32,
@@ -400,6 +410,8 @@ std::vector<Preset> pretrained_presets() {
       siglip(kSo400m, 14, 384, false, "webli", {"google/siglip-so400m-patch14-384"}),
       siglip(kSo400m, 16, 256, true, "v2_webli"),
       siglip(kGiantOpt, 16, 256, true, "v2_webli"),
+      naflex(kBase, "v2_webli"),
+      naflex(kSo400m, "v2_webli"),
       siglip_gap(kBase, 16, 224, false, "v2_webli"),
       siglip_gap(kBase, 16, 256, false, "v2_webli"),
       siglip_gap(kBase, 16, 384, false, "v2_webli"),

@@ -7,6 +7,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/graph/functional.h"
 #include "vitrum/models/patches.h"
+#include "vitrum/models/position_grid.h"
 
 namespace vitrum {
 
@@ -138,6 +139,22 @@ TokenInit token_init(InitStyle style) {
   return {Init::normal(1), Init::normal(1)};
 }
 
+// The table of a square, which is the same for images of every shape, as a parameter of its own:
+// (C, side * side), so that a product resizes it to the patches there are. Their sum stays f32, as
+// positions are elsewhere.
+Value resized_positions(Scope s, const ViTConfig& cfg, const Init& start) {
+  const int64_t side = cfg.position_grid, cells = side * side;
+  const int64_t rows = cfg.image_h / cfg.patch_h, columns = cfg.image_w / cfg.patch_w;
+  Value table = s.param("pos_grid", {cfg.width, cells}, start, /*decay=*/false);
+  Value resize = s.graph().constant((s / "pos_resize").path(), {1, rows * columns, cells},
+                                    grid_resize(side, rows, columns));
+  Value positions =
+      s.graph().emit((s / "pos_embed").path(), Linear{}, {resize, table, Value(), Value()},
+                     {{1, rows * columns, cfg.width}});
+  s.graph().info(positions).exact = true;
+  return positions;
+}
+
 // (B, C, H, W) -> (B, T, C); with a choice only those tokens.
 Value embed(Scope s, Value image, const ViTConfig& cfg, const TokenChoice* choice = nullptr) {
   Value x = patchify(whole_patches(image, cfg.patch_h, cfg.patch_w), cfg.patch_h, cfg.patch_w,
@@ -161,6 +178,8 @@ Value embed(Scope s, Value image, const ViTConfig& cfg, const TokenChoice* choic
   Value positions;
   if (cfg.sincos_positions)
     positions = s.graph().constant("pos_embed", {1, cfg.positions(), cfg.width}, sincos_table(cfg));
+  else if (cfg.position_grid > 0)
+    positions = resized_positions(s, cfg, start.positions);
   else if (cfg.learned_positions)
     positions = s.param("pos_embed", {1, cfg.positions(), cfg.width}, start.positions,
                         /*decay=*/false);
@@ -268,6 +287,13 @@ void validate(const ViTConfig& cfg) {
                cfg.mlp_width, cfg.classes);
   if (cfg.sincos_positions && cfg.width % 4 != 0)
     fail_usage("2-D sine-cosine positions need a width divisible by 4, not {}", cfg.width);
+  if (cfg.position_grid < 0 || cfg.position_grid > 256 ||
+      (cfg.position_grid > 0 &&
+       (!cfg.learned_positions || cfg.sincos_positions || cfg.prefix_tokens() > 0)))
+    fail_usage(
+        "positions of a square of {} patches a side need 1 to 256, learned positions, and no other "
+        "tokens",
+        cfg.position_grid);
   if (cfg.registers < 0 || cfg.registers > 1024)
     fail_usage("{} register tokens are not possible", cfg.registers);
   if (cfg.rope != Rope::kNone && cfg.width / cfg.heads % 4 != 0)

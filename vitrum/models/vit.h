@@ -74,6 +74,9 @@ struct ViTConfig {
   float layer_scale = 0;  // start value; 0: none
 
   bool learned_positions = true;  // else none are added, unless sincos_positions
+  // Learned positions are those of a square of so many patches a side, whatever the image, and are
+  // resized to its patches, as SigLIP 2's NaFlex has it; 0: each patch has its own.
+  int64_t position_grid = 0;
   Rope rope = Rope::kNone;
   int64_t rope_theta = 10000, rope_grid = 16;
   bool rope_bf16 = false;  // periods are rounded to bf16, as Meta's DINOv3 files have them

@@ -62,13 +62,15 @@ class Run : public std::enable_shared_from_this<Run> {
 
   void prepare(std::string_view bytes, ImageSlot& slot) {
     if (run_.decoded) {
-      std::memcpy(slot.pixels.data(), bytes.data(), slot.pixels.size());
+      slot.size = {};  // the model's own
+      std::memcpy(slot.pixels.data(), bytes.data(), std::min(bytes.size(), slot.pixels.size()));
       return;
     }
     const std::span encoded(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
     DecodeOptions options;
     options.max_pixels = context_.options.limits.pixels;
-    run_.model->predictor().preprocess(decode_image(encoded, "image", options), slot.pixels);
+    const Image image = decode_image(encoded, "image", options);
+    slot.size = run_.model->predictor().preprocess(image, slot.pixels);
   }
 
   void note_decode(double seconds) {
@@ -84,7 +86,8 @@ class Run : public std::enable_shared_from_this<Run> {
     job->priority = run_.priority;
     job->rows.push_back({.pixels = slot.pixels.data(),
                          .logits = slot.logits.empty() ? nullptr : slot.logits.data(),
-                         .features = slot.features.data()});
+                         .features = slot.features.data(),
+                         .size = slot.size});
     job->wanted = [exchange = exchange_] { return exchange->wanted(); };
     job->done = [self = shared_from_this(), i](Job& job) { self->finish_job(i, job); };
     run_.model->engine().submit(std::move(job));

@@ -84,7 +84,7 @@ std::string card_of(const std::string& name, const std::string& version, const s
 }  // namespace
 
 ImageSlot::ImageSlot(const Predictor& predictor)
-    : pixels(Preprocessor(preprocess_of(predictor.model())).bytes()),
+    : pixels(Preprocessor(predictor.input()).bytes()),
       logits(static_cast<size_t>(predictor.classes())),
       features(static_cast<size_t>(predictor.dimension())) {}
 

@@ -15,6 +15,7 @@ namespace vitrum::serve {
 struct ImageSlot {
   explicit ImageSlot(const Predictor& predictor);
   std::vector<uint8_t> pixels;
+  InputSize size;  // of the image in it; 0: the model's
   std::vector<float> logits, features;
 };
 

@@ -90,6 +90,7 @@ ModelSpec starting_model(const Recipe& recipe) {
   if (!is_model_dir(weights)) return resolve_model(weights, recipe.model);
   ModelSpec stored = resolve_model(weights);
   stored.stored = {};  // what is trained is of the size that it is trained at
+  stored.preprocess.max_patches = 0;
   if (recipe.model.empty()) return stored;
   ModelSpec model = resolve_model(recipe.model);
   if (!stored.config.same_family(model.config) ||

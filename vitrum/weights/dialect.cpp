@@ -119,6 +119,9 @@ Shape stored_shape(Layout layout, const Shape& shape, const LayoutSizes& s) {
       // Patches flattened channel last are no convolution's.
       if (s.channel_last) break;
       return {shape[0], s.channels, s.patch_h, s.patch_w};
+    case Layout::kPatch:
+      if (s.patch_rows || s.channel_last) break;
+      return {shape[0], s.channels, s.patch_h, s.patch_w};
     case Layout::kConvHwio: return {s.patch_h, s.patch_w, s.channels, shape[0]};
     case Layout::kKernel: return {shape[1], shape[0]};
     case Layout::kHeadKernel: return {shape[1], s.heads, s.head_dim};
@@ -134,6 +137,10 @@ Shape stored_shape(Layout layout, const Shape& shape, const LayoutSizes& s) {
     case Layout::kPixel: return s.pixels ? Shape{shape[0], shape[1], 1, 1} : shape;
     case Layout::kPlanes: return {shape[0], 1, 1};
     case Layout::kLine: return {1, 1, 1, shape[0]};
+    case Layout::kGrid: {
+      const int64_t side = square_root(shape[1]);
+      return {1, side, side, shape[0]};
+    }
   }
   return shape;
 }

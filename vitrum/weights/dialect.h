@@ -29,6 +29,8 @@ enum class Layout : uint8_t {
   kPixel,       // (out, in, 1, 1) where the model says so: the same memory
   kPlanes,      // (channels, 1, 1): the same memory
   kLine,        // (1, 1, 1, channels): the same memory
+  kGrid,        // (1, side, side, out), ours (out, side * side)
+  kPatch,       // kConv; (out, patch_h * patch_w * channels) where the model says so
 };
 
 // The sizes that layouts are about.
@@ -36,6 +38,8 @@ struct LayoutSizes {
   int64_t patch_h = 1, patch_w = 1, channels = 1, heads = 1, head_dim = 1;
   bool channel_last = false;  // patches are flattened (P, P, C)
   bool pixels = false;        // layers of MLPs are stored as convolutions of one pixel
+  // Weights of patches are stored (P, P, C), though the model flattens them (C, P, P).
+  bool patch_rows = false;
 };
 LayoutSizes layout_sizes(const ModelConfig& config);
 

@@ -13,6 +13,7 @@ extern const WeightFamily kDinov2Weights, kViTWeights, kSwinWeights, kResNetWeig
 extern const WeightFamily kDinov3Weights, kDinov3GatedWeights, kEva02Weights, kEva02ApartWeights;
 extern const WeightFamily kDinov2GatedWeights, kBeitWeights, kClipWeights, kSiglipWeights;
 extern const WeightFamily kSwinV2Weights, kConvNeXtWeights, kClipClassifierWeights;
+extern const WeightFamily kSiglipNaflexWeights;
 extern const WeightFamily kDinov2RegistersWeights, kDinov2GatedRegistersWeights;
 
 std::span<const WeightFamily* const> weight_families() {
@@ -28,6 +29,7 @@ std::span<const WeightFamily* const> weight_families() {
       &kBeitWeights,
       &kClipWeights,
       &kClipClassifierWeights,
+      &kSiglipNaflexWeights,
       &kSiglipWeights,
       &kViTWeights,
       &kSwinWeights,

@@ -58,11 +58,6 @@ const WeightFamily& family_of_type(const JsonKeys& keys) {
       if (type == known) return *family;
       types.push_back(fmt::format("'{}'", known));
     }
-  if (type.starts_with("siglip2"))
-    fail_input(
-        "{}: model_type '{}' is SigLIP 2 NaFlex, for images of any aspect ratio; models here are "
-        "for one size, as `vitrum download google/siglip2-base-patch16-256` is",
-        keys.where(), type);
   const std::string last = types.back();
   types.pop_back();
   fail_input("{}: model_type '{}' is not supported; expected {} or {}", keys.where(), type,

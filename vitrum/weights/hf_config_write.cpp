@@ -41,6 +41,22 @@ int resample_code(const std::string& interpolation) {
                           kPillowFilters.begin());
 }
 
+// Its processor keeps the shapes of images, always.
+std::string naflex_preprocessor_text(const ModelSpec& spec, const ViTConfig& c) {
+  const Preprocessing& p = spec.preprocess;
+  const Json json = {{"image_processor_type", "Siglip2ImageProcessor"},
+                     {"do_resize", true},
+                     {"max_num_patches", p.max_patches > 0 ? p.max_patches : c.patches()},
+                     {"patch_size", c.patch_h},
+                     {"resample", resample_code(p.interpolation)},
+                     {"do_rescale", true},
+                     {"rescale_factor", 1.0 / 255},
+                     {"do_normalize", !p.mean.empty()},
+                     {"image_mean", numbers(p.mean, c.channels, 0)},
+                     {"image_std", numbers(p.std, c.channels, 1)}};
+  return dumped(json);
+}
+
 }  // namespace
 
 std::string hf_config_text(const ModelSpec& spec, const std::string& dtype) {
@@ -86,6 +102,8 @@ std::string with_quantization(const std::string& config, const std::vector<std::
 // aspect ratio and crops, in every version, CLIP's.
 std::string hf_preprocessor_text(const ModelSpec& spec) {
   const Preprocessing& p = spec.preprocess;
+  if (const auto* vit = spec.config.as<ViTConfig>(); vit && vit->position_grid > 0)
+    return naflex_preprocessor_text(spec, *vit);
   if (p.crop_mode == "border")
     fail_input(
         "{} is shown images with a border (crop_mode \"border\"), which transformers cannot make",

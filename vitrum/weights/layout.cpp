@@ -16,12 +16,17 @@ struct FileIndex {
   int64_t operator()(int64_t row, int64_t column) const {
     switch (layout) {
       case Layout::kKernel:
+      case Layout::kGrid:
       case Layout::kHeadKernel:
       case Layout::kOutKernel: return column * rows + row;
       case Layout::kConvHwio: {  // our column is (channel, y, x)
         const int64_t x = column % patch_w, y = column / patch_w % patch_h,
                       channel = column / (patch_w * patch_h);
         return ((y * patch_w + x) * channels + channel) * rows + row;
+      }
+      case Layout::kPatch: {  // our column is (channel, y, x)
+        const int64_t area = patch_h * patch_w;
+        return row * columns + column % area * channels + column / area;
       }
       case Layout::kNeighbours: {  // our column is (y, x, channel)
         const int64_t plane = columns / 4;
@@ -58,11 +63,11 @@ void convert(Layout layout, const Matrix& m, const ModelConfig& c, std::span<con
   assert(from.size() == to.size() &&
          from.size() == static_cast<size_t>(m.rows * m.columns) * m.element);
   if (from.empty()) return;
-  if (same_memory(layout)) {
+  const LayoutSizes s = layout_sizes(c);
+  if (same_memory(layout) || (layout == Layout::kPatch && !s.patch_rows)) {
     std::memcpy(to.data(), from.data(), from.size());
     return;
   }
-  const LayoutSizes s = layout_sizes(c);
   const FileIndex index{layout, m.rows, m.columns, s.patch_h, s.patch_w, s.channels};
   switch (m.element) {
     case 2: return permute<2, kToOurs>(index, from.data(), to.data());
@@ -84,6 +89,8 @@ bool same_memory(Layout layout) {
     case Layout::kLine: return true;
     case Layout::kConvHwio:
     case Layout::kKernel:
+    case Layout::kGrid:
+    case Layout::kPatch:
     case Layout::kHeadKernel:
     case Layout::kOutKernel:
     case Layout::kNeighbours: break;

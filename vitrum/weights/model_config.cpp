@@ -61,13 +61,14 @@ void read_own(const JsonKeys& keys, ModelSpec& spec) {
   FieldReader reader(keys);
   weights_of(spec.config).fields(reader, spec.config);
   std::vector<std::string> known = std::move(reader).keys_seen();
-  known.insert(known.end(),
-               {"architecture", "family", "fixed_classes", "resize", "crop_floor", "held_out"});
+  known.insert(known.end(), {"architecture", "family", "fixed_classes", "resize", "crop_floor",
+                             "max_patches", "held_out"});
   keys.only(known);
   spec.architecture = keys.text("architecture", spec.architecture);
   spec.fixed_classes = keys.boolean("fixed_classes", false);
   spec.preprocess.resize = keys.integer("resize", 0, {0, kSides.high});
   spec.preprocess.crop_floor = keys.boolean("crop_floor", false);
+  spec.preprocess.max_patches = keys.integer("max_patches", 0, kPatchCounts);
   spec.held_out = read_held_out(keys.object("held_out"));
 }
 

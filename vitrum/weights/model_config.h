@@ -60,6 +60,6 @@ inline constexpr std::array<std::string_view, 5> kInitNames = {"timm", "minvit",
                                                                "mnist"};
 
 inline constexpr IntRange kSides{1, 1 << 14}, kWidths{1, 1 << 16}, kDepths{0, 1024},
-    kClasses{0, 10'000'000};
+    kClasses{0, 10'000'000}, kPatchCounts{0, 1 << 16};
 
 }  // namespace vitrum

@@ -69,6 +69,7 @@ Json own_object(const ModelSpec& spec) {
               {"fixed_classes", spec.fixed_classes}};
   if (spec.preprocess.resize > 0) own["resize"] = spec.preprocess.resize;
   if (spec.preprocess.crop_floor) own["crop_floor"] = true;
+  if (spec.preprocess.max_patches > 0) own["max_patches"] = spec.preprocess.max_patches;
   if (const HeldOut& held = spec.held_out; held.fraction > 0)
     own["held_out"] = {{"fraction", held.fraction}, {"seed", held.seed},
                        {"subset", held.subset},     {"skips_bad", held.skips_bad},

@@ -24,6 +24,9 @@ struct Preprocessing {
   int64_t resize = 0;
   bool crop_floor = false;  // the crop's corner is rounded down (transformers), not to even
   bool assumed = false;     // no file states it: what the framework has by default
+  // Images keep their shapes, and each has as many whole patches as there may be; height and width
+  // are those of a square one, for what takes one size alone. 0: all become height x width.
+  int64_t max_patches = 0;
   std::vector<float> mean, std;
   bool operator==(const Preprocessing&) const = default;
 };
@@ -80,6 +83,9 @@ std::string how_to_get(const std::string& model);
 void set_image_size(ModelSpec& spec, int64_t height, int64_t width);
 void set_channels(ModelSpec& spec, int64_t channels);
 void set_classes(ModelSpec& spec, int64_t classes);
+// Images keep their shapes, with no more patches than that; fails where positions are those of one
+// size.
+void set_max_patches(ModelSpec& spec, int64_t patches);
 // Patches of another size, of ViTs; fails where the model has no patches of its own.
 void set_patch_size(ModelSpec& spec, int64_t size);
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -17,10 +18,27 @@ ModelConfig stored_config(const ModelSpec& spec) {
 
 void set_image_size(ModelSpec& spec, int64_t height, int64_t width) {
   Preprocessing& p = spec.preprocess;
+  p.max_patches = 0;
   if (p.resize > 0) p.resize = (p.resize * std::max(height, width) + p.height - 1) / p.height;
   spec.config.set_image_size(height, width);
   p.height = height, p.width = width;
   check_size(spec.config, spec.architecture);
+}
+
+void set_max_patches(ModelSpec& spec, int64_t patches) {
+  const ViTConfig* vit = spec.config.as<ViTConfig>();
+  if (!vit || vit->position_grid == 0)
+    fail_usage(
+        "{}: its positions are those of one image size; only models like SigLIP 2's NaFlex take "
+        "images of any shape",
+        spec.architecture);
+  if (patches < 1)
+    fail_usage("{}: images of {} patches are not possible", spec.architecture, patches);
+  const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(patches)));
+  set_image_size(spec, side * vit->patch_h, side * vit->patch_w);
+  // Nothing is cut off: images that are not square are squashed where all are of one size.
+  spec.preprocess.max_patches = patches, spec.preprocess.resize = 0;
+  spec.preprocess.crop_mode = "squash", spec.preprocess.crop_pct = 1;
 }
 
 void set_patch_size(ModelSpec& spec, int64_t size) {

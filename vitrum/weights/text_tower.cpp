@@ -55,7 +55,10 @@ JsonKeys read_config(const std::string& model) {
   return {read_file(path, kMaxConfig), path};
 }
 
-bool is_siglip(const JsonKeys& keys) { return keys.text("model_type", {}) == "siglip"; }
+bool is_siglip(const JsonKeys& keys) {
+  const std::string type = keys.text("model_type", {});
+  return type == "siglip" || type == "siglip2";
+}
 bool is_pair(const JsonKeys& keys) {
   return is_hf_config(keys) && !is_hf_class(keys, kOneHead) &&
          (is_siglip(keys) || keys.text("model_type", {}) == "clip");

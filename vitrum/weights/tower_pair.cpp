@@ -27,12 +27,17 @@ bool is_kind(const ModelConfig& image, std::string_view model_type) {
   return std::ranges::count(weights_of(image).model_types, model_type) > 0;
 }
 
+// Of one image size, or any shape.
+bool is_siglip(const ModelConfig& image) {
+  return is_kind(image, "siglip") || is_kind(image, "siglip2");
+}
+
 // A tower that OpenCLIP has by a name of timm's.
 bool named_by_timm(const Dialect& dialect) { return dialect.prefix == "visual.trunk."; }
 
 Naming text_naming(const Dialect& dialect, const ModelSpec& image, const TextSpec& text) {
   if (dialect.original) return open_clip_text_naming(text.config, named_by_timm(dialect));
-  return {&hf_text_dialect(is_kind(image.config, "siglip")), false, {}};
+  return {&hf_text_dialect(is_siglip(image.config)), false, {}};
 }
 
 }  // namespace
@@ -82,7 +87,7 @@ void TowerPair::require_hf_pair(const ModelSpec& image) const {
             "whose texts are read as a whole, or projected with a bias");
     return require(!spec_.sigmoid, "CLIPModel", "with logit_bias, which SigLIP's loss trains");
   }
-  require(is_kind(image.config, "siglip"), "model of texts and", "images of this kind");
+  require(is_siglip(image.config), "model of texts and", "images of this kind");
   const auto* vit = image.config.as<ViTConfig>();
   require(vit && vit->pool == ViTPool::kMap && vit->classes == 0, "SiglipModel",
           "whose image tower does not pool by attention");

@@ -131,6 +131,11 @@ std::string hf_pair_config_text(const std::string& vision, const TextSpec& text,
                                 const TextMarks& marks, const std::string& dtype) {
   const TextConfig& c = text.config;
   Json image = Json::parse(vision);
+  const std::string tower = image["model_type"];  // "siglip2_vision_model"
+  const std::string pair = tower.substr(0, tower.find('_'));
+  const char* model = pair == "clip"      ? "CLIPModel"
+                      : pair == "siglip2" ? "Siglip2Model"
+                                          : "SiglipModel";
   image.erase("architectures"), image.erase("dtype");
   Json words = {{"attention_dropout", 0.0},
                 {"hidden_act", hf_act_name(c.act)},
@@ -138,7 +143,7 @@ std::string hf_pair_config_text(const std::string& vision, const TextSpec& text,
                 {"intermediate_size", c.mlp_width},
                 {"layer_norm_eps", tidy(c.eps)},
                 {"max_position_embeddings", c.context},
-                {"model_type", text.sigmoid ? "siglip_text_model" : "clip_text_model"},
+                {"model_type", pair + "_text_model"},
                 {"num_attention_heads", c.heads},
                 {"num_hidden_layers", c.depth},
                 {"vocab_size", c.vocabulary},
@@ -146,9 +151,7 @@ std::string hf_pair_config_text(const std::string& vision, const TextSpec& text,
   if (marks.begin >= 0) words["bos_token_id"] = marks.begin;
   if (marks.end >= 0) words["eos_token_id"] = marks.end;
   if (marks.pad >= 0) words["pad_token_id"] = marks.pad;
-  Json json = {{"architectures", {text.sigmoid ? "SiglipModel" : "CLIPModel"}},
-               {"dtype", dtype},
-               {"model_type", text.sigmoid ? "siglip" : "clip"}};
+  Json json = {{"architectures", {model}}, {"dtype", dtype}, {"model_type", pair}};
   if (!text.sigmoid) json["projection_dim"] = c.space;
   json["text_config"] = std::move(words), json["vision_config"] = std::move(image);
   return dumped(json);

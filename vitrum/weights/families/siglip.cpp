@@ -1,5 +1,6 @@
 // The image towers of SigLIP and SigLIP 2 (of one image size) as transformers has them, alone or
-// beside a text tower: ViTs without a class token that one learned query pools.
+// beside a text tower: ViTs without a class token that one learned query pools. Those for any shape
+// of image are in siglip_naflex.cpp.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -12,30 +13,7 @@
 namespace vitrum {
 namespace {
 
-using enum Layout;
 using Json = nlohmann::ordered_json;
-
-// The query's projection and that of keys and values are parts of one tensor.
-constexpr NameRule kOwn[] = {
-    {"attn_pool.latent", "head.probe"},
-    {"attn_pool.q.weight", "head.attention.in_proj_weight[0:1/3]"},
-    {"attn_pool.q.bias", "head.attention.in_proj_bias[0:1/3]"},
-    {"attn_pool.kv.weight", "head.attention.in_proj_weight[1:3/3]"},
-    {"attn_pool.kv.bias", "head.attention.in_proj_bias[1:3/3]"},
-    {"attn_pool.proj", "head.attention.out_proj"},
-    {"attn_pool.norm", "head.layernorm"},
-    {"attn_pool.mlp", "head.mlp"},
-    {"head", "^classifier"},
-};
-constexpr auto kHuggingFace = joined(kTowerRules, kOwn);
-
-// A text tower beside the image tower is no part of it; a table of numbers from 0 on is no weight;
-// and where the mean is taken, the pooling head is of no use.
-constexpr std::string_view kIgnored[] = {"embeddings.position_ids", "head.", "^text_model.",
-                                         "^logit_scale", "^logit_bias"};
-
-constexpr std::string_view kProbes[] = {"patch_embed.proj.weight", "patch_embed.proj.bias",
-                                        "attn_pool.latent", "blocks.0.norm1.weight", "norm.weight"};
 
 std::string preprocessor(const ViTConfig& c) {
   return fmt::format(R"({{"size": {{"height": {}, "width": {}}}, "resample": 3}})", c.image_h,
@@ -48,10 +26,10 @@ struct Siglip : ViTFiles {
       {"vit",
        "hf",
        "Hugging Face transformers",
-       kHuggingFace,
-       kIgnored,
+       kSiglipRules,
+       kSiglipIgnored,
        {},
-       kProbes,
+       kSiglipProbes,
        PositionRule::kBicubic,
        1e-6f,
        Act::kGeluTanh},
@@ -72,7 +50,8 @@ struct Siglip : ViTFiles {
   static constexpr std::string_view kHf[] = {"siglip", "siglip_vision_model"};
 
   static bool holds(const ViTConfig& c) {
-    return !c.class_token && (c.pool == ViTPool::kMap || c.pool == ViTPool::kNormedMean);
+    return !c.class_token && c.position_grid == 0 &&
+           (c.pool == ViTPool::kMap || c.pool == ViTPool::kNormedMean);
   }
 
   // A classifier reads the mean of the tokens, and so do towers without a pooling head ("gap").

@@ -23,6 +23,33 @@ inline constexpr NameRule kTowerRules[] = {
     {"norm", "post_layernorm"},
 };
 
+// SigLIP's. The query's projection and that of keys and values are parts of one tensor; positions
+// may be those of a square, for images of any shape.
+inline constexpr NameRule kSiglipPatches[] = {
+    {"patch_embed.proj.weight", "embeddings.patch_embedding.weight", {}, Layout::kPatch},
+    {"pos_grid", "embeddings.position_embedding.weight", {}, Layout::kKernel},
+};
+inline constexpr NameRule kSiglipPool[] = {
+    {"attn_pool.latent", "head.probe"},
+    {"attn_pool.q.weight", "head.attention.in_proj_weight[0:1/3]"},
+    {"attn_pool.q.bias", "head.attention.in_proj_bias[0:1/3]"},
+    {"attn_pool.kv.weight", "head.attention.in_proj_weight[1:3/3]"},
+    {"attn_pool.kv.bias", "head.attention.in_proj_bias[1:3/3]"},
+    {"attn_pool.proj", "head.attention.out_proj"},
+    {"attn_pool.norm", "head.layernorm"},
+    {"attn_pool.mlp", "head.mlp"},
+    {"head", "^classifier"},
+};
+inline constexpr auto kSiglipRules = joined(kSiglipPatches, kTowerRules, kSiglipPool);
+
+// A text tower beside the image tower is no part of it; a table of numbers from 0 on is no weight;
+// and where the mean is taken, the pooling head is of no use.
+inline constexpr std::string_view kSiglipIgnored[] = {
+    "embeddings.position_ids", "head.", "^text_model.", "^logit_scale", "^logit_bias"};
+inline constexpr std::string_view kSiglipProbes[] = {"patch_embed.proj.weight",
+                                                     "patch_embed.proj.bias", "attn_pool.latent",
+                                                     "blocks.0.norm1.weight", "norm.weight"};
+
 // A config is a tower's own, or has it as vision_config beside that of texts: `pair` is the
 // model_type of such.
 bool is_tower_pair(const JsonKeys& keys, std::string_view pair);

@@ -46,8 +46,9 @@ bool timm_has(const ViTConfig& c) {
          c.proj_bias == c.mlp_bias && !c.sincos_positions && c.act != Act::kNone &&
          c.norm_pre != c.patch_bias && c.pool != ViTPool::kTokenAndMean &&
          (c.eps <= 1e-6f || as_clip(c)) && c.distilled == c.two_heads() && c.learned_positions &&
-         c.k_bias && c.rope == Rope::kNone && c.distance_bias == DistanceBias::kNone &&
-         !c.attn_norm && !c.mlp_norm && (!c.gated || as_giant(c));
+         c.position_grid == 0 && c.k_bias && c.rope == Rope::kNone &&
+         c.distance_bias == DistanceBias::kNone && !c.attn_norm && !c.mlp_norm &&
+         (!c.gated || as_giant(c));
 }
 
 // timm insists on a name it knows, and takes every size from model_args.
@@ -117,7 +118,8 @@ class ViTAdapter final : public Adapter {
       : stored_(stored), wanted_(wanted), rule_(rule) {}
 
   bool changes(const std::string& param) const override {
-    if (param == "pos_embed" || is_table(param)) return grid_of(stored_) != grid_of(wanted_);
+    if (param == "pos_embed" || is_table(param))
+      return wanted_.position_grid == 0 && grid_of(stored_) != grid_of(wanted_);
     return param == "patch_embed.proj.weight" &&
            (stored_.channels != wanted_.channels || patch_of(stored_) != patch_of(wanted_));
   }
@@ -210,6 +212,7 @@ void ViTFiles::fields(FieldVisitor& visit, ViTConfig& c) {
   visit("qkv_bias", c.qkv_bias), visit("proj_bias", c.proj_bias), visit("mlp_bias", c.mlp_bias);
   visit("norm_bias", c.norm_bias), visit("head_bias", c.head_bias);
   visit("k_bias", c.k_bias), visit("learned_positions", c.learned_positions);
+  visit("position_grid", c.position_grid, IntRange{0, 256});
   visit("rope", c.rope, kRopeNames), visit("rope_theta", c.rope_theta, IntRange{1, 1 << 30});
   visit("rope_grid", c.rope_grid, kSides), visit("rope_bf16", c.rope_bf16);
   visit("distance_bias", c.distance_bias, kDistanceBiasNames), visit("gated", c.gated);
@@ -221,13 +224,15 @@ void ViTFiles::fields(FieldVisitor& visit, ViTConfig& c) {
 
 bool ViTFiles::same_sizes(const ViTConfig& p, const ViTConfig& c) {
   // A DINOv3 is the same for images of any size, and has two presets.
-  const bool image = p.rope == Rope::kDinov3 ? p.qkv_bias == c.qkv_bias : p.image_h == c.image_h;
+  const bool image = p.rope == Rope::kDinov3 ? p.qkv_bias == c.qkv_bias
+                     : p.position_grid > 0   ? p.position_grid == c.position_grid
+                                             : p.image_h == c.image_h;
   return p.init == InitStyle::kTimm && p.width == c.width && p.depth == c.depth &&
          p.heads == c.heads && p.mlp_width == c.mlp_width && p.patch_h == c.patch_h &&
          p.patch_w == c.patch_w && image && p.distilled == c.distilled &&
-         p.class_token == c.class_token && p.registers == c.registers &&
-         p.prefix_positions == c.prefix_positions && p.norm_pre == c.norm_pre &&
-         (p.pool == ViTPool::kMap) == (c.pool == ViTPool::kMap) &&
+         p.class_token == c.class_token && (p.position_grid > 0) == (c.position_grid > 0) &&
+         p.registers == c.registers && p.prefix_positions == c.prefix_positions &&
+         p.norm_pre == c.norm_pre && (p.pool == ViTPool::kMap) == (c.pool == ViTPool::kMap) &&
          (p.layer_scale > 0) == (c.layer_scale > 0) && p.rope == c.rope &&
          p.distance_bias == c.distance_bias && p.gated == c.gated && p.attn_norm == c.attn_norm &&
          p.mlp_norm == c.mlp_norm;
@@ -240,10 +245,12 @@ void ViTFiles::check_size(const ViTConfig& c, const std::string& path) {
                         2 + real(c.registers);
   const double block = width * (4 * width + (c.gated ? 3 : 2) * real(c.mlp_width)) +
                        (c.distance_bias == DistanceBias::kNone ? 0 : 4 * tokens * real(c.heads));
-  const double total = real(c.depth) * block + width * (tokens + patch + real(c.classes));
-  // Rotary angles are no parameters, but a table of them is made.
+  const double grid = real(c.position_grid * c.position_grid);
+  const double total = real(c.depth) * block + width * (tokens + grid + patch + real(c.classes));
+  // Rotary angles are no parameters, nor is what resizes positions, but tables of them are made.
   const double angles =
-      c.rope == Rope::kNone ? 0 : tokens * width / real(std::max<int64_t>(1, c.heads));
+      tokens * grid +
+      (c.rope == Rope::kNone ? 0 : tokens * width / real(std::max<int64_t>(1, c.heads)));
   if (total > kMaxParameters || tokens > kMaxTokens || angles > kMaxAngles)
     fail_input("{}: a model of {:.3g} parameters and {:.3g} tokens is too large to be meant", path,
                total, tokens);
@@ -289,7 +296,8 @@ LayoutSizes ViTFiles::layout_sizes(const ViTConfig& c) {
           .channels = c.channels,
           .heads = c.heads,
           .head_dim = c.width / c.heads,
-          .channel_last = c.patch_order == PatchOrder::kChannelLast};
+          .channel_last = c.patch_order == PatchOrder::kChannelLast,
+          .patch_rows = c.position_grid > 0};
 }
 
 ViTConfig ViTFiles::stored_sizes(ViTConfig c, const Dialect& dialect, const StoredDims& dims) {
