@@ -44,6 +44,7 @@ Recipe everything() {
     head_bias = false
     head_init = "zero"
     pos_resample = "bilinear"
+    zero_init = ["*.bn2.weight"]
     dropout = 0.1
     drop_path = 0.2
     patch_drop = 0.5
@@ -270,6 +271,7 @@ TEST(Recipe, WhatDoesNotFitTogether) {
   EXPECT_THAT(check("mean = [0.5]\nstd = [0.5, 0.5]"), HasSubstr("std"));
   EXPECT_THAT(check("lr = 0.1\nmin_lr = 0.2"), HasSubstr("min_lr"));
   EXPECT_THAT(check("adamw_lr = 0.1"), HasSubstr("muon"));
+  EXPECT_THAT(check("weights = \"w\"\nzero_init = [\"*.bn2.weight\"]"), HasSubstr("from scratch"));
   EXPECT_THAT(check("optimizer = \"muon\"\nlr = 0\nadamw_lr = 0.1"), HasSubstr("adamw_lr"));
   EXPECT_THAT(check("optimizer = \"sgd\"\nnesterov = true\nmomentum = 0"), HasSubstr("momentum"));
   EXPECT_THAT(check("lora = 4\nlora_targets = []"), HasSubstr("lora_targets"));

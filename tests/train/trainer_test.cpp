@@ -209,6 +209,28 @@ TEST(Trainer, MaxStepsEndsInsideAnEpoch) {
   EXPECT_FALSE(std::isnan(rows[1].test_acc));
 }
 
+TEST(Trainer, WhatStartsAsZero) {
+  const TinyRun tiny;
+  Recipe recipe = tiny.recipe();
+  tiny.use_batch_norm(recipe);
+  recipe.zero_init = {"*.bn2.weight"};
+  Trainer trainer(recipe, tiny.options("run"));
+  recipe.zero_init = {"*.bn3.weight"};
+  EXPECT_THAT(error_of([&] { Trainer(recipe, tiny.options("no")); }, ErrorKind::kUsage),
+              AllOf(HasSubstr("zero_init"), HasSubstr("matches no parameter")));
+  recipe.zero_init = {};
+  Trainer plain(recipe, tiny.options("plain"));
+  int zeros = 0;
+  for (size_t i = 0; i < trainer.store().specs().size(); ++i) {
+    const std::string& name = trainer.store().specs()[i].name;
+    const std::vector<float> values = trainer.store().read(i), usual = plain.store().read(i);
+    const bool zero = name.ends_with(".bn2.weight");
+    zeros += zero;
+    EXPECT_EQ(values, zero ? std::vector<float>(usual.size()) : usual) << name;
+  }
+  EXPECT_EQ(zeros, 4);
+}
+
 TEST(Trainer, EvaluatesWhenDueAndAtTheEnd) {
   const TinyRun tiny;
   Recipe recipe = tiny.recipe();

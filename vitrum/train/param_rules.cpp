@@ -82,6 +82,13 @@ void freeze_params(std::vector<ParamSpec>& params, const ModelConfig& model, con
     fail_usage("every parameter is frozen: nothing is left to train");
 }
 
+std::vector<size_t> zero_params(const std::vector<ParamSpec>& params, const Recipe& recipe) {
+  std::vector<size_t> all;
+  for (const std::string& pattern : recipe.zero_init)
+    each_match("zero_init", pattern, params, [&](size_t i) { all.push_back(i); });
+  return all;
+}
+
 std::vector<int> layer_depths(const std::vector<ParamSpec>& params) {
   std::set<BlockPlace> blocks;
   for (const ParamSpec& p : params)

@@ -17,6 +17,9 @@ bool matches(const std::string& pattern, const std::string& name);
 // Clears `trainable` where the recipe's `freeze` and `head_only` say so.
 void freeze_params(std::vector<ParamSpec>& params, const ModelConfig& model, const Recipe& recipe);
 
+// The parameters that the recipe's `zero_init` names.
+std::vector<size_t> zero_params(const std::vector<ParamSpec>& params, const Recipe& recipe);
+
 // Each parameter's factor to the learning rate: all the lr_scale patterns that match, times the
 // layer decay.
 std::vector<double> lr_factors(const std::vector<ParamSpec>& params, const Recipe& recipe);

@@ -47,6 +47,7 @@ void each_key(R& r, Visit&& visit) {
   visit("head_bias", r.head_bias, Range{});
   visit("head_init", r.head_init, Range{});
   visit("pos_resample", r.pos_resample, Range{});
+  visit("zero_init", r.zero_init, Range{});
   visit("dropout", r.dropout, kBelowOne);
   visit("drop_path", r.drop_path, kBelowOne);
   visit("patch_drop", r.patch_drop, kBelowOne);

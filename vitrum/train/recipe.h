@@ -51,8 +51,9 @@ struct Recipe {
   std::optional<int64_t> num_classes, image_size, patch_size;
   std::optional<std::string> pool;  // what the head reads: "token", "mean" or "token_and_mean"
   std::optional<bool> head_bias;
-  HeadInit head_init{};        // kKeep
-  PosResample pos_resample{};  // kAuto
+  HeadInit head_init{};                // kKeep
+  PosResample pos_resample{};          // kAuto
+  std::vector<std::string> zero_init;  // patterns of parameters that start as zero
   std::optional<double> dropout, drop_path, patch_drop;
 
   int64_t epochs = 10;

@@ -87,6 +87,8 @@ void check_recipe(const Recipe& r) {
     fail_usage("adamw_lr is for optimizer = \"muon\"; other optimisers have one rate, lr");
   if (r.adamw_lr && r.lr == 0)
     fail_usage("lr is 0, and adamw_lr {} follows its schedule; give both a rate", *r.adamw_lr);
+  if (!r.zero_init.empty() && !r.weights.empty())
+    fail_usage("zero_init is for models from scratch; leave it out, or the weights");
   if (r.lora > 0 && r.head_only)
     fail_usage("lora trains adapters below the head, head_only nothing there; leave one out");
   if (r.lora > 0 && r.lora_targets.empty())

@@ -110,6 +110,8 @@ ParamStore TrainStep::filled(Backend& backend) {
     for (size_t i = 0; i < store.specs().size(); ++i)
       if (in_head(model_.config, store.specs()[i].name))
         store.write(i, new_head(store.specs()[i], recipe_.head_init, seed_));
+  for (const size_t i : zero_params(store.specs(), recipe_))
+    store.write(i, std::vector<float>(static_cast<size_t>(store.specs()[i].shape.numel())));
   return store;
 }
 
