@@ -72,6 +72,7 @@ TEST_F(Saving, SeldomIsWhenDueTheBestAndTheLast) {
                      told.push_back(row.epoch);
                      EXPECT_GE(MetricsLog::load(tiny_ / "run").size(), told.size());
                      EXPECT_TRUE(row.epoch > 1 || !has_checkpoint(tiny_ / "run"));
+                     EXPECT_TRUE(row.epoch < 3 || fs::exists(tiny_ / "run/best/config.json"));
                      look();
                    },
                .step =
