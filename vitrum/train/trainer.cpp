@@ -131,8 +131,10 @@ bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
     const auto start = Clock::now();
     const bool saves = recipe_.checkpoint_every > 0 && at_.step + 1 < end &&
                        (at_.step + 1) % recipe_.checkpoint_every == 0;
-    if (!began_) began_ = start;
+    const bool first_of_run = !began_;
+    if (first_of_run) began_ = start;
     if (!train_step(interrupt, progress)) return take_results(hooks), false;
+    if (first_of_run) laps_.end("first step");
     if (saves || signal(interrupt) != 0 || at_.step == end || given_.size() >= patience)
       take_results(hooks);
     at_.seconds += seconds_since(start);
