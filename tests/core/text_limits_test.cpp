@@ -6,6 +6,7 @@
 #include "vitrum/core/checked.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/core/shown.h"
+#include "vitrum/core/utf8.h"
 
 namespace vitrum {
 namespace {
@@ -70,6 +71,16 @@ TEST(Shown, IsShortAndPrintable) {
   EXPECT_EQ(shown("a\nb\033[2J"), "a?b?[2J");
   EXPECT_LT(shown(std::string(500'000, 'A')).size(), 100u);
   EXPECT_LT(one_line(std::string(500'000, '\n')).size(), 5000u);
+  // What to do is said at the end.
+  EXPECT_THAT(one_line("x is '" + std::string(500'000, 'A') + "'; give y"),
+              testing::AllOf(testing::StartsWith("x is 'AAA"), testing::EndsWith("A'; give y"),
+                             testing::HasSubstr("…")));
+  std::string letters;
+  while (letters.size() < 500'000) letters += "ü";
+  EXPECT_TRUE(is_utf8(one_line(letters))) << "cut inside a letter";
+  EXPECT_TRUE(is_utf8(one_line("x" + letters)));
+  const std::string fits(4000, 'A');
+  EXPECT_EQ(one_line(fits), fits);
 }
 
 TEST(Checked, StaysAtTheLargestNumber) {

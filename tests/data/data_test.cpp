@@ -370,6 +370,9 @@ TEST(Csv, RefusesBadLists) {
   EXPECT_THAT(error("x.png,1,train\ny.png,,test\n"), HasSubstr("empty field"));
   EXPECT_THAT(error("x.png,1,train\ny.png,1,dev\n"), HasSubstr("split 'dev'"));
   EXPECT_THAT(error("x.png,1,train\n"), HasSubstr("no line of split 'test'"));
+  const std::string endless(100'000, 'L');
+  EXPECT_LT(error("x.png," + endless + "\xff,train\n").size(), 500u);
+  EXPECT_LT(error("x.png,1," + endless + "\n").size(), 500u);
 }
 
 TEST(OpenData, NamesTheNearestKind) {

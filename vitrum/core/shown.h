@@ -8,8 +8,8 @@ namespace vitrum {
 // anything: printable, at most 80 columns, on one line.
 std::string shown(std::string_view text);
 
-// A whole message, for people: control characters are escaped, and the end is cut off a text of
-// more than 4,000 columns.
+// A whole message, for people: control characters are escaped, and of a text of more than 4,000
+// columns the middle is left out.
 std::string one_line(std::string_view message);
 
 }  // namespace vitrum

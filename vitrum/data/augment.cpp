@@ -5,6 +5,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/shown.h"
 
 namespace vitrum {
 namespace {
@@ -88,7 +89,7 @@ AugmentParts parse_augment(std::string_view text) {
           "augment '{}': unknown part '{}'{}; there are none, flip, crop, crop-flip, "
           "resized-crop, resized-crop-flip, alternating-flip in place of flip, and the policies "
           "rand-..., trivial, auto-..., three, joined by '+'",
-          text, part, near.empty() ? did_you_mean(name, words) : near);
+          shown(text), shown(part), near.empty() ? did_you_mean(name, words) : near);
     }
     if (known == crops.end()) {
       all.policies.push_back(parse_policy(part));
@@ -100,7 +101,7 @@ AugmentParts parse_augment(std::string_view text) {
     }
   }
   if (all.crop && all.resized_crop)
-    fail_usage("augment '{}': crop and resized-crop exclude each other", text);
+    fail_usage("augment '{}': crop and resized-crop exclude each other", shown(text));
   return all;
 }
 

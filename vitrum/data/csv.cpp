@@ -6,6 +6,7 @@
 #include <span>
 
 #include "vitrum/core/error.h"
+#include "vitrum/core/shown.h"
 #include "vitrum/core/utf8.h"
 #include "vitrum/data/class_numbers.h"
 #include "vitrum/data/file_dataset.h"
@@ -47,7 +48,7 @@ bool is_heading(const std::vector<std::string>& fields) {
 std::string canonical_split(const std::string& split, const std::string& path, size_t line) {
   if (split == "train" || split == "test") return split;
   if (split == "val" || split == "valid" || split == "validation") return "test";
-  fail_input("{}:{}: split '{}'; expected train or test", path, line, split);
+  fail_input("{}:{}: split '{}'; expected train or test", path, line, shown(split));
 }
 
 // All rows have the same number of fields, 2 or 3.
@@ -72,7 +73,7 @@ std::vector<Row> read_rows(const std::string& path) {
     if (fields[0].empty() || fields[1].empty()) fail_input("{}:{}: an empty field", path, number);
     if (!is_utf8(fields[1]))
       fail_input("{}:{}: the class '{}' is not UTF-8; save the list as UTF-8", path, number,
-                 printable(fields[1]));
+                 shown(fields[1]));
     rows.push_back(
         {fields[0], fields[1], columns == 3 ? canonical_split(fields[2], path, number) : ""});
   }

@@ -7,6 +7,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/shown.h"
 
 namespace vitrum {
 namespace {
@@ -199,7 +200,7 @@ size_t choose(const Policy& policy, std::vector<double>& weights, PhiloxStream& 
 PolicyOp parse_op(std::string_view name) {
   const auto found = std::find(kNames.begin(), kNames.end(), name);
   if (found == kNames.end())
-    fail_usage("unknown operation '{}'{}", name, did_you_mean(name, kNames));
+    fail_usage("unknown operation '{}'{}", shown(name), did_you_mean(name, kNames));
   return static_cast<PolicyOp>(found - kNames.begin());
 }
 

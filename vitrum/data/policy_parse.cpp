@@ -5,6 +5,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/shown.h"
 #include "vitrum/data/policy_tables.h"
 
 namespace vitrum {
@@ -42,8 +43,8 @@ class Options {
     for (const std::string_view section : sections_) {
       const size_t digits = std::min(section.find_first_of("0123456789."), section.size());
       if (!take(section.substr(0, digits), section))
-        fail_usage("augment '{}': unknown part '{}'; {} takes {}", policy_, section,
-                   policy_.substr(0, policy_.find('-')), known);
+        fail_usage("augment '{}': unknown part '{}'; {} takes {}", shown(policy_), shown(section),
+                   shown(policy_.substr(0, policy_.find('-'))), known);
     }
   }
   double number(std::string_view section, size_t letters, double low, double high) const {
@@ -53,13 +54,14 @@ class Options {
                                               std::chars_format::fixed);
     if (error != std::errc() || end != digits.data() + digits.size() || digits.empty() ||
         !(value >= low && value <= high))
-      fail_usage("augment '{}': '{}' in '{}'; expected a number from {} to {} after '{}'", policy_,
-                 digits, section, low, high, section.substr(0, letters));
+      fail_usage("augment '{}': '{}' in '{}'; expected a number from {} to {} after '{}'",
+                 shown(policy_), shown(digits), shown(section), low, high,
+                 shown(section.substr(0, letters)));
     return value;
   }
   void refuse(std::string_view what, std::string_view word,
               const std::vector<std::string>& known) const {
-    fail_usage("augment '{}': unknown {} '{}'{}; there are {}", policy_, what, word,
+    fail_usage("augment '{}': unknown {} '{}'{}; there are {}", shown(policy_), what, shown(word),
                did_you_mean(word, known), joined(known));
   }
 

@@ -8,6 +8,7 @@
 
 #include "vitrum/core/error.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/shown.h"
 
 namespace vitrum {
 namespace {
@@ -77,7 +78,7 @@ const std::array<std::string, 6> kNames = {"nearest", "box",     "bilinear",
 Filter parse_filter(std::string_view name) {
   const auto found = std::find(kNames.begin(), kNames.end(), name);
   if (found != kNames.end()) return static_cast<Filter>(found - kNames.begin());
-  fail_usage("unknown interpolation '{}'{}", name, did_you_mean(name, kNames));
+  fail_usage("unknown interpolation '{}'{}", shown(name), did_you_mean(name, kNames));
 }
 
 std::string_view name_of(Filter filter) { return kNames[static_cast<size_t>(filter)]; }

@@ -6,6 +6,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/shown.h"
 #include "vitrum/data/class_numbers.h"
 #include "vitrum/data/shard_place.h"
 #include "vitrum/data/split_names.h"
@@ -62,7 +63,7 @@ std::vector<std::string> class_names(const ShardPlace& place) {
     const auto number = parse_label(name);
     if (!number || static_cast<size_t>(*number) >= listed.size())
       fail_input("{}/classes.txt: lists {} classes, and '{}' is none of them", place.name,
-                 listed.size(), name);
+                 listed.size(), shown(name));
     names.push_back(listed[static_cast<size_t>(*number)]);
   }
   return names;
@@ -95,7 +96,7 @@ std::unique_ptr<Dataset> dataset_of(ShardPlace place, const std::vector<std::str
     const std::string& name = names[static_cast<size_t>(s.label)];
     s.label = numbers[static_cast<size_t>(s.label)];
     if (s.label < 0)
-      fail_input("{}: no such class as '{}' among the training data{}", path, name,
+      fail_input("{}: no such class as '{}' among the training data{}", path, shown(name),
                  did_you_mean(name, classes));
   }
   index.classes = classes;

@@ -12,6 +12,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/join.h"
 #include "vitrum/core/nearest.h"
+#include "vitrum/core/shown.h"
 
 namespace vitrum {
 namespace {
@@ -32,7 +33,7 @@ std::string top_pattern(const std::string& name) {
     if (const std::string top = top_pattern(p.name); tops.empty() || tops.back() != top)
       tops.push_back(top);
   }
-  fail_usage("{}: '{}' matches no parameter{}; this model has {}", key, pattern,
+  fail_usage("{}: '{}' matches no parameter{}; this model has {}", key, shown(pattern),
              did_you_mean(pattern, near), join(tops, ", "));
 }
 

@@ -10,6 +10,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/progress.h"
 #include "vitrum/core/sha.h"
+#include "vitrum/core/shown.h"
 #include "vitrum/data/check.h"
 #include "vitrum/data/resize.h"
 #include "vitrum/models/model.h"
@@ -216,7 +217,7 @@ static void set_pool(ModelSpec& model, const std::string& name) {
   if (name == "model") return;
   const auto named = std::ranges::find(kPools, name, [](const auto& p) { return p.first; });
   if (named == std::end(kPools))
-    fail_usage("pool is '{}'; expected token, mean, token_and_mean or model", name);
+    fail_usage("pool is '{}'; expected token, mean, token_and_mean or model", shown(name));
   ViTConfig* vit = model.config.as<ViTConfig>();
   const bool fits =
       vit && vit->class_token && !vit->distilled &&

@@ -6,6 +6,7 @@
 
 #include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/shown.h"
 #include "vitrum/weights/adapt.h"
 #include "vitrum/weights/checkpoint.h"
 #include "vitrum/weights/convert_floats.h"
@@ -117,7 +118,7 @@ PosResample parse_pos_resample(const std::string& name) {
   if (name == "auto") return PosResample::kAuto;
   if (name == "bilinear") return PosResample::kBilinear;
   if (name == "bicubic") return PosResample::kBicubic;
-  fail_usage("pos_resample is '{}'; expected auto, bilinear or bicubic", name);
+  fail_usage("pos_resample is '{}'; expected auto, bilinear or bicubic", shown(name));
 }
 
 std::vector<float> new_head(const ParamSpec& param, HeadInit init, uint64_t seed) {
