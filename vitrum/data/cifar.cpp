@@ -58,7 +58,7 @@ std::vector<std::string> class_names(const fs::path& path, int classes) {
     while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back()))) line.pop_back();
     if (!is_utf8(line))
       fail_input("{}: the class '{}' is not UTF-8; save the file as UTF-8", path.string(),
-                 shown(line));
+                 shown(printable(line)));
     if (!line.empty()) names.push_back(line);
   }
   if (names.size() != static_cast<size_t>(classes)) {

@@ -73,7 +73,7 @@ std::vector<Row> read_rows(const std::string& path) {
     if (fields[0].empty() || fields[1].empty()) fail_input("{}:{}: an empty field", path, number);
     if (!is_utf8(fields[1]))
       fail_input("{}:{}: the class '{}' is not UTF-8; save the list as UTF-8", path, number,
-                 shown(fields[1]));
+                 shown(printable(fields[1])));
     rows.push_back(
         {fields[0], fields[1], columns == 3 ? canonical_split(fields[2], path, number) : ""});
   }
