@@ -11,6 +11,7 @@
 
 #include "tests/support/expect_error.h"
 #include "vitrum/dist/join.h"
+#include "vitrum/dist/proof.h"
 #include "vitrum/runtime/communicator.h"
 
 namespace vitrum {
@@ -45,6 +46,23 @@ TEST(Control, TheFirstCauseStays) {
   line.control->abort(ErrorKind::kInput, "the first");
   line.control->abort(ErrorKind::kFailed, "what came of it");
   EXPECT_ERROR(line.control->check(), ErrorKind::kInput, "the first");
+}
+
+// What to do about a process that is gone helps nobody whose disk is full.
+TEST(Control, AdviceIsForALostProcess) {
+  Line failed(60s);
+  failed.control->set_advice("start it again");
+  failed.control->abort(ErrorKind::kExhausted, "no room");
+  try {
+    failed.control->check();
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "no room");
+  }
+  Line lost(60s);
+  lost.control->set_advice("start it again");
+  lost.other = {};
+  EXPECT_ERROR(lost.control->explain(1), kRankLost, "rank 1 (b) died at step 0; start it again");
 }
 
 // Who has finished waits for the others, and need not say so.
@@ -88,6 +106,81 @@ TEST(Join, AProcessOfAnotherSizeTakesNoPlace) {
   ASSERT_NE(zero.wait_for(0s), std::future_status::ready) << "it took the stray for its own";
   EXPECT_EQ(join_world(second).hosts.size(), 2u);
   EXPECT_EQ(zero.get(), 2u);
+}
+
+// What each connection begins with, written out: another version might send something else.
+struct Greeting {
+  uint32_t protocol = 0x56490001;
+  int32_t rank = 1, size = 2;
+  uint32_t use = 1;
+};
+constexpr const char* kSecret = "0123456789abcdef";
+
+sockaddr_in loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET, address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+World rank_of_two(int rank, int port) {
+  return {.launcher = "torchrun",
+          .rank = rank,
+          .size = 2,
+          .local_rank = rank,
+          .local_size = 2,
+          .address = "127.0.0.1",
+          .port = port,
+          .secret = kSecret};
+}
+
+// A greeting that is proved; the bytes of its answer, 0 where it is hung up on.
+ssize_t greet(int port, const Greeting& greeting) {
+  const sockaddr_in to = loopback(port);
+  Descriptor fd;
+  do {
+    fd = Descriptor(socket(AF_INET, SOCK_STREAM, 0));
+  } while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0);
+  Nonce theirs{}, mine{};
+  EXPECT_EQ(recv(fd.get(), theirs.data(), theirs.size(), MSG_WAITALL), 16);
+  const std::string text(reinterpret_cast<const char*>(&greeting), sizeof greeting);
+  const Proof proof = prove(kSecret, "connects", theirs, mine, text);
+  send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
+  send(fd.get(), mine.data(), mine.size(), MSG_NOSIGNAL);
+  send(fd.get(), proof.data(), proof.size(), MSG_NOSIGNAL);
+  Proof answer{};
+  return recv(fd.get(), answer.data(), answer.size(), MSG_WAITALL);
+}
+
+TEST(Join, AProcessOfAnotherVersionTakesNoPlace) {
+  const int port = free_port();
+  auto zero =
+      std::async(std::launch::async, [&] { return join_world(rank_of_two(0, port)).hosts.size(); });
+  EXPECT_LE(greet(port, {.protocol = 0x56490002}), 0);
+  EXPECT_EQ(join_world(rank_of_two(1, port)).hosts.size(), 2u);
+  EXPECT_EQ(zero.get(), 2u);
+}
+
+// Whoever listens at the port of rank 0 must know the secret, too.
+TEST(Join, AStrangerIsNotTakenForTheFirst) {
+  const int port = free_port();
+  const Descriptor listener(socket(AF_INET, SOCK_STREAM, 0));
+  const sockaddr_in at = loopback(port);
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  ASSERT_EQ(listen(listener.get(), 4), 0);
+  const timeval limit{1, 0};
+  setsockopt(listener.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  auto stranger = std::async(std::launch::async, [&] {
+    for (int n = 0; n < 2; ++n) {
+      const Descriptor fd(accept(listener.get(), nullptr, nullptr));
+      if (!fd) return;
+      std::array<char, 64> bytes{};  // first a number of its own, at last a proof of nothing
+      send(fd.get(), bytes.data(), 16, MSG_NOSIGNAL);
+      recv(fd.get(), bytes.data(), 64, MSG_WAITALL);
+      send(fd.get(), bytes.data(), 32, MSG_NOSIGNAL);
+    }
+  });
+  EXPECT_ERROR(join_world(rank_of_two(1, port)), ErrorKind::kUsage, "was turned away");
 }
 
 }  // namespace

@@ -58,6 +58,11 @@ TEST(World, OfSrun) {
   EXPECT_EQ(two.local_size, 4);
   EXPECT_EQ(two.address, "node03");
   EXPECT_GE(two.port, 20000);
+  EXPECT_EQ(world(set)->port, two.port);
+  set["SLURM_STEP_ID"] = "3";  // steps of a job may run at once
+  EXPECT_NE(world(set)->port, two.port);
+  set["SLURM_STEP_NUM_TASKS"] = "7";
+  EXPECT_EQ(world(set)->local_size, 4);
   set["SLURM_STEP_NUM_NODES"] = "1";
   EXPECT_EQ(world(set)->address, "127.0.0.1");
   // The script of a job is no step of it.

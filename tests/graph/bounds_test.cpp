@@ -75,6 +75,9 @@ TEST_F(Bounded, NothingIsLarger) {
   }
   EXPECT_FALSE(bounds.has(x_.id()));
   EXPECT_FALSE(bounds.most(x_.id()));
+  // A sigmoid is a half where there is nothing.
+  const Value open = g_.emit("open", Activation{.act = Act::kSigmoid}, {norm_}, {norm_.shape()});
+  EXPECT_FALSE(bounds.has(open.id()));
   const std::vector<float> seen = largest(of);
   for (size_t i = 0; i < of.size(); ++i) {
     EXPECT_LE(seen[i], most[i]) << i;

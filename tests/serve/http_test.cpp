@@ -108,6 +108,7 @@ TEST(ServeRouter, FindsByMethodAndPattern) {
   router.add({.method = "POST", .pattern = "/v2/models/{model}/infer", .handle = {}});
   EXPECT_EQ(router.find("GET", "/").route->pattern, "/");
   EXPECT_EQ(router.find("HEAD", "/").route->pattern, "/");
+  EXPECT_EQ(router.find("HEAD", "/v2/models/a/infer").route, nullptr);
   EXPECT_EQ(router.find("GET", "/v2/models/a b").parameters.at("model"), "a b");
   EXPECT_EQ(router.find("POST", "/v2/models/a/infer").route->method, "POST");
   EXPECT_EQ(router.find("GET", "/v2/models/a/infer").route, nullptr);
