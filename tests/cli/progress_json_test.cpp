@@ -40,6 +40,7 @@ TEST(Json, NumbersRoundTrip) {
 
 TEST(Json, Strings) {
   EXPECT_EQ(json_string("a\"b\\c\n\t\x01"), R"("a\"b\\c\n\t\u0001")");
+  EXPECT_EQ(json_string("\b\f\r"), R"("\b\f\r")");
   EXPECT_EQ(json_string(std::string_view("\0", 1)), R"("\u0000")");
   EXPECT_EQ(json_string("é日😀"), "\"é日😀\"");
   for (const char* bad : {"\xff", "\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80"})

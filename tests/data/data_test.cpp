@@ -129,6 +129,17 @@ TEST(Idx, ABombIsRefusedByItsHeader) {
   EXPECT_LT(read.grown_kb, 16 << 10);
 }
 
+// Read, it would take the memory that its header says: here nearly none of it is on the disk.
+TEST(Idx, ImagesThatAreTooLargeAreRefusedByTheHeader) {
+  const TempDir dir;
+  write_file(dir / "images", Bytes{0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0x80, 0, 0, 0, 0x80, 0});
+  ASSERT_EQ(truncate((dir / "images").c_str(), 16 + (off_t{1} << 30)), 0);
+  const test::Measured read = test::measure([&] { read_idx(dir / "images", 3); });
+  EXPECT_EQ(read.code, static_cast<int>(ErrorKind::kInput));
+  EXPECT_THAT(read.message, HasSubstr("images of 32768 x 32768 pixels are too large"));
+  EXPECT_LT(read.grown_kb, 16 << 10);
+}
+
 TEST(Idx, SurvivesDamage) {
   const TempDir dir;
   for (const Bytes& good : {test::idx_images(3, 2, 2), test::gzip(test::idx_images(3, 2, 2))}) {

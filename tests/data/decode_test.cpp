@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <fstream>
 
+#include "tests/support/archives.h"
 #include "tests/support/data_files.h"
+#include "tests/support/hostile_files.h"
 #include "vitrum/core/error.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/data/encode_png.h"
@@ -134,6 +136,40 @@ TEST(Decode, ReadsOnePixel) {
   Image one = test::gradient(3, 1, 1);
   EXPECT_EQ(decode_image(test::encode_png(one), "p").pixels, one.pixels);
   EXPECT_EQ(decode_image(test::encode_jpeg(one), "j").pixels.size(), 3u);
+}
+
+// Pillow's reading of a file that names no colours.
+TEST(Decode, IndicesWithoutAPaletteAreGrey) {
+  std::string gif = test::gif_of(2, 3);
+  gif[10] = '\x01';  // no palette follows
+  gif.erase(13, 12);
+  EXPECT_THAT(decode_image(Bytes(gif.begin(), gif.end()), "g").pixels, testing::Each(1));
+}
+
+// A grey TIFF of 20 x 5 pixels in two tiles of 16 x 16, whose places and sizes stand behind them.
+TEST(Decode, TilesOfATiffAreJoined) {
+  if (!available("TIFF")) GTEST_SKIP() << "libtiff is not installed";
+  constexpr uint32_t kSide = 16, kTile = kSide * kSide;
+  std::string data;
+  for (uint32_t i = 0; i < 2 * kTile; ++i) data += static_cast<char>(7 * i % 251);
+  const auto word = [](uint32_t n) { return test::little_endian(n); };
+  data += word(8) + word(8 + kTile) + word(kTile) + word(kTile);
+  std::string tiff = test::tiff_of(
+      {{256, 20}, {257, 5}, {258, 8}, {259, 1}, {262, 1}, {277, 1}, {322, kSide}, {323, kSide}},
+      data);
+  // Two numbers each, behind the tiles, in place of one.
+  for (const auto& [tag, at] : {std::pair(273, 8 + 2 * kTile), {279, 16 + 2 * kTile}}) {
+    const std::string entry = test::little_endian(static_cast<uint16_t>(tag)) +
+                              test::little_endian(static_cast<uint16_t>(4));
+    tiff.replace(tiff.rfind(entry) + 4, 8, word(2) + word(at));
+  }
+  const Image image = decode_image(Bytes(tiff.begin(), tiff.end()), "t");
+  ASSERT_EQ(std::pair(image.height, image.width), std::pair(5, 20));
+  for (uint32_t y = 0; y < 5; ++y)
+    for (uint32_t x = 0; x < 20; ++x)
+      EXPECT_EQ(image.pixels[y * 20 + x],
+                static_cast<uint8_t>(data[x / kSide * kTile + y * kSide + x % kSide]))
+          << y << " " << x;
 }
 
 // Neither waits for a writer nor takes memory for what a file system only claims.

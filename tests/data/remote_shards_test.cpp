@@ -322,6 +322,12 @@ TEST_F(RemoteShards, AskAgainForADamagedIndex) {
     return Reply{.body = index.substr(0, index.size() / 2)};
   });
   EXPECT_EQ(open(server->url(), false)->size(), kImages);
+  // Nobody could tell whether a shard came over whole.
+  const auto anybody = serve([&](const Request& r) {
+    if (r.path != "/shards.index") return Reply{.status = 0};
+    return Reply{.body = to_text({.classes = {}, .shards = {{.name = "a.tar", .size = 1024}}})};
+  });
+  EXPECT_THAT(input_error([&] { open(anybody->url(), false); }), HasSubstr("no digest of a.tar"));
   left = 100;
   EXPECT_THAT(input_error([&] { open(server->url(), false); }), HasSubstr("cut short"));
 }

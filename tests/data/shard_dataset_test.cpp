@@ -1,4 +1,6 @@
 // `shards:DIR` as a data set.
+#include "vitrum/data/shard_dataset.h"
+
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
@@ -7,6 +9,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/core/files.h"
 #include "vitrum/data/shard_index.h"
+#include "vitrum/data/shard_scan.h"
 #include "vitrum/data/shards.h"
 
 namespace vitrum::test {
@@ -110,6 +113,8 @@ TEST_F(Shards, TakeNamesFromAList) {
   EXPECT_THAT(labels_of(*open_split(spec())), ElementsAre(1, 0));
   put_text("classes.txt", "zebra\n");
   EXPECT_THAT(error(), HasSubstr("lists 1 classes, and '1' is none"));
+  put_text("classes.txt", "zebra\n\nant\n");
+  EXPECT_THAT(error(), HasSubstr("classes.txt:2: expected the name of a class"));
   put("a.tar", {text("1.png", png(4)), text("1.cls", "bee")});
   put_text("classes.txt", "zebra\nant\nbee\n");
   EXPECT_THAT(labels_of(*open_split(spec())), ElementsAre(2));
@@ -179,6 +184,27 @@ TEST_F(Shards, FitTheIndexThatCameWithThem) {
   ASSERT_EQ(static_cast<int64_t>(fs::file_size(dir_ / "d/a.tar")), size);
   EXPECT_THAT(input_error([&] { open_split(spec())->read(0); }),
               HasSubstr("has changed since its index was made"));
+}
+
+// Fetched from far away, a shard may be gone again before it is opened: another process makes room
+// in the cache.
+TEST_F(Shards, ThatAreGoneAreAskedForAgain) {
+  struct Vanishing final : ShardFiles {
+    std::string path_of(int32_t) const override { return ++asked < there ? "/no/such.tar" : path; }
+    std::string path;
+    int there = 0;
+    mutable int asked = 0;
+  };
+  put("a.tar", {text("1.png", png(4)), text("1.cls", "0")});
+  const auto files = std::make_shared<Vanishing>();
+  files->path = dir_ / "d/a.tar";
+  const ShardDataset data("far", scan_shards(dir_ / "d", {"a.tar"}), files, {});
+  files->there = 3;
+  EXPECT_EQ(data.read(0).height, 4);
+  EXPECT_EQ(files->asked, 3);
+  files->there = 1000, files->asked = 0;
+  EXPECT_THAT(input_error([&] { data.read(0); }), HasSubstr("/no/such.tar: cannot be opened"));
+  EXPECT_EQ(files->asked, 5);
 }
 
 TEST_F(Shards, OfNothingAreRefused) {

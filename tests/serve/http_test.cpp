@@ -98,6 +98,10 @@ TEST(ServeMultipart, WhatIsNotWellFormedIsNamed) {
   fails("--x--", std::string(71, 'b'), "boundary");
   fails("--x\r\nA: " + std::string(5000, 'a') + "\r\n\r\n\r\n--x--", "x", "too long");
   fails("--x\r\n\r\n\r\n--x\r\n\r\n\r\n--x\r\n\r\n\r\n--x--", "x", "more than 2");
+  fails("--x\r\nContent-Transfer-Encoding: base64\r\n\r\n\r\n--x--", "x", "must be binary");
+  EXPECT_EQ(
+      parse_multipart("--x\r\nContent-Transfer-Encoding: binary\r\n\r\n\r\n--x--", "x", 2).size(),
+      1u);
   EXPECT_TRUE(parse_multipart("--x--", "x", 2).empty());
 }
 

@@ -68,6 +68,8 @@ TEST(Oip, RefusalsNameWhatIsWrong) {
   fails(R"({"inputs":[1]})", "", "inputs");
   fails(R"({"inputs":[{"name":"x","datatype":"BYTES","shape":[1]}]})", "", "image or pixels");
   fails(image + R"([0],"data":[]}]})", "", "no image");
+  fails(image + R"({},"data":[]}]})", "", "a list of dimensions");
+  fails(image + R"([2],"data":["YQ=="]}]})", "", "expected 2 elements");
   fails(image + R"([5],"data":[]}]})", "", "at most 4");
   fails(image + R"([-1],"data":[]}]})", "", "out of range");
   fails(image + R"([1.5],"data":[]}]})", "", "out of range");

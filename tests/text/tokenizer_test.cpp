@@ -9,6 +9,7 @@
 
 #include "tests/support/expect_error.h"
 #include "vitrum/core/files.h"
+#include "vitrum/text/bpe.h"
 #include "vitrum/text/unicode.h"
 #include "vitrum/text/unigram.h"
 
@@ -100,6 +101,34 @@ TEST(Tokenizer, RefusesFilesThatAreNone) {
   refuses(R"({"model":{"type":"BPE","vocab":{"a":0,"<eos>":1,"<pad>":2},"merges":[]},
               "normalizer":{"type":"Strip"}})",
           "normalizer of Strip is not supported");
+  // Of a vocabulary that is none of theirs.
+  const std::string vocab = R"("vocab":{"a":0,"<eos>":1,"<pad>":2},"merges":[])";
+  const auto gemma = [&](const std::string& model, const std::string& more) {
+    return R"({"model":{"type":"BPE",)" + vocab + model + R"(},"normalizer":{"type":"Replace"})" +
+           more + "}";
+  };
+  refuses(gemma(R"(,"continuing_subword_prefix":"##")", ""), "a prefix of continued words");
+  refuses(gemma(R"(,"unk_token":"?")", ""), "'?', the word for unknown ones, is not");
+  refuses(gemma("", R"(,"added_tokens":[{"id":3,"content":""}])"), "an added token of 0 bytes");
+  refuses(gemma("", R"(,"post_processor":{"single":[{"SpecialToken":{"id":"<x>"}}]})"),
+          "'<x>' is not in the vocabulary");
+  // Each mark is looked for among all words.
+  std::string marks = R"({"SpecialToken":{"id":"<pad>"}})";
+  for (int i = 0; i < 64; ++i) marks += R"(,{"SpecialToken":{"id":"<pad>"}})";
+  refuses(gemma("", R"(,"post_processor":{"single":[)" + marks + "]}"), "65 marks around a text");
+  refuses(R"({"model":{"type":"BPE","end_of_word_suffix":"</w>",)" + vocab + R"(},
+              "normalizer":{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"Replace"},
+                {"type":"Lowercase"}]},
+              "pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split"},
+                {"type":"ByteLevel"}]}})",
+          "'<|startoftext|>' and '<|endoftext|>' must be words");
+  refuses(R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["a",0],["b",0]]},
+              "normalizer":{"type":"Sequence","normalizers":[{"type":"NFC"}]}})",
+          "no piece is the mark of a text's end");
+  EXPECT_ERROR(Bpe({.words = {{"a", 0}, {"a", 1}}}, "b"), ErrorKind::kInput, "there twice");
+  EXPECT_ERROR(parse_vocabulary({R"({"a":0})", "v.json"}, {"#version: 0.2\r\na", "m.txt"}),
+               ErrorKind::kInput, "m.txt:2: 'a' is not two words");
+  EXPECT_ERROR(open_tokenizer(kGolden), ErrorKind::kInput, "has no tokenizer; expected");
 
   const auto spiece = [](const std::string& bytes) {
     parse_sentencepiece({bytes, "s.model"}, {"", ""});

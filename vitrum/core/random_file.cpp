@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "vitrum/core/error.h"
 
@@ -28,12 +27,6 @@ RandomFile::RandomFile(const std::string& path)
   size_ = status.st_size;
   modified_ = status.st_mtim.tv_sec * int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
 }
-
-RandomFile::RandomFile(RandomFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      size_(other.size_),
-      modified_(other.modified_) {}
 
 RandomFile::~RandomFile() {
   if (fd_ >= 0) ::close(fd_);

@@ -10,8 +10,8 @@ namespace vitrum {
 class RandomFile {
  public:
   explicit RandomFile(const std::string& path);  // fails as bad input
-  RandomFile(RandomFile&& other) noexcept;
-  RandomFile& operator=(RandomFile&&) = delete;
+  RandomFile(const RandomFile&) = delete;
+  RandomFile& operator=(const RandomFile&) = delete;
   ~RandomFile();
 
   // Fills `to`; a file that ends before that fails.

@@ -92,6 +92,8 @@ size_t promised_bytes(const std::vector<int64_t>& dims, const std::string& path)
   if (bytes > most)
     fail_input("{}: the IDX header promises {:.0f} bytes, more than the file can hold", path,
                bytes);
+  if (dims.size() == 3 && static_cast<double>(dims[1]) * static_cast<double>(dims[2]) > kMaxPixels)
+    fail_input("{}: images of {} x {} pixels are too large", path, dims[1], dims[2]);
   constexpr double kAlways = 64 << 20;
   if (bytes > std::max(kAlways, most / 1032.0 * 100))
     fail_input(
@@ -143,8 +145,6 @@ std::unique_ptr<Dataset> open_idx(const std::string& dir, const std::string& spl
                image_path);
   }
   const int64_t height = images.dims[1], width = images.dims[2];
-  if (height > kMaxPixels / width)
-    fail_input("{}: images of {} x {} pixels are too large", image_path, height, width);
   for (size_t i = 0; i < labels.data.size(); ++i) {
     if (labels.data[i] >= classes.size()) {
       fail_input("{}: label {} of sample {} is not below {}", label_path, labels.data[i], i,

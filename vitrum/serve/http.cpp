@@ -83,22 +83,17 @@ std::optional<Target> parse_target(std::string_view target) {
 std::string_view reason_of(int status) {
   switch (status) {
     case 200: return "OK";
-    case 204: return "No Content";
-    case 304: return "Not Modified";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
-    case 408: return "Request Timeout";
     case 413: return "Payload Too Large";
-    case 415: return "Unsupported Media Type";
     case 417: return "Expectation Failed";
     case 422: return "Unprocessable Entity";
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
-    case 501: return "Not Implemented";
     case 503: return "Service Unavailable";
     case 504: return "Gateway Timeout";
     case 505: return "HTTP Version Not Supported";

@@ -300,8 +300,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
         "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nX-Content-Type-Options: nosniff\r\n"
         "X-Request-Id: {}\r\n",
         response.status, reason_of(response.status), response.content_type, id);
-    if (response.status != 204 && response.status != 304)
-      out.head += fmt::format("Content-Length: {}\r\n", out.body.size());
+    out.head += fmt::format("Content-Length: {}\r\n", out.body.size());
     for (const auto& [name, value] : response.headers)
       out.head += fmt::format("{}: {}\r\n", name, value);
     out.head += out.keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";

@@ -21,6 +21,7 @@ using Json = nlohmann::json;
 // More than the largest vocabularies have (SigLIP 2's: 256,000 words, 580,000 merges).
 constexpr int64_t kMostWords = 1 << 20;
 constexpr size_t kMostMerges = 1 << 20;
+constexpr size_t kMostMarks = 64;  // around a text; each is looked for among all words
 constexpr TextLimits kLimits{.depth = 16, .values = 2 << 20};
 
 // A value of the file; its members are asked for by name, and null is as good as none.
@@ -175,7 +176,10 @@ Framing read_framing(const Part& file, const TokenizerConfig& config, const BpeT
     return framing;
   }
   bool behind = false;
-  for (const Json& each : single.list("post_processor.single")) {
+  const Json& around = single.list("post_processor.single");
+  if (around.size() > kMostMarks)
+    fail_input("{}: {} marks around a text are too many to be meant", file.path(), around.size());
+  for (const Json& each : around) {
     const Part special = single.of(each)["SpecialToken"];
     if (special.there())
       (behind ? framing.after : framing.before).push_back(find(special["id"].text("a token")));
