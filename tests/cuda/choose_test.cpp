@@ -64,6 +64,29 @@ TEST(Choose, PlainLoopsAreForWhatTensorCoresDoNotTake) {
     });
 }
 
+// Heads of 32 and of 65 to 80 values have products of warpgroups where there are many.
+TEST(Choose, HeadsOfOtherSizesThan64) {
+  const auto kernel = [](int64_t tokens, int64_t size, bool backward, int64_t images = 64) {
+    return choose_attention(kH200, {.images = images,
+                                    .tokens = tokens,
+                                    .heads = 16,
+                                    .size = size,
+                                    .backward = backward})
+        .kernel;
+  };
+  using enum AttentionKernel;
+  for (const bool backward : {false, true}) {
+    EXPECT_EQ(kernel(197, 32, backward), kSmem);
+    EXPECT_EQ(kernel(197, 32, backward, 8), kMmaSync);
+    EXPECT_EQ(kernel(209, 32, backward), kMmaSync);
+    EXPECT_EQ(kernel(197, 40, backward), kMmaSync);
+    EXPECT_EQ(kernel(257, 88, backward), kMmaSync);
+    for (const int64_t size : {72, 80})
+      for (const int64_t tokens : {129, 257, 730})
+        EXPECT_EQ(kernel(tokens, size, backward), backward ? kMmaSync : kChunked);
+  }
+}
+
 TEST(Choose, LinearLayersGetAKernelThatTakesThem) {
   for (const CardInfo& card : {kH200, kA100})
     for (const int64_t rows : {1, 197, 512, 513, 8191, 8192, 50432, 802816})
@@ -251,13 +274,14 @@ TEST(Choose, QueriesAWarpOfMmaSync) {
 
 // Chunks of keys: at most three where they are brought once; each key is in one.
 TEST(Choose, ChunksOfKeys) {
-  for (int64_t tokens = 209; tokens < 5000; ++tokens) {
-    const int64_t keys = keys_of_chunk(tokens), chunks = (tokens + keys - 1) / keys;
-    const int rounds = rounds_of_chunks(tokens, chunks);
-    ASSERT_EQ(rounds == 1, chunks <= 3) << tokens;
-    ASSERT_TRUE(rounds == 1 || rounds * 3 * 64 >= tokens) << tokens;
-    ASSERT_TRUE(tokens > 600 || rounds == 1) << tokens;
-  }
+  for (const int64_t size : {64, 72, 80})
+    for (int64_t tokens = 209; tokens < 5000; ++tokens) {
+      const int64_t keys = keys_of_chunk(tokens, size), chunks = (tokens + keys - 1) / keys;
+      const int rounds = rounds_of_chunks(tokens, chunks);
+      ASSERT_EQ(rounds == 1, chunks <= 3) << tokens;
+      ASSERT_TRUE(rounds == 1 || rounds * 3 * 64 >= tokens) << tokens;
+      ASSERT_TRUE(tokens > (size > 64 ? 408 : 600) || rounds == 1) << tokens;
+    }
 }
 
 // Layers of e4m3: every width that 32 divides has a kernel on a card with such products, and no

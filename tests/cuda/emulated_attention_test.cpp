@@ -1,5 +1,5 @@
-// The gradient of attention with whole heads in shared memory and attention of longer ones, run
-// without a card: see support/emulated_card.h.
+// Attention with whole heads in shared memory and of longer ones, and its gradient, run without a
+// card: see support/emulated_card.h.
 #include <gtest/gtest.h>
 
 #include "tests/support/emulated_lowering.h"
@@ -7,6 +7,7 @@
 #include "vitrum/cuda/attention/chunked.cuh"
 #include "vitrum/cuda/attention/chunked_bwd.cuh"
 #include "vitrum/cuda/attention/smem_bwd.cuh"
+#include "vitrum/cuda/attention/smem_fwd.cuh"
 
 namespace vitrum::cuda {
 namespace {
@@ -14,6 +15,9 @@ namespace {
 struct Size {
   int tokens, images, heads, parts;
   bool bias = false;
+  int head = 64;  // values
+
+  AttentionShape shape() const { return {tokens, heads, head}; }
 };
 
 class Heads {
@@ -35,7 +39,7 @@ class Heads {
 
   void run(uint32_t most_late) {
     const int rows = (size_.tokens + 15) / 16 * 16;
-    const AttentionArgs attention{.shape = {size_.tokens, size_.heads, kHead},
+    const AttentionArgs attention{.shape = size_.shape(),
                                   .qkv = qkv_.data(),
                                   .y = y_.data(),
                                   .dy = dy_.data(),
@@ -44,20 +48,15 @@ class Heads {
                                   .drop = {}};
     const PersistentArgs tile{attention, columns_.data(), size_.images, size_.parts};
     const auto boxes = [&](const std::vector<bf16>& of, int64_t columns, int box) {
-      return rows_of_heads(of.data(), columns, size_.tokens, size_.images, box);
-    };
-    const auto run_blocks = [&](size_t bytes, const std::function<void()>& body) {
-      ASSERT_LE(bytes, emulated::kSharedBytes);
-      card.most_late = most_late, card.blocks = size_.parts * size_.heads;
-      card.body = body;
-      for (card.block = 0; card.block < card.blocks; ++card.block) card.run(kHeadThreads);
+      return rows_of_heads(of.data(), columns, size_.tokens, size_.images, box, size_.head);
     };
     if (size_.tokens > 208) {
       const chunked_bwd::ChunkedArgs args{.tile = tile,
                                           .qkv = boxes(qkv_, wide(), chunked_bwd::kBox),
                                           .dy = boxes(dy_, wide() / 3, chunked_bwd::kBox),
                                           .rows = rows};
-      return run_blocks(chunked_bwd::Memory::bytes(rows), [&] { chunked_bwd::backward(args); });
+      return run_blocks(most_late, kHeadThreads, chunked_bwd::Memory::bytes(rows),
+                        [&] { chunked_bwd::backward(args); });
     }
     const smem::BackwardArgs args{.tile = tile,
                                   .qkv = boxes(qkv_, wide(), smem::kBox),
@@ -65,45 +64,49 @@ class Heads {
                                   .out = boxes(out_, wide(), smem::kBox),
                                   .whole = boxes(qkv_, wide(), rows),
                                   .rows = rows};
-    run_blocks(smem::Memory::bytes(rows), [&] { smem::backward(args); });
+    if (size_.head == 32)
+      return run_blocks(most_late, kHeadThreads, smem::Memory<32>::bytes(rows),
+                        [&] { smem::backward<32>(args); });
+    run_blocks(most_late, kHeadThreads, smem::Memory<64>::bytes(rows),
+               [&] { smem::backward<64>(args); });
   }
 
-  // Forward, in chunks of N keys, and what the reference has.
-  template <int N, bool kBiased>
-  void check_forward(uint32_t most_late) {
-    const size_t all = static_cast<size_t>(count());
-    const std::vector<float> expected_lse = lse_;
-    std::vector<bf16> y(all, bf16{0xffff});
-    lse_.assign(lse_.size(), NAN);
-    const AttentionArgs attention{.shape = {size_.tokens, size_.heads, kHead},
-                                  .qkv = qkv_.data(),
-                                  .out = y.data(),
-                                  .lse = lse_.data(),
-                                  .drop = {}};
-    const auto boxes = [&](const std::vector<bf16>& of, int64_t columns, int box) {
-      return rows_of_heads(of.data(), columns, size_.tokens, size_.images, box);
-    };
+  // Forward, in chunks of N keys, and what the reference has. Products have kSize values.
+  template <int N, int kSize, bool kBiased = false>
+  void check_chunked(uint32_t most_late) {
+    const Forward run(*this);
     const int chunks = (size_.tokens + N - 1) / N;
-    chunked::ChunkedArgs args{.tile = {attention, nullptr, size_.images, size_.parts},
-                              .chunks = boxes(qkv_, wide(), N),
-                              .q = boxes(qkv_, wide(), 16),
-                              .y = boxes(y, wide() / 3, 16),
+    chunked::ChunkedArgs args{.tile = run.tile,
+                              .wide = {},
+                              .rest = {},
                               .chunks_a_head = chunks,
                               .rounds_a_head = rounds_of_chunks(size_.tokens, chunks)};
+    chunked::set_maps(args, size_.shape(), qkv_.data(), run.y.data(), size_.images, N);
     args.bias = {nullptr, (size_.tokens + kTile - 1) / kTile * 4, chunks * N / 8};
     std::vector<FourScores> packed(kBiased ? static_cast<size_t>(args.bias.count(size_.heads)) : 0);
     args.bias.data = packed.data();
     for (size_t at = 0; at < packed.size(); ++at)
-      pack_four(args.bias, bias_.data(), size_.tokens, 1 / kScale, static_cast<int64_t>(at));
-    static_assert(sizeof(chunked::Memory<N>) <= emulated::kSharedBytes);
-    card.most_late = most_late, card.blocks = size_.parts * size_.heads;
-    card.body = [&] { chunked::forward<N, kBiased>(args); };
-    for (card.block = 0; card.block < card.blocks; ++card.block)
-      ASSERT_NO_THROW(card.run(kGroups * kGroup));
-    // Weights are rounded, and results: at most to neighbours.
-    for (size_t i = 0; i < all; ++i)
-      ASSERT_NEAR(value(y[i]), value(y_[i]), 0.002 + 0.008 * std::abs(value(y_[i]))) << i;
-    for (size_t i = 0; i < lse_.size(); ++i) ASSERT_NEAR(lse_[i], expected_lse[i], 1e-4f) << i;
+      pack_four(args.bias, bias_.data(), size_.tokens, std::sqrt(static_cast<float>(size_.head)),
+                static_cast<int64_t>(at));
+    run_blocks(most_late, kGroups * kGroup, sizeof(chunked::Memory<N, kSize>),
+               [&] { chunked::forward<N, kSize, kBiased>(args); });
+    run.check();
+  }
+  // With all keys in one product.
+  template <int N, int kSize>
+  void check_whole(uint32_t most_late) {
+    const Forward run(*this);
+    const auto boxes = [&](const std::vector<bf16>& of, int64_t columns, int box) {
+      return rows_of_heads(of.data(), columns, size_.tokens, size_.images, box, kSize);
+    };
+    const smem_fwd::ForwardArgs args{.tile = run.tile,
+                                     .qkv = boxes(qkv_, wide(), N),
+                                     .y = boxes(run.y, wide() / 3, 16),
+                                     .rounded = nullptr,
+                                     .inverse = 1};
+    run_blocks(most_late, kGroups * kGroup, sizeof(smem_fwd::Memory<N, kSize>),
+               [&] { smem_fwd::forward<N, kSize>(args); });
+    run.check();
   }
 
   void check() {
@@ -121,6 +124,38 @@ class Heads {
   }
 
  private:
+  // What a forward run writes, to be held against what the reference made.
+  struct Forward {
+    const Heads& of;
+    std::vector<bf16> y = std::vector<bf16>(static_cast<size_t>(of.count()), bf16{0xffff});
+    std::vector<float> lse = std::vector<float>(of.lse_.size(), NAN);
+    PersistentArgs tile;
+
+    explicit Forward(const Heads& heads)
+        : of(heads),
+          tile{{.shape = of.size_.shape(),
+                .qkv = of.qkv_.data(),
+                .out = y.data(),
+                .lse = lse.data(),
+                .drop = {}},
+               nullptr,
+               of.size_.images,
+               of.size_.parts} {}
+    // Weights are rounded, and results: at most to neighbours.
+    void check() const {
+      for (size_t i = 0; i < y.size(); ++i)
+        ASSERT_NEAR(value(y[i]), value(of.y_[i]), 0.002 + 0.008 * std::abs(value(of.y_[i]))) << i;
+      for (size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(lse[i], of.lse_[i], 1e-4f) << i;
+    }
+  };
+  void run_blocks(uint32_t most_late, int threads, size_t bytes,
+                  const std::function<void()>& body) const {
+    ASSERT_LE(bytes, emulated::kSharedBytes);
+    card.most_late = most_late, card.blocks = size_.parts * size_.heads;
+    card.body = body;
+    for (card.block = 0; card.block < card.blocks; ++card.block) ASSERT_NO_THROW(card.run(threads));
+  }
+  double scale() const { return 1 / std::sqrt(static_cast<double>(size_.head)); }
   static double value(bf16 x) { return from_bf16(x.bits); }
   static std::vector<bf16> noise(int64_t count, uint32_t stream) {
     PhiloxStream draw(7, stream, 0);
@@ -128,19 +163,19 @@ class Heads {
     for (bf16& v : values) v = {to_bf16(static_cast<float>(draw.normal()))};
     return values;
   }
-  int wide() const { return 3 * size_.heads * kHead; }
+  int wide() const { return 3 * size_.heads * size_.head; }
   int64_t count() const { return int64_t{size_.images} * size_.tokens * wide() / 3; }
   // Where value 0 of a token is in y, and of q, k or v in qkv.
   size_t of_y(int image, int head, int token) const {
-    return static_cast<size_t>((image * size_.tokens + token) * wide() / 3 + head * kHead);
+    return static_cast<size_t>((image * size_.tokens + token) * wide() / 3 + head * size_.head);
   }
   size_t of_qkv(int image, int head, int token, int which) const {
     return static_cast<size_t>((image * size_.tokens + token) * wide() + which * wide() / 3 +
-                               head * kHead);
+                               head * size_.head);
   }
-  static double dot(const bf16* a, const bf16* b) {
+  double dot(const bf16* a, const bf16* b) const {
     double sum = 0;
-    for (int i = 0; i < kHead; ++i) sum += value(a[i]) * value(b[i]);
+    for (int i = 0; i < size_.head; ++i) sum += value(a[i]) * value(b[i]);
     return sum;
   }
   // The weights of a query, and the logarithm of what they were divided by.
@@ -149,7 +184,7 @@ class Heads {
     double sum = 0;
     for (int k = 0; k < size_.tokens; ++k) {
       double score =
-          dot(&qkv_[of_qkv(image, head, query, 0)], &qkv_[of_qkv(image, head, k, 1)]) / 8;
+          dot(&qkv_[of_qkv(image, head, query, 0)], &qkv_[of_qkv(image, head, k, 1)]) * scale();
       if (size_.bias)
         score += static_cast<double>(
             bias_[static_cast<size_t>((head * size_.tokens + query) * size_.tokens + k)]);
@@ -165,7 +200,7 @@ class Heads {
       const std::vector<double> p = weights(image, head, q, lse);
       lse_[static_cast<size_t>((image * size_.heads + head) * size_.tokens + q)] =
           static_cast<float>(lse);
-      for (size_t i = 0; i < kHead; ++i) {
+      for (size_t i = 0; i < static_cast<size_t>(size_.head); ++i) {
         double sum = 0;
         for (int k = 0; k < size_.tokens; ++k)
           sum += p[static_cast<size_t>(k)] * value(qkv_[of_qkv(image, head, k, 2) + i]);
@@ -175,8 +210,8 @@ class Heads {
   }
   // All of a matrix is as near as rounding allows; one wrong row is not.
   void check_head(int image, int head) const {
-    const auto tokens = static_cast<size_t>(size_.tokens);
-    std::vector<double> expected(3 * tokens * kHead);
+    const auto tokens = static_cast<size_t>(size_.tokens), values = static_cast<size_t>(size_.head);
+    std::vector<double> expected(3 * tokens * values);
     for (int q = 0; q < size_.tokens; ++q) {
       double lse = 0, delta = 0;
       std::vector<double> p = weights(image, head, q, lse), d(tokens);
@@ -185,10 +220,10 @@ class Heads {
         delta += p[k] * d[k];
       }
       for (size_t k = 0; k < tokens; ++k)
-        for (size_t i = 0; i < kHead; ++i) {
-          const double ds = p[k] * (d[k] - delta) / 8;
+        for (size_t i = 0; i < values; ++i) {
+          const double ds = p[k] * (d[k] - delta) * scale();
           const auto of = [&](size_t which, size_t token) -> double& {
-            return expected[(which * tokens + token) * kHead + i];
+            return expected[(which * tokens + token) * values + i];
           };
           const int key = static_cast<int>(k);
           of(0, static_cast<size_t>(q)) += ds * value(qkv_[of_qkv(image, head, key, 1) + i]);
@@ -198,11 +233,11 @@ class Heads {
     }
     for (size_t which = 0; which < 3; ++which) {
       double wrong = 0, all = 0;
-      for (size_t at = 0; at < tokens * kHead; ++at) {
-        const double x = expected[which * tokens * kHead + at];
+      for (size_t at = 0; at < tokens * values; ++at) {
+        const double x = expected[which * tokens * values + at];
         const double got =
-            value(out_[of_qkv(image, head, static_cast<int>(at / kHead), static_cast<int>(which)) +
-                       at % kHead]);
+            value(out_[of_qkv(image, head, static_cast<int>(at / values), static_cast<int>(which)) +
+                       at % values]);
         wrong += (got - x) * (got - x), all += x * x;
       }
       ASSERT_LT(std::sqrt(wrong / all), 0.006)
@@ -218,7 +253,7 @@ class Heads {
 void expect_right(const Size& size, uint32_t most_late) {
   SCOPED_TRACE(size.tokens);
   Heads heads(size);
-  ASSERT_NO_THROW(heads.run(most_late));
+  heads.run(most_late);
   heads.check();
 }
 
@@ -242,12 +277,36 @@ TEST(EmulatedKernels, AttentionBackwardOfLongHeads) {
   expect_right({442, 1, 1, 1}, 30);
 }
 
+// Heads of 32, as a decoder of a masked autoencoder has.
+TEST(EmulatedKernels, AttentionBackwardOfNarrowHeads) {
+  expect_right({197, 3, 2, 1, false, 32}, 400);
+  expect_right({208, 2, 1, 1, false, 32}, 1000);
+  expect_right({81, 3, 1, 2, false, 32}, 30);
+}
+
 void expect_forward(const Size& size, uint32_t most_late) {
   SCOPED_TRACE(size.tokens);
   Heads heads(size);
-  if (keys_of_chunk(size.tokens) == 144) return heads.check_forward<144, false>(most_late);
-  if (size.bias) return heads.check_forward<200, true>(most_late);
-  heads.check_forward<200, false>(most_late);
+  if (size.head > 64) {
+    if (size.bias) return heads.check_chunked<136, 80, true>(most_late);
+    return heads.check_chunked<136, 80>(most_late);
+  }
+  if (keys_of_chunk(size.tokens, size.head) == 144) return heads.check_chunked<144, 64>(most_late);
+  if (size.bias) return heads.check_chunked<200, 64, true>(most_late);
+  heads.check_chunked<200, 64>(most_late);
+}
+
+// All keys at once: of three images in shared memory, and of two; tiles that end early.
+TEST(EmulatedKernels, AttentionOfWholeHeads) {
+  Heads({197, 5, 1, 1}).check_whole<200, 64>(400);
+  Heads({208, 3, 1, 1}).check_whole<208, 64>(1000);
+  Heads({130, 4, 1, 2}).check_whole<144, 64>(30);
+}
+
+TEST(EmulatedKernels, AttentionOfNarrowHeads) {
+  Heads({197, 5, 2, 1, false, 32}).check_whole<200, 32>(400);
+  Heads({203, 4, 1, 1, false, 32}).check_whole<208, 32>(1000);
+  Heads({81, 4, 1, 2, false, 32}).check_whole<200, 32>(30);
 }
 
 // Two and three chunks of keys, also where four smaller ones would leave fewer places empty.
@@ -257,11 +316,20 @@ TEST(EmulatedKernels, AttentionOfLongHeads) {
   expect_forward({442, 1, 1, 1}, 30);
 }
 
+// Heads of 80 values, and of 72, behind which there are those of the next head.
+TEST(EmulatedKernels, AttentionOfWideHeads) {
+  expect_forward({257, 3, 2, 1, false, 80}, 400);
+  expect_forward({256, 2, 2, 1, false, 72}, 1000);
+  expect_forward({409, 1, 1, 1, false, 72}, 30);
+  expect_forward({137, 2, 2, 2, true, 72}, 400);
+}
+
 // Heads whose chunks are brought anew for every three tiles, of which the last round has one or
 // all; two images one after the other.
 TEST(EmulatedKernels, AttentionOfLongerHeads) {
   expect_forward({601, 2, 1, 1}, 400);
   expect_forward({729, 1, 1, 1}, 1000);
+  expect_forward({577, 1, 1, 1, false, 80}, 30);
 }
 
 // Scores that begin with a bias: one chunk with a place over, and several, in two rounds.

@@ -219,6 +219,7 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
 struct CUtensorMap {
   const uint16_t* data = nullptr;  // written to where a box is stored
   std::vector<int64_t> sizes, strides, box;
+  size_t swizzle = 128;  // bytes
 };
 
 namespace vitrum::cuda {
@@ -332,8 +333,8 @@ constexpr int permuted_accumulator(int part, int half, int i) {
 static inline size_t offset_of(const void* p) {
   return static_cast<size_t>(static_cast<const std::byte*>(p) - card.memory);
 }
-static inline std::byte* swizzled_place(size_t at) {
-  at ^= (at >> 7 & 7) << 4;
+static inline std::byte* swizzled_place(size_t at, size_t swizzle = 128) {
+  at ^= (at >> 7 & (swizzle / 16 - 1)) << 4;
   if (at + 2 > sizeof card.memory) card.fail("outside of shared memory");
   return card.memory + at;
 }
@@ -345,10 +346,21 @@ static inline void sync_warpgroup_2(int group) { card.meet(-10 - group, 128); }
 static inline void sync_warpgroup(int group) { card.meet(-20 - group, 128); }
 // As on the card: 16 bytes apart, with more above.
 static inline uint64_t make_descriptor(const std::byte* matrix) { return offset_of(matrix) >> 4; }
+// What a description says of the swizzle: rows as wide as that, eight of them a group. Without it
+// 128 bytes.
+static inline size_t swizzle_of(uint64_t matrix) {
+  const uint64_t kind = matrix >> 62;
+  const size_t bytes = size_t{256} >> (kind == 0 ? 1 : kind);
+  if (kind != 0 && (matrix >> 32 & 0x3fff) != bytes / 2) card.fail("rows and swizzle differ");
+  return bytes;
+}
 static inline float element(uint64_t matrix, int row, int k) {
-  const size_t begin = (matrix & 0xffff) << 4;
+  const size_t begin = (matrix & 0xffff) << 4, swizzle = swizzle_of(matrix);
   uint16_t bits;
-  std::memcpy(&bits, swizzled_place(begin + static_cast<size_t>(row * kSwizzledRow + 2 * k)), 2);
+  std::memcpy(&bits,
+              swizzled_place(
+                  begin + static_cast<size_t>(row) * swizzle + static_cast<size_t>(2 * k), swizzle),
+              2);
   return from_bf16(bits);
 }
 // The sums of this thread, of N columns: + a(row, k) b(k, column).
@@ -369,7 +381,8 @@ void wgmma_ss(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
       d, add, warp_row(), [=](int row, int k) { return element(a, row, k); },
       [=](int k, int column) { return element(b, column, k); });
 }
-static inline void wgmma_ss_at_bt(float (&d)[32], uint64_t a, uint64_t b, bool add) {
+template <int kCount>
+void wgmma_ss_at_bt(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
   add_products(
       d, add, warp_row(), [=](int row, int k) { return element(a, k, row); },
       [=](int k, int column) { return element(b, k, column); });
@@ -416,7 +429,8 @@ static inline void mma_m16n8k16(Tile& c, const FragmentA& a, uint32_t b0, uint32
         return half_of(lanes[column * 4 + k % 8 / 2][static_cast<size_t>(4 + k / 8)], k % 2);
       });
 }
-static inline void wgmma_rs_bt(float (&d)[32], const FragmentA& a, uint64_t b, bool add = true) {
+template <int kCount>
+void wgmma_rs_bt(float (&d)[kCount], const FragmentA& a, uint64_t b, bool add = true) {
   const auto* lanes = card.exchange<4>({a.r[0], a.r[1], a.r[2], a.r[3]});
   add_products(
       d, add, 0, [=](int row, int k) { return left_of(lanes, row, k); },
@@ -506,7 +520,8 @@ static inline void for_box(const CUtensorMap& map, size_t begin, const std::vect
       const int64_t at = from[k] + rest % map.box[k];
       inside &= at >= 0 && at < map.sizes[k], offset += at * map.strides[k];
     }
-    body(inside ? map.data + offset : nullptr, swizzled_place(begin + 2 * static_cast<size_t>(i)));
+    body(inside ? map.data + offset : nullptr,
+         swizzled_place(begin + 2 * static_cast<size_t>(i), map.swizzle));
   }
 }
 static inline int64_t due() {
@@ -578,6 +593,10 @@ static inline void tma_store_2d(const CUtensorMap& map, const void* from, int co
 static inline void tma_store_3d(const CUtensorMap& map, const void* from, int column, int row,
                                 int image) {
   store(map, from, {column, row, image});
+}
+static inline void tma_store_4d(const CUtensorMap& map, const void* from, int channel, int column,
+                                int line, int image) {
+  store(map, from, {channel, column, line, image});
 }
 static inline void tma_store_wait() {
   while (card.threads[static_cast<size_t>(card.current)].stores > 0) card.yield();

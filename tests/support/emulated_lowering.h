@@ -72,5 +72,12 @@ CUtensorMap make_tensor_map(const void* data, const uint64_t (&sizes)[kRank],
   }
   return map;
 }
+template <size_t kRank>
+CUtensorMap make_rows_map(const void* data, const uint64_t (&sizes)[kRank],
+                          const uint64_t (&apart)[kRank - 1], const uint32_t (&box)[kRank]) {
+  CUtensorMap map = make_tensor_map(data, sizes, apart, box);
+  map.swizzle = 2 * size_t{box[0]};
+  return map;
+}
 
 }  // namespace vitrum::cuda

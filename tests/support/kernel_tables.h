@@ -26,6 +26,8 @@ inline std::string attention_table() {
       {"ViT, 1,025 tokens, batch 64", {.images = 64, .tokens = 1025, .heads = 12}},
       {"heads of 80 values (ViT-H/14), batch 64",
        {.images = 64, .tokens = 257, .heads = 16, .size = 80}},
+      {"a masked autoencoder's decoder, 224 px, batch 512",
+       {.images = 512, .tokens = 197, .heads = 16, .size = 32}},
       {"with dropout of the weights", {.images = 64, .tokens = 197, .heads = 12, .drop = true}},
       {"DINOv3-B/16, 256 px, batch 256", {.images = 256, .tokens = 261, .heads = 12}},
       {"DINOv2-B/14, 518 px, batch 64", {.images = 64, .tokens = 1370, .heads = 12}},

@@ -83,8 +83,9 @@ constexpr AttentionLimits limits_of(AttentionKernel kernel, bool backward) {
     case AttentionKernel::kSmem:
       return {.min_tokens = 81,
               .max_tokens = 208,
-              .min_size = 64,
+              .min_size = 32,
               .max_size = 64,
+              .size_step = 32,
               .needs_tma_wgmma = true,
               .takes = 0,
               .adds_columns = true};
@@ -93,7 +94,8 @@ constexpr AttentionLimits limits_of(AttentionKernel kernel, bool backward) {
       return {.min_tokens = backward ? 209 : 129,
               .max_tokens = backward ? 600 : 1 << 15,
               .min_size = 64,
-              .max_size = 64,
+              .max_size = backward ? 64 : 80,
+              .size_step = backward ? 1 : 8,
               .needs_tma_wgmma = true,
               .takes = backward ? 0u : kTakesBias,
               .adds_columns = true};
@@ -226,15 +228,19 @@ struct AttentionChoice {
   bool adds_columns = false;
 };
 
-// Enough heads of 64 to give every SM one, of few enough kinds that a CTA can stay with one.
+// Enough heads to give every SM one, of few enough kinds that a CTA can stay with one.
 inline bool has_many_heads(const CardInfo& card, const AttentionTask& task) {
   return task.all_heads() >= card.processors && 2 * task.heads <= card.processors &&
          task.images < INT32_MAX;
 }
 
-inline int keys_of_smem(int64_t tokens) { return tokens > 200 ? 208 : tokens > 144 ? 200 : 144; }
+inline int keys_of_smem(int64_t tokens, int64_t size) {
+  return tokens > 200 ? 208 : tokens > 144 || size < 64 ? 200 : 144;
+}
 // As few as possible beyond the last token; up to 600 tokens, a head's chunks in the three slots.
-inline int keys_of_chunk(int64_t tokens) {
+// Heads of more than 64 values: what there is room for.
+inline int keys_of_chunk(int64_t tokens, int64_t size) {
+  if (size > 64) return 136;
   const auto padded = [&](int64_t n) { return (tokens + n - 1) / n * n; };
   const bool needs_large = tokens > 3 * 144 && tokens <= 600;
   return needs_large || padded(200) <= padded(144) ? 200 : 144;
@@ -253,9 +259,10 @@ inline AttentionChoice choose_attention(const CardInfo& card, const AttentionTas
   const auto can = [&](AttentionKernel kernel) { return takes(kernel, card, task); };
   if (can(kOneTile)) return chosen(kOneTile);
   if (can(kShort)) return chosen(kShort);
-  if (can(kSmem) && has_many_heads(card, task)) return chosen(kSmem, keys_of_smem(task.tokens));
+  if (can(kSmem) && has_many_heads(card, task))
+    return chosen(kSmem, keys_of_smem(task.tokens, task.size));
   if (can(kChunked) && has_many_heads(card, task))
-    return chosen(kChunked, keys_of_chunk(task.tokens));
+    return chosen(kChunked, keys_of_chunk(task.tokens, task.size));
   if (can(kWgmma))
     if (const auto plan = plan_wgmma(card, task))
       return chosen(kWgmma, plan->keys, plan->splits_keys);

@@ -106,7 +106,7 @@ struct HeadGradients {
   const PersistentArgs& tile;
   std::byte* staging;
   int thread = threadIdx.x % kGroup, lane = thread % kWarp;
-  ColumnSums sums = {};
+  ColumnSums<> sums = {};
 
   // Gradients of this warp's 16 queries by N keys from `first` on.
   template <int N, class Scored>

@@ -16,6 +16,7 @@ struct LseDelta {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // Sums of a warp's rows of dq, dk and dv, over all images: value 16 m + g, and + 8, is in column
 // 2 m of the first, 2 m + 1 of the first, or 2 m of the second.
+template <int kSize = kHead>
 struct ColumnSums {
   Tile qk, v;
 
@@ -26,9 +27,9 @@ struct ColumnSums {
   // Of 16 rows in shared memory.
   __device__ __forceinline__ void add(int which, std::byte* rows, int lane) {
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
+    for (int m = 0; m < kSize / 16; ++m) {
       FragmentA values;
-      ldmatrix_x4_trans(values.r, reinterpret_cast<const bf16*>(swizzled(
+      ldmatrix_x4_trans(values.r, reinterpret_cast<const bf16*>(SwizzledRows<kSize>::at(
                                       rows, lane % 8 + lane / 16 * 8, 2 * m + lane / 8 % 2)));
       add(which, values, m, lane);
     }
@@ -39,20 +40,20 @@ struct ColumnSums {
   __device__ __forceinline__ void write(const PersistentArgs& tile, std::byte* memory, int head,
                                         int part) const {
     const float sums[6] = {qk.v[0], qk.v[2], qk.v[1], qk.v[3], v.v[0], v.v[2]};
-    auto* const of_warps = reinterpret_cast<float*>(memory);  // (kCount, 3, kHead)
+    auto* const of_warps = reinterpret_cast<float*>(memory);  // (kCount, 3, kSize)
     const int i = threadIdx.x, lane = i % kWarp, column = lane % 4 * 16 + lane / 4;
     sync_threads<kCount * kWarp>();
 #pragma unroll
     for (int k = 0; k < 6; ++k)
-      of_warps[(i / kWarp * 3 + k / 2) * kHead + column + k % 2 * 8] = sums[k];
+      if (column < kSize) of_warps[(i / kWarp * 3 + k / 2) * kSize + column + k % 2 * 8] = sums[k];
     sync_threads<kCount * kWarp>();
-    if (i >= 3 * kHead) return;
+    if (i >= 3 * kSize) return;
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kCount; ++w) sum += of_warps[w * 3 * kHead + i];
+    for (int w = 0; w < kCount; ++w) sum += of_warps[w * 3 * kSize + i];
     const AttentionShape& shape = tile.attention.shape;
-    tile.columns[part * shape.qkv_stride() + i / kHead * shape.y_stride() + head * kHead +
-                 i % kHead] = sum;
+    tile.columns[part * shape.qkv_stride() + i / kSize * shape.y_stride() + head * kSize +
+                 i % kSize] = sum;
   }
 };
 

@@ -1,11 +1,11 @@
-// Attention of heads that lie in shared memory as a whole (sm_90a): 64 values, 81 to 208 tokens, as
-// a ViT of 224-px images has. Three warpgroups take tiles of 64 queries in turn (backward: 64 keys
-// each), so that exponentials of one overlap with WGMMA of another. Persistent: a CTA stays with
-// one head and goes through images, which TMA prefetches.
+// Attention of heads that lie in shared memory as a whole (sm_90a): 64 values, or 32, and 81 to 208
+// tokens, as a ViT of 224-px images has, and a masked autoencoder's decoder. Three warpgroups take
+// tiles of 64 queries in turn (backward: 64 keys each), so that exponentials of one overlap with
+// WGMMA of another. Persistent: a CTA stays with one head and goes through images, which TMA
+// prefetches.
 #pragma once
 #include "vitrum/cuda/attention/one_tile.cuh"
-#include "vitrum/cuda/host/tensor_map.h"
-#include "vitrum/cuda/primitives/tma.cuh"
+#include "vitrum/cuda/primitives/narrow_rows.cuh"
 
 namespace vitrum::cuda {
 
@@ -18,48 +18,80 @@ __device__ __forceinline__ uint32_t descriptor_low(const std::byte* matrix) {
 }
 // The same number, which is that of all lanes: now the compiler knows.
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
-__device__ __forceinline__ uint64_t full_descriptor(uint32_t place) {
-  return uint64_t{1024 >> 4 | 1u << 30} << 32 | place;
-}
-constexpr int kRowDescriptorStep = kSwizzledRow / 16;
+// Rows of 16, 32 or 64 values in shared memory, swizzled over their width: the 16-byte piece c of
+// row r is stored in place of piece c ^ (r bytes / 128). Matrices start at multiples of eight rows.
+template <int kColumns>
+struct SwizzledRows {
+  static constexpr int kBytes = 2 * kColumns, kPieces = kColumns / 8;
+  static constexpr uint32_t kSwizzle = kColumns == 64 ? 1 : kColumns == 32 ? 2 : 3;
+  static constexpr int kDescriptorStep = kBytes / 16;  // from row to row
 
-// s (64, N) = or += the 64 rows at a by the N rows at b, over the whole head.
-template <int kCount>
+  static __device__ __forceinline__ std::byte* at(std::byte* matrix, int row, int piece) {
+    return matrix + row * kBytes + ((piece ^ (row * kBytes / 128 & (kPieces - 1))) << 4);
+  }
+  static __device__ __forceinline__ uint64_t descriptor(uint32_t place) {
+    return uint64_t{8 * kBytes >> 4 | kSwizzle << 30} << 32 | place;
+  }
+};
+__device__ __forceinline__ uint64_t full_descriptor(uint32_t place) {
+  return SwizzledRows<64>::descriptor(place);
+}
+constexpr int kRowDescriptorStep = SwizzledRows<64>::kDescriptorStep;
+
+// What scores are multiplied by, of heads that products have as kSize values: 65 to 80 as 80.
+template <int kSize>
+__device__ __forceinline__ float scale_of([[maybe_unused]] const AttentionShape& shape) {
+  if constexpr (kSize == 64)
+    return kScale;
+  else if constexpr (kSize == 32)
+    return 0.17677669f;
+  else
+    return rsqrtf(static_cast<float>(shape.size));
+}
+
+// s (64, N) = or += the 64 rows at a by the N rows at b, over all kColumns.
+template <int kColumns = kHead, int kCount>
 __device__ __forceinline__ void issue_scores_at(float (&s)[kCount], uint32_t a, uint32_t b,
                                                 bool add = false) {
+  using Rows = SwizzledRows<kColumns>;
 #pragma unroll
-  for (int step = 0; step < kScoreSteps; ++step)
-    wgmma_ss(s, full_descriptor(a + 2 * step), full_descriptor(b + 2 * step), add || step > 0);
+  for (int step = 0; step < kColumns / 16; ++step)
+    wgmma_ss(s, Rows::descriptor(a + 2 * step), Rows::descriptor(b + 2 * step), add || step > 0);
 }
 
-// Of a thread's two rows of scores: the highest, times kScale, and the sum of their exponentials.
+// Of a thread's two rows of scores: the highest, times the scale, and the sum of their
+// exponentials.
 struct SoftmaxState {
   float top[2], sum[2];
 };
+template <int kCount>
+__device__ __forceinline__ void scale_rows(float (&o)[kCount], int half, float factor) {
+#pragma unroll
+  for (int i = 2 * half; i < kCount; i += 4) o[i] *= factor, o[i + 1] *= factor;
+}
 // Scores of N keys to weights that are yet to be divided by their sum. Those of further keys give
-// o, the sum of values so far, the same scale.
-template <int N, bool kFurther>
-__device__ __forceinline__ void softmax(SoftmaxState& of, float (&s)[N / 2],
-                                        [[maybe_unused]] float (&o)[32]) {
+// o, the sums of values so far, the same factor.
+template <int N, bool kFurther, int... kCounts>
+__device__ __forceinline__ void softmax(SoftmaxState& of, float (&s)[N / 2], float scale,
+                                        float (&... o)[kCounts]) {
   float top[4], sum[4] = {};  // in each half of the rows of even and of odd columns
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) top[i % 4] = i < 4 ? s[i] : fmaxf(top[i % 4], s[i]);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float before = of.top[half];
-    of.top[half] = quad_max(fmaxf(top[2 * half], top[2 * half + 1])) * kScale;
+    of.top[half] = quad_max(fmaxf(top[2 * half], top[2 * half + 1])) * scale;
     if constexpr (kFurther) {
       of.top[half] = fmaxf(of.top[half], before);
       const float factor = exp2_approx((before - of.top[half]) * kLog2E);
       of.sum[half] *= factor;
-#pragma unroll
-      for (int i = 2 * half; i < 32; i += 4) o[i] *= factor, o[i + 1] *= factor;
+      (scale_rows(o, half, factor), ...);
     }
   }
   const float shift[2] = {of.top[0] * -kLog2E, of.top[1] * -kLog2E};
 #pragma unroll
   for (int i = 0; i < N / 2; ++i)
-    sum[i % 4] += s[i] = exp2_approx(fmaf(s[i], kScale * kLog2E, shift[i % 4 / 2]));
+    sum[i % 4] += s[i] = exp2_approx(fmaf(s[i], scale * kLog2E, shift[i % 4 / 2]));
 #pragma unroll
   for (int half = 0; half < 2; ++half)
     of.sum[half] = (kFurther ? of.sum[half] : 0) + sum[2 * half] + sum[2 * half + 1];
@@ -78,22 +110,28 @@ __device__ __forceinline__ void mask_behind(float (&s)[kCount], int keys) {
   else
     mask_from<0>(s, keys);
 }
-// o (64, 64) = or += weights by the rows at v. Products are 16 deep, N may be 8 more than that.
+// Weights of N keys as left operands. Products are 16 deep, N may be 8 more than that.
 template <int N>
-__device__ __forceinline__ void issue_values(float (&o)[32], const float (&s)[N / 2], uint32_t v,
-                                             bool add) {
-  constexpr int kSteps = (N + 15) / 16;
+struct Weights {
+  static constexpr int kSteps = (N + 15) / 16;
   FragmentA p[kSteps];
+
+  __device__ __forceinline__ explicit Weights(const float (&s)[N / 2]) {
 #pragma unroll
-  for (int i = 0; i < N / 16; ++i) p[i] = operand_of(s + 8 * i);
-  if constexpr (N % 16 != 0)
-    p[kSteps - 1] = {{pack2(s[N / 2 - 4], s[N / 2 - 3]), pack2(s[N / 2 - 2], s[N / 2 - 1]), 0, 0}};
-  wgmma_fence();
+    for (int i = 0; i < N / 16; ++i) p[i] = operand_of(s + 8 * i);
+    if constexpr (N % 16 != 0)
+      p[kSteps - 1] = {
+          {pack2(s[N / 2 - 4], s[N / 2 - 3]), pack2(s[N / 2 - 2], s[N / 2 - 1]), 0, 0}};
+  }
+  // o (64, kColumns) = or += weights by the rows at v.
+  template <int kCount>
+  __device__ __forceinline__ void multiply(float (&o)[kCount], uint32_t v, bool add) const {
+    using Rows = SwizzledRows<2 * kCount>;
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i)
-    wgmma_rs_bt(o, p[i], full_descriptor(v + 16 * i * kRowDescriptorStep), add || i > 0);
-  wgmma_commit();
-}
+    for (int i = 0; i < kSteps; ++i)
+      wgmma_rs_bt(o, p[i], Rows::descriptor(v + 16 * i * Rows::kDescriptorStep), add || i > 0);
+  }
+};
 // The factors that end the softmax; log-sum-exps of the head, from `row` on, on their way.
 __device__ __forceinline__ void finish_softmax(float (&factor)[2], const SoftmaxState& of,
                                                float* lse, int row, int tokens) {
@@ -109,14 +147,17 @@ __device__ __forceinline__ void finish_softmax(float (&factor)[2], const Softmax
 
 // 16 rows of results into shared memory, for TMA; those behind `places` to a spare 16
 // bytes.
-__device__ __forceinline__ void put_rows(std::byte* to, float (&o)[32], const float (&factor)[2],
-                                         int places = 16, std::byte* spare = nullptr) {
+template <int kCount>
+__device__ __forceinline__ void put_rows(std::byte* to, float (&o)[kCount],
+                                         const float (&factor)[2], int places = 16,
+                                         std::byte* spare = nullptr) {
+  using Rows = SwizzledRows<2 * kCount>;
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int i = 0; i < 32; ++i) o[i] *= factor[i % 4 / 2];
+  for (int i = 0; i < kCount; ++i) o[i] *= factor[i % 4 / 2];
 #pragma unroll
-  for (int j = 0; j < 4; ++j)
-    stmatrix_x4(lane % 16 < places ? swizzled(to, lane % 16, 2 * j + lane / 16) : spare,
+  for (int j = 0; j < kCount / 8; ++j)
+    stmatrix_x4(lane % 16 < places ? Rows::at(to, lane % 16, 2 * j + lane / 16) : spare,
                 operand_of(o + 8 * j).r);
   fence_async_proxy();
   __syncwarp();
@@ -151,13 +192,22 @@ __device__ __forceinline__ int image_of(const PersistentArgs& args, int part, in
   return static_cast<int>(reversed_index(part + turn * args.parts, args.images));
 }
 
-// Rows of a head of `columns` columns in all, `box` at a time.
+// Rows of heads of 32 or 64 values, of `columns` columns in all, `box` at a time.
 inline CUtensorMap rows_of_heads(const void* data, int64_t columns, int64_t tokens, int64_t images,
-                                 int box) {
+                                 int box, int size = kHead) {
   const auto wide = static_cast<cuuint64_t>(columns), rows = static_cast<cuuint64_t>(tokens),
              bytes = wide * sizeof(bf16);
-  return make_tensor_map(data, {wide, rows, static_cast<cuuint64_t>(images)}, {bytes, bytes * rows},
-                         {static_cast<cuuint32_t>(kHead), static_cast<cuuint32_t>(box), 1u});
+  return make_rows_map(data, {wide, rows, static_cast<cuuint64_t>(images)}, {bytes, bytes * rows},
+                       {static_cast<cuuint32_t>(size), static_cast<cuuint32_t>(box), 1u});
+}
+// `columns` columns of heads of any size, which are a dimension of their own: zeros behind them.
+inline CUtensorMap parts_of_heads(const void* data, int64_t size, int64_t heads, int64_t tokens,
+                                  int64_t images, int columns, int box) {
+  const auto wide = static_cast<cuuint64_t>(size), count = static_cast<cuuint64_t>(heads),
+             rows = static_cast<cuuint64_t>(tokens), bytes = wide * sizeof(bf16);
+  return make_rows_map(data, {wide, count, rows, static_cast<cuuint64_t>(images)},
+                       {bytes, bytes * count, bytes * count * rows},
+                       {static_cast<cuuint32_t>(columns), 1u, static_cast<cuuint32_t>(box), 1u});
 }
 
 }  // namespace vitrum::cuda

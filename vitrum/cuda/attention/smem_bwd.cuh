@@ -14,21 +14,23 @@ namespace vitrum::cuda::smem {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // The terms of 16 queries, by one warp, which asks for what it needs some time before: dy . y is on
 // the diagonal of a product, for which it does not matter in which order a row's values are.
+template <int kSize>
 struct LseDeltaPrefetch {
-  uint4 left[2][2], right[2][2];  // of row and row + 8, two pieces
+  static constexpr int kPieces = kSize / 32;
+  uint4 left[2][kPieces], right[2][kPieces];  // of row and row + 8
   float lse[2];
 
   __device__ __forceinline__ void ask(const AttentionArgs& a, int image, int head, int first) {
     const int lane = threadIdx.x % kWarp;
     const auto stride = static_cast<int>(a.shape.y_stride());
-    const int64_t at = int64_t{image} * a.shape.tokens * stride + head * kHead + lane % 4 * 8;
+    const int64_t at = int64_t{image} * a.shape.tokens * stride + head * kSize + lane % 4 * 8;
     const bf16* const y = static_cast<const bf16*>(a.y) + at;
     const bf16* const dy = static_cast<const bf16*>(a.dy) + at;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int token = min(first + lane / 4 + 8 * i, a.shape.tokens - 1), from = token * stride;
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
+      for (int k = 0; k < kPieces; ++k) {
         left[i][k] = *reinterpret_cast<const uint4*>(dy + from + k * 32);
         right[i][k] = *reinterpret_cast<const uint4*>(y + from + k * 32);
       }
@@ -39,7 +41,7 @@ struct LseDeltaPrefetch {
     const int lane = threadIdx.x % kWarp, row = lane / 4;
     Tile products[2];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    for (int k = 0; k < 2 * kPieces; ++k) {
       const uint4 &low = left[0][k / 2], &high = left[1][k / 2], &of = right[k % 2][k / 2];
       mma_m16n8k16(products[k % 2], {{low.x, high.x, low.y, high.y}}, of.x, of.y);
       mma_m16n8k16(products[k % 2], {{low.z, high.z, low.w, high.w}}, of.z, of.w);
@@ -56,15 +58,18 @@ struct LseDeltaPrefetch {
 };
 
 // The producer warpgroup; it has the remainder, too. Its last warp issues the TMA loads.
+template <int kSize>
 struct ProducerWarpgroup {
-  HeadWork& work;
+  using Rows = SwizzledRows<kSize>;
+  using Terms = LseDeltaPrefetch<kSize>;
+  HeadWork<kSize>& work;
   int warp;
   bool copies = warp == 3;
   int chunk = 0;  // the next to be copied
 
   template <bool kHasRemainder>
   __device__ __forceinline__ void run() {
-    Remainder left(work, warp);
+    Remainder<kSize> left(work, warp);
     if (copies) copy_keys(0), copy_chunks(0, true), copy_values(0);
     put_terms(0);
     for (int turn = 0; turn < work.count; ++turn) {
@@ -85,14 +90,14 @@ struct ProducerWarpgroup {
   }
   // Of the rest, while the terms of the next image are on their way, and chunks for it as soon as
   // there is room.
-  __device__ __forceinline__ void gather_keys(Remainder& left, int turn) {
+  __device__ __forceinline__ void gather_keys(Remainder<kSize>& left, int turn) {
     const int next = turn + 1;
     const bool more = next < work.count;
     const auto step = [&]<int N>(int i) {
       const int query = 16 * (4 * i + warp);
-      LseDeltaPrefetch terms;
+      Terms terms;
       ask(terms, min(next, work.count - 1), query);
-      left.step<N>(turn, i * kTile);
+      left.template step<N>(turn, i * kTile);
       if (more) put(terms, next, query);
       if (more && copies) copy_chunks(next, false);
     };
@@ -108,22 +113,22 @@ struct ProducerWarpgroup {
     constexpr int kApart = 16 * 3;
 #pragma unroll 1
     for (int query = copies ? kRemainder : 16 * warp; query < work.args.rows; query += 2 * kApart) {
-      LseDeltaPrefetch one, other;
+      Terms one, other;
       ask(one, turn, query), ask(other, turn, query + kApart);
       put(one, turn, query), put(other, turn, query + kApart);
     }
     work.done_with(work.memory.full(turn % 2));
   }
-  __device__ __forceinline__ void ask(LseDeltaPrefetch& terms, int turn, int query) const {
+  __device__ __forceinline__ void ask(Terms& terms, int turn, int query) const {
     terms.ask(work.args.tile.attention, work.image(turn), work.head, query);
   }
-  __device__ __forceinline__ void put(const LseDeltaPrefetch& terms, int turn, int query) const {
+  __device__ __forceinline__ void put(const Terms& terms, int turn, int query) const {
     if (query < work.args.rows) terms.put(work.memory.terms(turn % 2), query, work.tokens());
   }
   __device__ __forceinline__ void copy_matrix(int which, std::byte* to, uint64_t* full,
                                               int turn) const {
     if (work.lane != 0) return;
-    mbarrier_arrive_expect_tx(full, work.args.rows * kSwizzledRow);
+    mbarrier_arrive_expect_tx(full, work.args.rows * Rows::kBytes);
     tma_load_3d(work.args.whole, to, full, work.column(which), 0, work.image(turn));
   }
   __device__ void copy_keys(int turn) const {
@@ -142,7 +147,7 @@ struct ProducerWarpgroup {
       mbarrier_wait(empty, turn % 2 ^ 1);
       if (work.lane != 0) continue;
       const int end = min(chunk + 32, work.args.rows);
-      mbarrier_arrive_expect_tx(full, 2 * (end - chunk) * kSwizzledRow);
+      mbarrier_arrive_expect_tx(full, 2 * (end - chunk) * Rows::kBytes);
       for (int row = chunk; row < end; row += kBox)
         copy_rows(work.args.qkv, work.memory.q(), full, row, turn),
             copy_rows(work.args.dy, work.memory.dy(), full, row, turn);
@@ -150,13 +155,18 @@ struct ProducerWarpgroup {
   }
   __device__ __forceinline__ void copy_rows(const CUtensorMap& from, std::byte* to, uint64_t* full,
                                             int row, int turn) const {
-    tma_load_3d(from, to + row * kSwizzledRow, full, work.column(0), row, work.image(turn));
+    tma_load_3d(from, to + row * Rows::kBytes, full, work.column(0), row, work.image(turn));
   }
 };
 
 // A warpgroup: 64 keys, then 64 queries.
+template <int kSize>
 struct ConsumerWarpgroup {
-  HeadWork& work;
+  using Rows = SwizzledRows<kSize>;
+  static constexpr int kRowStep = Rows::kDescriptorStep;
+  static constexpr int kStaged = 16 * Rows::kBytes;  // bytes of a warp's results
+  using Sums = float[kSize / 2];
+  HeadWork<kSize>& work;
   int lane = work.lane;
 
   // This warp's part of it: from `row` on; whether any is a token, whether not all are.
@@ -165,17 +175,17 @@ struct ConsumerWarpgroup {
     bool real, partial;
   };
   template <int N>
-  __device__ __forceinline__ void key_step(float (&dk)[32], float (&dv)[32], uint32_t k, uint32_t v,
-                                           int first, const WarpRows& own, int turn) const {
+  __device__ __forceinline__ void key_step(Sums& dk, Sums& dv, uint32_t k, uint32_t v, int first,
+                                           const WarpRows& own, int turn) const {
     const LseDelta terms = work.memory.terms(turn % 2);
     float s[N / 2], d[N / 2];
-    const uint32_t q = uniform(descriptor_low(work.memory.q()) + first * kRowDescriptorStep),
-                   dy = q + work.args.rows * kRowDescriptorStep;
+    const uint32_t q = uniform(descriptor_low(work.memory.q()) + first * kRowStep),
+                   dy = q + work.args.rows * kRowStep;
     wgmma_fence();
-    issue_scores_at(s, k, q);
+    issue_scores_at<kSize>(s, k, q);
     wgmma_commit();
     if (first == 0) mbarrier_wait(work.memory.full_v(), turn % 2);
-    issue_scores_at(d, v, dy);
+    issue_scores_at<kSize>(d, v, dy);
     wgmma_commit();
     // Products have the first say in shared memory: what is read from there is asked for early.
     float2 lse[N / 8], delta[N / 8];
@@ -191,7 +201,7 @@ struct ConsumerWarpgroup {
     FragmentA p[N / 16], ds[N / 16];
 #pragma unroll
     for (int i = 0; i < N / 2; ++i)
-      s[i] = exp2_approx(fmaf(s[i], kScale * kLog2E, i % 2 ? lse[i / 4].y : lse[i / 4].x));
+      s[i] = exp2_approx(fmaf(s[i], work.scale() * kLog2E, i % 2 ? lse[i / 4].y : lse[i / 4].x));
     if (own.partial)
 #pragma unroll
       for (int i = 0; i < N / 2; ++i)
@@ -201,7 +211,7 @@ struct ConsumerWarpgroup {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < N / 16; ++i)
-      wgmma_rs_bt(dv, p[i], full_descriptor(dy + 16 * i * kRowDescriptorStep), first + i > 0);
+      wgmma_rs_bt(dv, p[i], Rows::descriptor(dy + 16 * i * kRowStep), first + i > 0);
     wgmma_commit();
     wgmma_wait<1>();
     fence_accumulators(d);
@@ -213,7 +223,7 @@ struct ConsumerWarpgroup {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < N / 16; ++i)
-      wgmma_rs_bt(dk, ds[i], full_descriptor(q + 16 * i * kRowDescriptorStep), first + i > 0);
+      wgmma_rs_bt(dk, ds[i], Rows::descriptor(q + 16 * i * kRowStep), first + i > 0);
     wgmma_commit();
     if (first == 0) work.wait_for_room(turn);
     if (own.real) put_gradients<N>(ds, own.row, first);
@@ -236,14 +246,14 @@ struct ConsumerWarpgroup {
     const int group = warp / 4, row = warp * 16;
     const bool real = row<work.tokens(), partial = row + 16> work.tokens();
     const WarpRows own{row, real, partial};
-    const uint32_t v = uniform(descriptor_low(work.memory.v() + group * kTileBytes)),
+    const uint32_t v = uniform(descriptor_low(work.memory.v() + group * kTile * Rows::kBytes)),
                    panel = uniform(descriptor_low(work.memory.panel(group)));
     for (int turn = 0; turn < work.count; ++turn) {
       const int stage = turn % 2;
       const uint32_t parity = turn / 2 % 2, flip = turn % 2;
       const uint32_t keys = uniform(descriptor_low(work.memory.k(stage))),
-                     k = uniform(keys + group * kTile * kRowDescriptorStep);
-      float dk[32], dv[32], dq[32];
+                     k = uniform(keys + group * kTile * kRowStep);
+      Sums dk, dv, dq;
       mbarrier_wait(work.memory.full(stage), parity);
       in_steps(work.args.rows, [&]<int N>(int first) {
         mbarrier_wait(work.memory.full_chunk(first), flip);
@@ -253,38 +263,38 @@ struct ConsumerWarpgroup {
       fence_async_proxy();
       work.done_with(work.memory.scored());
       sync_warpgroup_2(group);  // all have done with its values
-      std::byte* const staging = work.memory.v() + own.row * kSwizzledRow;
+      std::byte* const staging = work.memory.v() + own.row * Rows::kBytes;
       if (own.real) store(2, dv, own.row, turn, staging);
       mbarrier_wait(work.memory.scored(), flip);
       wgmma_fence();
-      wgmma_ss_at_bt(dq, full_descriptor(panel), full_descriptor(keys), false);
+      wgmma_ss_at_bt(dq, full_descriptor(panel), Rows::descriptor(keys), false);
       for (int row = 16; row < work.args.rows; row += 16)
         wgmma_ss_at_bt(dq, full_descriptor(panel + row * kRowDescriptorStep),
-                       full_descriptor(keys + row * kRowDescriptorStep), true);
+                       Rows::descriptor(keys + row * kRowStep), true);
       wgmma_commit();
       work.stored_from(work.memory.empty_v());
       wgmma_wait<0>();
       fence_accumulators(dq);
       sync_warpgroup_2(group);
       if (own.real) {
-        std::byte* const free = work.memory.panel(group) + warp % 4 * Memory::kStaged;
+        std::byte* const free = work.memory.panel(group) + warp % 4 * kStaged;
         store(0, dq, own.row, turn, free);
-        store(1, dk, own.row, turn, free + kTileBytes);
+        store(1, dk, own.row, turn, free + 4 * kStaged);
       }
       work.stored_from(work.memory.empty(stage));
     }
   }
   // 16 rows of dq, dk or dv, by way of shared memory.
-  __device__ __forceinline__ void store(int which, float (&d)[32], int row, int turn,
-                                        std::byte* staging) {
-    const float factor = which == 2 ? 1 : kScale;
+  __device__ __forceinline__ void store(int which, Sums& d, int row, int turn, std::byte* staging) {
+    const float factor = which == 2 ? 1 : work.scale();
     put_rows(staging, d, {factor, factor});
     work.send(which, row, turn, staging);
   }
 };
 
+template <int kSize>
 __device__ void backward(const BackwardArgs& args) {
-  const Memory memory{tile_memory(), args.rows};
+  const Memory<kSize> memory{tile_memory(), args.rows};
   const AttentionShape& shape = args.tile.attention.shape;
   const int part = static_cast<int>(blockIdx.x / shape.heads);
   const int groups = min((shape.tokens + kTile - 1) / kTile, kGroups);
@@ -299,22 +309,22 @@ __device__ void backward(const BackwardArgs& args) {
     fence_barrier_init();
   }
   __syncthreads();
-  HeadWork work{args, memory, static_cast<int>(blockIdx.x % shape.heads), part,
-                static_cast<int>(uniform(images_of(args.tile, part)))};
+  HeadWork<kSize> work{args, memory, static_cast<int>(blockIdx.x % shape.heads), part,
+                       static_cast<int>(uniform(images_of(args.tile, part)))};
   const int warp = static_cast<int>(uniform(threadIdx.x / kWarp)), group = warp / 4;
   if (group == kGroups) {
     reg_dealloc<104>();
-    ProducerWarpgroup producer{work, warp % 4};
+    ProducerWarpgroup<kSize> producer{work, warp % 4};
     if (args.rows > kRemainder)
-      producer.run<true>();
+      producer.template run<true>();
     else
-      producer.run<false>();
+      producer.template run<false>();
   } else {
     reg_alloc<136>();
-    if (group < groups) ConsumerWarpgroup{work}.run(warp);
+    if (group < groups) ConsumerWarpgroup<kSize>{work}.run(warp);
   }
   if (args.tile.columns)
-    work.sums.write<kHeadThreads / kWarp>(args.tile, memory.base, work.head, work.part);
+    work.sums.template write<kHeadThreads / kWarp>(args.tile, memory.base, work.head, work.part);
 }
 #endif
 

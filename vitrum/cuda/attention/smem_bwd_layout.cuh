@@ -15,7 +15,10 @@ struct BackwardArgs {
   int rows;                         // in shared memory: tokens and zeros, a multiple of 16
 };
 
+// Matrices of a head's values, and of scores: these have rows of 64 keys or queries.
+template <int kSize>
 struct Memory {
+  using Rows = SwizzledRows<kSize>;
   std::byte* base;
   int rows;
 
@@ -23,7 +26,7 @@ struct Memory {
   // queries. These have room for the results of a warpgroup, twice 64 rows, when they have been
   // used.
   __device__ __forceinline__ std::byte* matrix(int i) const {
-    return base + i * rows * kSwizzledRow;
+    return base + i * rows * Rows::kBytes;
   }
   __device__ __forceinline__ std::byte* q() const { return matrix(0); }
   __device__ __forceinline__ std::byte* dy() const { return matrix(1); }
@@ -68,7 +71,7 @@ struct Memory {
   static constexpr int kBarriers = 2 * kMaxChunks + 7;
 
   static size_t bytes(int rows) {
-    return size_t{kMatrices} * rows * kSwizzledRow + size_t{kGroups} * panel_bytes(rows) +
+    return size_t{kMatrices} * rows * Rows::kBytes + size_t{kGroups} * panel_bytes(rows) +
            (kRemainderParts + kTransposed) * kStaged + 4 * kMaxTokens * sizeof(float) +
            kBarriers * sizeof(uint64_t);
   }
@@ -85,23 +88,29 @@ __device__ __forceinline__ void in_steps(int rows, const Step& step) {
 }
 
 // 16 x 16 values into 16 rows of shared memory, transposed, from a piece of eight columns on.
+template <int kColumns = 64>
 __device__ __forceinline__ void put_transposed(std::byte* to, int piece, const FragmentA& values,
                                                int lane) {
-  stmatrix_x4_trans(swizzled(to, lane % 8 + lane / 16 * 8, piece + lane / 8 % 2), values.r);
+  stmatrix_x4_trans(SwizzledRows<kColumns>::at(to, lane % 8 + lane / 16 * 8, piece + lane / 8 % 2),
+                    values.r);
 }
 
 // What all warps of a block have in common: its head, and the images it goes through.
+template <int kSize>
 struct HeadWork {
   const BackwardArgs& args;
-  const Memory& memory;
+  const Memory<kSize>& memory;
   int head, part, count;
   int lane = threadIdx.x % kWarp;
-  ColumnSums sums = {};
+  ColumnSums<kSize> sums = {};
 
+  __device__ __forceinline__ float scale() const {
+    return scale_of<kSize>(args.tile.attention.shape);
+  }
   __device__ __forceinline__ int tokens() const { return args.tile.attention.shape.tokens; }
   __device__ __forceinline__ int image(int turn) const { return image_of(args.tile, part, turn); }
   __device__ __forceinline__ int column(int which) const {
-    return which * static_cast<int>(args.tile.attention.shape.y_stride()) + head * kHead;
+    return which * static_cast<int>(args.tile.attention.shape.y_stride()) + head * kSize;
   }
   __device__ __forceinline__ void done_with(uint64_t* barrier) const {
     __syncwarp();

@@ -1,19 +1,23 @@
 // The remainder of 193 to 208 tokens beside three tiles of 64: up to 16 keys and 16 queries,
 // computed as 16 of each. The producer warpgroup has them as N of its WGMMAs, whose M is queries
-// for the scores of these keys, and values for the results. See attention/smem_bwd.cuh.
+// for the scores of these keys, and values for the results; of heads of 32 half of the values are
+// not there, and what the products have in their places is left. See attention/smem_bwd.cuh.
 #pragma once
 #include "vitrum/cuda/attention/smem_bwd_layout.cuh"
 
 namespace vitrum::cuda::smem {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+template <int kSize>
 struct Remainder {
-  HeadWork& work;
+  using Rows = SwizzledRows<kSize>;
+  static constexpr int kRowStep = Rows::kDescriptorStep;
+  HeadWork<kSize>& work;
   int warp;  // of the warpgroup
   int lane;
   float dk[8], dv[8];
 
-  __device__ __forceinline__ Remainder(HeadWork& all, int of_group)
+  __device__ __forceinline__ Remainder(HeadWork<kSize>& all, int of_group)
       : work(all), warp(of_group), lane(all.lane) {}
   __device__ __forceinline__ void begin(int turn) const {
     mbarrier_wait(work.memory.full(turn % 2), turn / 2 % 2);
@@ -24,12 +28,12 @@ struct Remainder {
   // with those of the other keys.
   template <int N>
   __device__ __forceinline__ void step(int turn, int first) {
-    const Memory& memory = work.memory;
+    const Memory<kSize>& memory = work.memory;
     const int stage = turn % 2;
-    const uint32_t q = uniform(descriptor_low(memory.q()) + first * kRowDescriptorStep),
-                   dy = q + kMaxTokens * kRowDescriptorStep,
-                   k = uniform(descriptor_low(memory.k(stage)) + kRemainder * kRowDescriptorStep),
-                   v = uniform(descriptor_low(memory.v()) + kRemainder * kRowDescriptorStep);
+    const uint32_t q = uniform(descriptor_low(memory.q()) + first * kRowStep),
+                   dy = q + kMaxTokens * kRowStep,
+                   k = uniform(descriptor_low(memory.k(stage)) + kRemainder * kRowStep),
+                   v = uniform(descriptor_low(memory.v()) + kRemainder * kRowStep);
     const LseDelta terms = memory.terms(stage);
     float s[8], d[8], lse[2], delta[2];
 #pragma unroll
@@ -40,8 +44,8 @@ struct Remainder {
 #pragma unroll
     for (int i = 0; i < N; i += 32) mbarrier_wait(memory.full_chunk(first + i), turn % 2);
     wgmma_fence();
-    issue_scores_at(s, q, k);
-    issue_scores_at(d, dy, v);
+    issue_scores_at<kSize>(s, q, k);
+    issue_scores_at<kSize>(d, dy, v);
     wgmma_commit();
     wgmma_wait<0>();
     fence_accumulators(s), fence_accumulators(d);
@@ -54,11 +58,11 @@ struct Remainder {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int key = kRemainder + i / 4 * 8 + lane % 4 * 2 + i % 2;
-        s[i] = exp2_approx(fmaf(s[i], kScale * kLog2E, lse[i % 4 / 2]));
+        s[i] = exp2_approx(fmaf(s[i], work.scale() * kLog2E, lse[i % 4 / 2]));
         if (key >= work.tokens()) s[i] = 0;
         d[i] = s[i] * (d[i] - delta[i % 4 / 2]);
       }
-      put(s, 1, weights), put(d, 1, gradients);
+      put<64>(s, 1, weights), put<64>(d, 1, gradients);
       if (N < kTile)
         stmatrix_x4(swizzled(memory.transposed(kRemainder), lane % 16, lane / 16), operand_of(d).r);
     }
@@ -69,10 +73,10 @@ struct Remainder {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < N / 16; ++i) {
-      const int row = 16 * i * kRowDescriptorStep;
-      wgmma_ss_at(dv, full_descriptor(dy + row), full_descriptor(by_weights + 2 * i),
+      const int row = 16 * i * kRowStep;
+      wgmma_ss_at(dv, Rows::descriptor(dy + row), full_descriptor(by_weights + 2 * i),
                   first + i > 0);
-      wgmma_ss_at(dk, full_descriptor(q + row), full_descriptor(by_gradients + 2 * i),
+      wgmma_ss_at(dk, Rows::descriptor(q + row), full_descriptor(by_gradients + 2 * i),
                   first + i > 0);
     }
     wgmma_commit();
@@ -83,11 +87,11 @@ struct Remainder {
   }
   // dk and dv of the keys.
   __device__ __forceinline__ void finish_keys(int turn) {
-    const Memory& memory = work.memory;
+    const Memory<kSize>& memory = work.memory;
     work.done_with(memory.empty_v());
     work.done_with(memory.scored());
     sync_warpgroup_2(kGroups);  // all have done with what the results replace
-    put(dv, 1, memory.rest(0)), put(dk, kScale, memory.rest(1));
+    put<kSize>(dv, 1, memory.rest(0)), put<kSize>(dk, work.scale(), memory.rest(1));
     fence_async_proxy();
     sync_warpgroup_2(kGroups);
     if (warp == 0) work.send(2, kRemainder, turn, memory.rest(0));
@@ -95,7 +99,7 @@ struct Remainder {
   }
   // dq of the queries.
   __device__ __forceinline__ void gather_queries(int turn) {
-    const Memory& memory = work.memory;
+    const Memory<kSize>& memory = work.memory;
     const uint32_t keys = uniform(descriptor_low(memory.k(turn % 2))),
                    gradients = uniform(descriptor_low(memory.transposed(0)));
     float dq[8];
@@ -103,24 +107,25 @@ struct Remainder {
     wgmma_fence();
 #pragma unroll
     for (int key = 0; key < kMaxTokens; key += 16)
-      wgmma_ss_at(
-          dq, full_descriptor(keys + key * kRowDescriptorStep),
-          full_descriptor(gradients + key / kTile * (Memory::kStaged / 16) + key % kTile / 8),
-          key > 0);
+      wgmma_ss_at(dq, Rows::descriptor(keys + key * kRowStep),
+                  full_descriptor(gradients + key / kTile * (Memory<kSize>::kStaged / 16) +
+                                  key % kTile / 8),
+                  key > 0);
     wgmma_commit();
     wgmma_wait<0>();
     fence_accumulators(dq);
-    put(dq, kScale, memory.rest(2));
+    put<kSize>(dq, work.scale(), memory.rest(2));
     fence_async_proxy();
     sync_warpgroup_2(kGroups);
     if (warp == 0) work.send(0, kRemainder, turn, memory.rest(2));
     work.stored_from(memory.empty(turn % 2));
   }
-  // 64 rows and 16 columns of accumulators, transposed.
+  // kColumns rows and 16 columns of accumulators, transposed.
+  template <int kColumns>
   __device__ __forceinline__ void put(float (&d)[8], float factor, std::byte* to) const {
 #pragma unroll
     for (float& x : d) x *= factor;
-    put_transposed(to, 2 * warp, operand_of(d), lane);
+    if (16 * warp < kColumns) put_transposed<kColumns>(to, 2 * warp, operand_of(d), lane);
   }
 };
 #endif

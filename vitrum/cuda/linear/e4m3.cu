@@ -168,9 +168,9 @@ Found find(const CudaBackend& cuda, std::span<const ChainNode> chain) {
     result = op_at<LayerNorm>(chain, 0) ? int{LayerNorm::kY} : int{AddLayerNorm::kY};
     found.norm = i++;
   } else if (const auto* attention = op_at<Attention>(chain, 0)) {
-    if (!absent(operand(chain[0].io.out, Attention::kLse)) ||
-        choose_attention(cuda.card(), attention_task(*attention, chain[0].io)).kernel !=
-            AttentionKernel::kSmem)
+    const AttentionTask task = attention_task(*attention, chain[0].io);
+    if (!absent(operand(chain[0].io.out, Attention::kLse)) || task.size != 64 ||
+        choose_attention(cuda.card(), task).kernel != AttentionKernel::kSmem)
       return {};
     found.attention = i++;
   } else {
