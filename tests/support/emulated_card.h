@@ -96,14 +96,15 @@ struct Card {
   void fail(const char* what) {
     for (fault = what;;) yield();
   }
-  void meet(int which, int count) {
+  void arrive(int which, int count) {
     Meeting& m = meetings[which];
+    if (++m.here == count) m.here = 0, ++m.times;
+  }
+  void meet(int which, int count) {
+    const Meeting& m = meetings[which];
     const int64_t before = m.times;
-    if (++m.here == count) {
-      m.here = 0, ++m.times;
-    } else {
-      while (m.times == before) yield();
-    }
+    arrive(which, count);
+    while (m.times == before) yield();
   }
   void meet_warp() { meet(current / 32, 32); }
   // What the lanes of a warp have, as lane i gives it, until the next exchange.
@@ -344,6 +345,9 @@ static inline std::byte* swizzled(std::byte* matrix, int row, int piece) {
 static inline void fence_async_proxy() {}
 static inline void sync_warpgroup_2(int group) { card.meet(-10 - group, 128); }
 static inline void sync_warpgroup(int group) { card.meet(-20 - group, 128); }
+// primitives/turns.cuh
+static inline void wait_for_turn(int group) { card.meet(-30 - group, 256); }
+static inline void give_turn(int group) { card.arrive(-30 - group, 256); }
 // As on the card: 16 bytes apart, with more above.
 static inline uint64_t make_descriptor(const std::byte* matrix) { return offset_of(matrix) >> 4; }
 // What a description says of the swizzle: rows as wide as that, eight of them a group. Without it

@@ -52,6 +52,7 @@ struct Forward {
   Memory<N, kSize>& memory;
   int head, part, group, tokens, tiles, count;  // tiles: also those beyond the last token
   int thread = threadIdx.x % kGroup, lane = thread % kWarp;
+  Turns turns{group};
 
   // Chunks are numbered through the rounds of the images of the block.
   __device__ __forceinline__ void copy_chunk(int number) const {
@@ -103,13 +104,14 @@ struct Forward {
     for (int chunk = 0; chunk < args.chunks_a_head; ++chunk) {
       const int number = round * args.chunks_a_head + chunk, slot = number % kSlots;
       mbarrier_wait(&memory.full[slot], number / kSlots % 2);
+      turns.wait(), turns.give();
       if (chunk == 0) after();
       if (lane == 0) release(number);
       __syncwarp();
     }
   }
 
-  // after() is called while the first scores are under way.
+  // after() is called behind the first scores.
   template <class After>
   __device__ __forceinline__ void tile(const TileScheduler& turn, int buffer,
                                        const After& after) const {
@@ -129,15 +131,17 @@ struct Forward {
       float s[N / 2];
       if constexpr (kBiased) args.bias.load(s, head, row / 16, chunk * N / 8);
       mbarrier_wait(&memory.full[slot], number / kSlots % 2);
+      turns.wait();
       wgmma_fence();
       issue_scores_at(s, q, place(memory.wide.slots[slot].k), kBiased);
       if constexpr (kRest > 0)
         issue_scores_at<kRest>(s, place(memory.rest.q[group][buffer]),
                                place(memory.rest.slots[slot].k), true);
       wgmma_commit();
-      if (chunk == 0) after();
       wgmma_wait<0>();
       fence_accumulators(s);
+      turns.give();
+      if (chunk == 0) after();
       if (real) {
         if (!kBiased && (chunk + 1) * N > tokens) mask_behind(s, tokens - chunk * N);
         if (chunk == 0)
@@ -175,7 +179,9 @@ struct Forward {
   __device__ void run() const {
     TileScheduler turn(count, tiles, 1, group);
     if (lane == 0) copy_queries(turn, 0);
-    for (int i = 0; turn.going(); ++i) {
+    turns.begin();
+    int i = 0;
+    for (; turn.going(); ++i) {
       TileScheduler next = turn;
       next.advance();
       mbarrier_wait(&memory.full_q[group][i % 2], i / 2 % 2);
@@ -185,6 +191,8 @@ struct Forward {
       });
       turn = next;
     }
+    turns.pass(i, count * tiles, args.chunks_a_head);
+    turns.end();
     if (lane == 0) tma_store_wait();
   }
 };

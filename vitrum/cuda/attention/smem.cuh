@@ -6,6 +6,7 @@
 #pragma once
 #include "vitrum/cuda/attention/one_tile.cuh"
 #include "vitrum/cuda/primitives/narrow_rows.cuh"
+#include "vitrum/cuda/primitives/turns.cuh"
 
 namespace vitrum::cuda {
 
@@ -182,6 +183,28 @@ struct TileScheduler {
   }
   __device__ __forceinline__ void advance() { tile += kGroups, carry(); }
   __device__ __forceinline__ bool going() const { return image < count; }
+};
+
+// Scores are made by one warpgroup after the other. Products of all at once would end at the same
+// time, and so would all their exponentials begin; now these overlap with products.
+struct Turns {
+  int group;
+
+  // By all, before the first turn and behind the last.
+  __device__ __forceinline__ void begin() const {
+    if (group == kGroups - 1) give_turn(0);
+  }
+  __device__ __forceinline__ void end() const {
+    if (group == 0) wait_for_turn(0);
+  }
+  __device__ __forceinline__ void wait() const { wait_for_turn(group); }
+  __device__ __forceinline__ void give() const { give_turn(group == kGroups - 1 ? 0 : group + 1); }
+  // Of warpgroups that go through `tiles` tiles and have had `own`: one each is still to come where
+  // others have one more.
+  __device__ __forceinline__ void pass(int own, int tiles, int steps) const {
+    if (own * kGroups >= tiles) return;
+    for (int i = 0; i < steps; ++i) wait(), give();
+  }
 };
 
 // The images of a block: `part`, `part` + parts, ... from the end.

@@ -43,6 +43,7 @@ struct Forward {
   Memory<N, kSize>& memory;
   int head, part, group, tokens, tiles, count;
   int thread = threadIdx.x % kGroup, lane = thread % kWarp;
+  Turns turns{group};
 
   __device__ __forceinline__ void copy(int turn, int stage) const {
     const int image = image_of(args.tile, part, turn), column = head * kSize;
@@ -62,7 +63,7 @@ struct Forward {
     if (turn + kStages < count) copy(turn + kStages, stage);
   }
 
-  // after() is called while the scores are under way.
+  // after() is called behind the scores.
   template <class After>
   __device__ __forceinline__ void tile(const TileScheduler& turn, int image,
                                        const After& after) const {
@@ -71,12 +72,14 @@ struct Forward {
     const int row = turn.tile * kTile + thread / kWarp * 16;
     const bool real = row < tokens;
     float s[N / 2], o[kSize / 2];
+    turns.wait();
     wgmma_fence();
     issue_scores_at<kSize>(s, uniform(descriptor_low(q)), uniform(descriptor_low(from.k)));
     wgmma_commit();
-    after();
     wgmma_wait<0>();
     fence_accumulators(s);
+    turns.give();
+    after();
     SoftmaxState of = {{0, 0}, {1, 1}};
     if (real) {
       if (tokens < N) mask_behind(s, tokens);
@@ -113,8 +116,9 @@ struct Forward {
     }
   }
   __device__ void run() const {
-    int last_turn = -1, last_stage = 0;
-    for (TileScheduler turn(count, tiles, kStages, group); turn.going(); turn.advance()) {
+    int last_turn = -1, last_stage = 0, i = 0;
+    turns.begin();
+    for (TileScheduler turn(count, tiles, kStages, group); turn.going(); turn.advance(), ++i) {
       mbarrier_wait(&memory.full[turn.stage], turn.parity);
       tile(turn, image_of(args.tile, part, turn.image), [&] {
         if (lane == 0 && last_turn >= 0) release(last_turn, last_stage);
@@ -122,6 +126,8 @@ struct Forward {
       });
       last_turn = turn.image, last_stage = turn.stage;
     }
+    turns.pass(i, count * tiles, 1);
+    turns.end();
     if (lane == 0) tma_store_wait();
   }
 };
