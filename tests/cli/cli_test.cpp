@@ -172,6 +172,7 @@ TEST(Cli, BadUsageIsExplained) {
   expect_failure(2, "--slices 3: expected a power of two that divides --batch 32",
                  "bench --model vit_mnist --mode train --slices 3");
   expect_failure(2, "--slices is for --mode train", "bench --model vit_mnist --slices 2");
+  expect_failure(2, "--teacher is for --mode train", "bench --model vit_mnist --teacher vit_mnist");
   expect_failure(2, "needs --url", "bench --mode serve");
   expect_failure(2, "expected max, or requests", "bench --mode serve --url http://a --rate fast");
   expect_failure(2, "preset without weights", "eval --model vit_mnist --data x");

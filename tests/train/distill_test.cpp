@@ -251,6 +251,9 @@ TEST_F(Distill, OnACard) {
     const std::vector<double> host = losses("host", "cpu"), card = losses("card", "cuda");
     ASSERT_EQ(card.size(), host.size());
     for (size_t i = 0; i < host.size(); ++i) EXPECT_NEAR(card[i], host[i], 0.02 * host[i]) << i;
+    ASSERT_EQ(setenv("VITRUM_SIDE_STREAM", "0", 1), 0);
+    EXPECT_EQ(losses("in a row", "cuda"), card);  // the teacher first, not beside the student
+    ASSERT_EQ(unsetenv("VITRUM_SIDE_STREAM"), 0);
     r.teacher_logits = tiny_ / ("card" + std::to_string(static_cast<int>(precision)) + ".logits");
     const std::vector<double> kept = losses("kept", "cuda");
     for (size_t i = 0; i < card.size(); ++i) EXPECT_NEAR(kept[i], card[i], 1e-3 * card[i]) << i;

@@ -29,7 +29,7 @@ namespace vitrum {
 namespace {
 
 struct Options : SizeOptions {
-  std::string model, mode = "infer", recompute = "none", clock = "wall", data;
+  std::string model, mode = "infer", recompute = "none", clock = "wall", data, teacher;
   std::string augment = "resized-crop-flip";
   int64_t batch = 32, steps = 10, warmup = 2, slices = 1;
   bool trace = false;
@@ -134,6 +134,15 @@ class Inference final : public Workload {
   std::vector<float> logits_;
 };
 
+// A preset takes the student's images and classes.
+ModelSpec teacher_of(const std::string& model, const ModelSpec& student) {
+  ModelSpec teacher = resolve_model(model);
+  set_image_size(teacher, student.config.image_h(), student.config.image_w());
+  set_classes(teacher, student.config.classes());
+  validate(teacher.config);
+  return teacher;
+}
+
 bool trains(const Options& o) { return o.mode == "train" || o.mode == "pretrain"; }
 
 Recipe recipe(const Options& o) {
@@ -141,6 +150,7 @@ Recipe recipe(const Options& o) {
   if (o.mode == "pretrain") recipe.task = Task::kMae;
   recipe.batch_size = o.batch;
   recipe.slices = o.slices;
+  if (!o.teacher.empty()) recipe.teacher = o.teacher, recipe.distillation = Distillation::kSoft;
   recipe.recompute = o.recompute == "cheap"   ? Recompute::kCheap
                      : o.recompute == "block" ? Recompute::kBlock
                                               : Recompute::kNone;
@@ -156,7 +166,14 @@ class Training final : public Workload {
         images_(o.batch),
         slices_(o.slices),
         link_(link_to_itself(backend)),
-        train_(spec, recipe(o), compute, backend, InputStage::kPixels, link_.get()) {}
+        train_(spec, recipe(o), compute, backend, InputStage::kPixels, link_.get()) {
+    if (o.teacher.empty()) return;
+    const TeacherViews views = train_.teacher_views();
+    train_.set_teacher(
+        has_weights(o.teacher)
+            ? std::make_unique<Teacher>(recipe(o), spec, compute, backend, views)
+            : std::make_unique<Teacher>(teacher_of(o.teacher, spec), compute, backend, views));
+  }
   void start() override {
     if (slices_ == 1) return train_.run(batch_, kRate, step_++);
     for (int64_t k = 0; k < slices_; ++k)
@@ -261,6 +278,14 @@ int64_t forward_macs(const ModelSpec& spec, const Options& o) {
   return multiply_adds(g);
 }
 
+int64_t teacher_macs(const ModelSpec& student, const Options& o) {
+  if (o.teacher.empty()) return 0;
+  Graph g(Mode::kInference);
+  trace(g, has_weights(o.teacher) ? resolve_model(o.teacher) : teacher_of(o.teacher, student),
+        o.batch);
+  return multiply_adds(g);
+}
+
 Result measure(Workload& work, const ModelSpec& spec, const Options& o, DType compute,
                Backend& backend) {
   // A device that works on its own is given several steps at a time, as in training; alone, a step
@@ -286,7 +311,8 @@ Result measure(Workload& work, const ModelSpec& spec, const Options& o, DType co
   }
   r.seconds = median(times);
   // Backward costs two products for each of forward's.
-  r.flops = 2.0 * static_cast<double>(r.macs) * (trains(o) ? 3 : 1) / r.seconds;
+  const int64_t macs = r.macs * (trains(o) ? 3 : 1) + teacher_macs(spec, o);
+  r.flops = 2.0 * static_cast<double>(macs) / r.seconds;
   return r;
 }
 
@@ -300,6 +326,7 @@ std::string to_json(const Result& r, const Options& o, const std::string& device
       .field("slices", o.slices)
       .field("steps", o.steps);
   if (!r.link.empty()) json.field("link", r.link);
+  if (!o.teacher.empty()) json.field("teacher", o.teacher);
   json.field("device", device).field("precision", name_of(compute));
   json.field("images_per_second", static_cast<double>(o.batch) / r.seconds)
       .field("milliseconds", 1e3 * r.seconds);
@@ -314,6 +341,7 @@ std::string to_json(const Result& r, const Options& o, const std::string& device
 std::string to_text(const Result& r, const Options& o, const std::string& device, DType compute) {
   std::string out = fmt::format("{}, {}, batch {}, {} on {}\n\n", o.model, o.mode, o.batch,
                                 name_of(compute), device);
+  if (!o.teacher.empty()) out += fmt::format("teacher      {}\n", o.teacher);
   if (!r.link.empty()) out += fmt::format("exchange     with itself, through {}\n", r.link);
   out += fmt::format("throughput   {:.1f} images/s\n", static_cast<double>(o.batch) / r.seconds);
   out += fmt::format("step         {:.2f} ms (median of {})\n", 1e3 * r.seconds, o.steps);
@@ -351,6 +379,7 @@ int run(const Options& o, const CommonOptions& common) {
   if (o.mode == "data")
     return bench_data({o.data, o.augment, o.batch, o.steps, o.warmup}, spec, common);
   check_slices(o);
+  if (!o.teacher.empty() && o.mode != "train") fail_usage("--teacher is for --mode train");
   const std::unique_ptr<Backend> backend = open_backend(common);
   DType compute = compute_precision(common, *backend);
   if (o.mode == "infer" && common.precision == "auto" && has_weights(o.model))
@@ -402,6 +431,8 @@ Verb bench_verb() {
            "for training: in how many parts a batch is computed, as for processes that share it",
        .min = 1,
        .max = 65536},
+      {"--teacher", &o->teacher,
+       "for --mode train: distil from this preset or model directory, softly", "MODEL"},
       {.name = "--steps", .target = &o->steps, .help = "steps to measure", .min = 1},
       {.name = "--warmup", .target = &o->warmup, .help = "steps before measuring", .min = 1},
       {.name = "--recompute",
@@ -424,6 +455,7 @@ Verb bench_verb() {
           .summary = "measure throughput, latency and memory of a model, or a server's latency",
           .examples = {"bench --model vit_tiny_patch16_224",
                        "bench --model vit_mnist --mode train --batch 128 --precision bf16",
+                       "bench --model vit_c10_patch4_32 --mode train --teacher resnet18_cifar",
                        "bench --model vit_base_patch16_224 --mode data --data folder:DIR",
                        "bench --mode serve --url http://127.0.0.1:8080 --rate 50 photos/"},
           .options = std::move(options),

@@ -1,5 +1,6 @@
 // The only interface between a graph and a device.
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <limits>
@@ -101,6 +102,22 @@ std::unique_ptr<Kernel> make_kernel(F f) {
   return std::make_unique<Closure>(std::move(f));
 }
 
+// One after the other, as one.
+inline std::shared_ptr<Kernel> in_a_row(std::vector<std::shared_ptr<Kernel>> kernels) {
+  struct Row final : Kernel {
+    explicit Row(std::vector<std::shared_ptr<Kernel>> kernels) : kernels(std::move(kernels)) {}
+    void launch() override {
+      for (const auto& kernel : kernels) kernel->launch();
+    }
+    bool on_host() const override {
+      return std::any_of(kernels.begin(), kernels.end(),
+                         [](const auto& k) { return k->on_host(); });
+    }
+    std::vector<std::shared_ptr<Kernel>> kernels;
+  };
+  return std::make_shared<Row>(std::move(kernels));
+}
+
 // The kernels of a program, or of several in a row, replayed as one unit. On a CPU a loop; on a GPU
 // one captured graph, or several with those between them in which the host has a part.
 using Kernels = std::vector<std::shared_ptr<Kernel>>;
@@ -124,7 +141,22 @@ class Sequence {
   Kernels kernels_;
 };
 
-// One device and one stream of work on it. Programs of the same backend never run at the same time.
+// Work beside the rest of a device's: its kernels have a queue and working memory of their own.
+// What it reads and writes is not written, or read, by others between start() and end().
+class SideStream {
+ public:
+  virtual ~SideStream() = default;
+  // Kernels that are lowered between these two are of the side stream.
+  virtual void enter() = 0;
+  virtual void leave() = 0;
+  // Launched with the rest: those of its kernels that follow run when what came before is done,
+  // and what comes behind end() when they are.
+  virtual std::shared_ptr<Kernel> start() = 0;
+  virtual std::shared_ptr<Kernel> end() = 0;
+};
+
+// One device and one stream of work on it, and another beside it where it has one. Programs of the
+// same backend do not run at the same time, but for one on the side stream.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -166,6 +198,8 @@ class Backend {
   virtual std::unique_ptr<Sequence> prepare(Kernels kernels) {
     return std::make_unique<Sequence>(std::move(kernels));
   }
+  // Null: the device does one thing after the other.
+  virtual std::shared_ptr<SideStream> side_stream() { return {}; }
   // To the devices of the other processes, who all call it at the same point. Null: by what the
   // host sees (see make_link).
   virtual std::shared_ptr<Link> link(Communicator& /*comm*/) { return {}; }

@@ -112,6 +112,22 @@ bool is_packed(const Graph& g, ValueId id, ParamStore& store) {
   return store.packed() && store.backend().packs_weights() && only_bf16_weights(g, id);
 }
 
+// Kernels that are lowered while it lives go to the side stream, if there is one.
+class OnSide {
+ public:
+  explicit OnSide(SideStream* side) : side_(side) {
+    if (side_) side_->enter();
+  }
+  ~OnSide() {
+    if (side_) side_->leave();
+  }
+  OnSide(const OnSide&) = delete;
+  OnSide& operator=(const OnSide&) = delete;
+
+ private:
+  SideStream* const side_;
+};
+
 // The layer of eight bits that reads this value as its weights, in whatever precision they come.
 const QLinear* quantized_layer(const Graph& g, ValueId id) {
   const auto reader = std::ranges::find_if(g.nodes, [&](const Node& node) {
@@ -149,6 +165,7 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
     store.backend().upload(views_[static_cast<size_t>(f.id)], f.bytes.data());
   Kernels kernels;
   const auto view = [&](ValueId id) { return views_[static_cast<size_t>(id)]; };
+  std::optional<OnSide> inside(options.side);
   for (Joint& joint : joints.all) {
     std::vector<ChainNode>& nodes = joint.nodes;
     for (size_t k = 0; k < nodes.size(); ++k) {
@@ -166,6 +183,12 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
     add_steps(g, joint.first, nodes, *kernels.back());
     for (size_t k = 1; k < nodes.size(); ++k) kernels.push_back(make_kernel([] {}));
   }
+  inside.reset();
+  if (options.side) {
+    side_kernels_ = kernels;
+    for (auto& kernel : kernels)
+      kernel = in_a_row({options.side->start(), kernel, options.side->end()});
+  }
   sequence_ = store.backend().prepare(std::move(kernels));
 }
 
@@ -182,6 +205,7 @@ void Program::add_steps(const Graph& g, size_t first, std::span<const ChainNode>
       for (const TensorView& v : *views)
         if (v) step.bytes += static_cast<int64_t>(v.bytes());
     step.out = one.io.out;
+    step.joined_into = start;
     steps_.push_back(std::move(step));
     steps_[start].macs += multiply_adds(g, node);
   }
@@ -233,12 +257,19 @@ TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& optio
   return {offset < 0 ? nullptr : arena_ + offset, info.shape, info.dtype};
 }
 
+namespace {
+
+bool overlap(std::span<const std::byte> bytes, const TensorView& v) {
+  const auto* first = static_cast<const std::byte*>(v.data);
+  return first && first < bytes.data() + bytes.size() && bytes.data() < first + v.bytes();
+}
+
+}  // namespace
+
 std::optional<size_t> Program::last_to_write(std::span<const std::byte> bytes) const {
   std::optional<size_t> last;
   const auto note = [&](size_t kernel, const TensorView& v) {
-    const auto* first = static_cast<const std::byte*>(v.data);
-    if (first && first < bytes.data() + bytes.size() && bytes.data() < first + v.bytes())
-      last = std::max(last.value_or(0), kernel);
+    if (overlap(bytes, v)) last = std::max(last.value_or(0), kernel);
   };
   for (const Step& step : steps_)
     for (const TensorView& v : step.out) note(step.number, v);
@@ -246,13 +277,12 @@ std::optional<size_t> Program::last_to_write(std::span<const std::byte> bytes) c
   return last;
 }
 
-std::unique_ptr<Sequence> Program::join(std::span<Program* const> programs) {
-  Kernels all;
-  for (const Program* program : programs) {
-    const Kernels& own = program->sequence_->kernels();
-    all.insert(all.end(), own.begin(), own.end());
-  }
-  return programs.front()->store_.backend().prepare(std::move(all));
+std::optional<size_t> Program::first_to_read(const TensorView& view) const {
+  const std::span bytes(static_cast<const std::byte*>(view.data), view.bytes());
+  for (const Step& step : steps_)
+    for (const Operand& operand : step.in)
+      if (overlap(bytes, operand.view)) return step.joined_into;
+  return {};
 }
 
 void Program::run_traced(const Trace& after) {

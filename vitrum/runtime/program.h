@@ -37,6 +37,7 @@ struct CompileOptions {
   std::vector<Value> taps = {};    // stay readable too, in the precision they have anyway
   std::vector<Shared> shared = {};
   SharedArena* arena = nullptr;  // null: an arena of its own; else it outlives the program
+  SideStream* side = nullptr;    // its kernels are of this one, which outlives the program
 };
 
 // A planned and lowered graph. Built once; run() replays it without allocating.
@@ -66,6 +67,7 @@ class Program {
     int64_t macs = 0;     // multiply-adds of matrix products and attention
     std::vector<Operand> in;
     std::vector<TensorView> out;
+    size_t joined_into = 0;  // the number of the kernel that does its work
   };
   using Trace = std::function<void(const Step&, double seconds)>;
   void run_traced(const Trace& after);
@@ -83,11 +85,12 @@ class Program {
   const Plan& plan() const { return plan_; }
   size_t kernels() const { return sequence_->size(); }
   const Sequence& sequence() const { return *sequence_; }
-  // The last kernel that writes any of these bytes.
+  // Of a program on a side stream: what stands between its start() and end(). By themselves run()
+  // and sequence() do one kernel after the other.
+  const Kernels& side_kernels() const { return side_kernels_; }
+  // The last kernel that writes any of these bytes; the first that reads some.
   std::optional<size_t> last_to_write(std::span<const std::byte> bytes) const;
-  // The programs one after the other, as one unit: one launch where a device has that. They share a
-  // backend and outlive it.
-  static std::unique_ptr<Sequence> join(std::span<Program* const> programs);
+  std::optional<size_t> first_to_read(const TensorView& view) const;
 
  private:
   TensorView bind(const Graph& g, ValueId id, const CompileOptions& options);
@@ -103,6 +106,7 @@ class Program {
   std::vector<Step> steps_;
   std::vector<std::pair<size_t, TensorView>> summed_;  // by which kernel; see Operands::column_sums
   std::unique_ptr<Sequence> sequence_;
+  Kernels side_kernels_;
 };
 
 // Kernel by kernel where somebody looks.

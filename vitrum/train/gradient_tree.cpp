@@ -49,10 +49,10 @@ void GradientTree::add_sum(Kernels& to, const Program& backward) {
   add_total(to);
 }
 
-void GradientTree::add_backward_and_sum(Kernels& to, const Program& backward) {
+void GradientTree::add_backward_and_sum(Kernels& to, const Program& backward,
+                                        const Kernels& kernels) {
   make_total();
   const std::multimap<size_t, Stretch> all = parts(backward);
-  const Kernels& kernels = backward.sequence().kernels();
   for (size_t i = 0; i <= kernels.size(); ++i) {
     for (auto [at, end] = all.equal_range(i); at != end; ++at)
       to.push_back(link_->exchange(views(at->second)));

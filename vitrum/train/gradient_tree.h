@@ -27,8 +27,8 @@ class GradientTree {
   // writes the gradients.
   void add_sum(Kernels& to, const Program& backward);
   // The same with the kernels of that, where the process has a single leaf: parts of the gradients
-  // may leave as soon as they are complete.
-  void add_backward_and_sum(Kernels& to, const Program& backward);
+  // may leave as soon as they are complete. `kernels` has one for each of its own.
+  void add_backward_and_sum(Kernels& to, const Program& backward, const Kernels& kernels);
   void forget() { stack_.clear(); }  // before the next step
 
  private:

@@ -138,7 +138,7 @@ void TrainStep::set_patch_drop(float drop) {
   if (!vit || vit->patch_drop == drop) return;
   vit->patch_drop = drop;
   store_.backend().wait();
-  whole_.reset(), after_leaves_.reset(), perturbing_.reset();
+  pass_.reset(), whole_.reset(), after_leaves_.reset(), perturbing_.reset();
   backward_.reset();  // first: there may not be room for both
   forward_graph_.emplace(mode_of(recipe_));
   values_ = record();
@@ -170,6 +170,30 @@ std::vector<Program*> TrainStep::parts() {
   return parts;
 }
 
+TrainStep::Pass TrainStep::pass() {
+  Pass pass{.before = {}, .backward = backward_->sequence().kernels()};
+  const auto add = [&](const Kernels& own) {
+    pass.before.insert(pass.before.end(), own.begin(), own.end());
+  };
+  if (images_) add(images_->program().sequence().kernels());
+  Program* const teacher = teacher_ ? teacher_->program() : nullptr;
+  if (!teacher) return pass;
+  SideStream* const side = teacher_->side();
+  if (!side) return add(teacher->sequence().kernels()), pass;
+  pass.before.push_back(side->start());
+  add(teacher->side_kernels());
+  std::shared_ptr<Kernel>& reader =
+      pass.backward[backward_->first_to_read(view(values_.teacher)).value_or(0)];
+  reader = in_a_row({side->end(), reader});
+  return pass;
+}
+
+Kernels TrainStep::Pass::all() const {
+  Kernels all = before;
+  all.insert(all.end(), backward.begin(), backward.end());
+  return all;
+}
+
 void TrainStep::read_loss() {
   backward_->download_later(&reading_.emplace_back(), values_.loss);
   ++shares_.back();
@@ -184,7 +208,12 @@ void TrainStep::backward(const Batch& batch, int64_t images, int64_t micro_step)
   upload(batch, images, micro_step);
   if (link_ && !perturbed_) begin_leaf(micro_step % recipe_.leaves());
   if (one_launch()) return;
-  for (Program* part : parts()) run_program(*part, trace_);
+  if (trace_) {
+    for (Program* part : parts()) part->run_traced(trace_);
+  } else {
+    if (!pass_) pass_ = store_.backend().prepare(pass().all());
+    pass_->run();
+  }
   if (perturbed_) return;
   link_ ? read_leaf() : read_loss();
 }
@@ -305,9 +334,10 @@ void TrainStep::run(const Batch& batch, double lr, int64_t step) {
   upload(batch, batch.count, step);
   update_.upload(lr, step);
   if (!whole_) {
-    std::vector<Program*> all = parts();
-    all.push_back(&update_.program());
-    whole_ = Program::join(all);
+    Kernels all = pass().all();
+    const Kernels& update = update_.program().sequence().kernels();
+    all.insert(all.end(), update.begin(), update.end());
+    whole_ = store_.backend().prepare(std::move(all));
   }
   whole_->run();
   read_loss();
@@ -343,16 +373,13 @@ void TrainStep::launch_step() {
   std::unique_ptr<Sequence>& sequence = waiting ? whole_ : after_leaves_;
   if (!sequence) {
     Kernels kernels;
-    const auto add = [&](const Program& program) {
-      const Kernels& own = program.sequence().kernels();
-      kernels.insert(kernels.end(), own.begin(), own.end());
-    };
-    for (Program* part : parts())
-      if (waiting && part != &*backward_) add(*part);
-    if (waiting)
-      tree_.add_backward_and_sum(kernels, *backward_);
-    else
+    if (waiting) {
+      const Pass own = pass();
+      kernels = own.before;
+      tree_.add_backward_and_sum(kernels, *backward_, own.backward);
+    } else {
       tree_.add_sum(kernels, *backward_);
+    }
     update_.add_update(kernels);
     sequence = store_.backend().prepare(std::move(kernels));
   }

@@ -82,8 +82,9 @@ class TrainStep {
 
   // From now on kernel by kernel; an empty function ends that.
   void set_trace(Program::Trace trace) { trace_ = std::move(trace); }
-  // One backward and one update, kernel by kernel, on whatever was given last.
+  // The teacher, one backward and one update, kernel by kernel, on whatever was given last.
   void run_traced(const Program::Trace& after) {
+    if (teacher_ && teacher_->program()) teacher_->program()->run_traced(after);
     backward_->run_traced(after);
     update_.program().run_traced(after);
   }
@@ -124,6 +125,13 @@ class TrainStep {
   void upload(const Batch& batch, int64_t images, int64_t micro_step);
   void upload_targets(const Batch& batch);
   std::vector<Program*> parts();  // of backward(), in order
+  // The same as kernels, the teacher's beside the student's forward pass where the device can: what
+  // comes before the backward program, and that.
+  struct Pass {
+    Kernels before, backward;
+    Kernels all() const;
+  };
+  Pass pass();
   std::vector<TensorView> moved_by_batches();
   WorkShare make_share();
   void begin_leaf(int64_t leaf);
@@ -156,7 +164,8 @@ class TrainStep {
   std::optional<RunningAverages> averages_;  // where slices move them
   std::unique_ptr<ResidentImages> images_;
   std::unique_ptr<Teacher> teacher_;
-  std::unique_ptr<Sequence> whole_;  // of run(), or of a single leaf; made when first wanted
+  std::unique_ptr<Sequence> pass_;   // of backward(); made when first wanted, as the next ones are
+  std::unique_ptr<Sequence> whole_;  // of run(), or of a single leaf
   // With a link: what comes after the last leaf, and what comes before SAM's second pass.
   std::unique_ptr<Sequence> after_leaves_, perturbing_;
   struct Kept {

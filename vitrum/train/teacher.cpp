@@ -49,19 +49,36 @@ Teacher::Teacher(const Recipe& recipe, const ModelSpec& student, DType compute, 
       model_(trace(graph_, spec_, views.pixels.shape[0], InputStage::kPixels,
                    static_cast<bool>(views.mix))),
       weights_(std::make_unique<FrozenWeights>(path_, spec_, graph_, backend)),
-      program_(compile(compute)) {}
+      side_(backend.side_stream()),
+      program_(compile(compute, weights_->store())) {}
 
-Program Teacher::compile(DType compute) {
+Teacher::Teacher(const ModelSpec& preset, DType compute, Backend& backend,
+                 const TeacherViews& views)
+    : spec_(preset),
+      views_(views),
+      backend_(backend),
+      model_(trace(graph_, spec_, views.pixels.shape[0], InputStage::kPixels,
+                   static_cast<bool>(views.mix))),
+      random_(std::make_unique<ParamStore>(graph_, backend)),
+      side_(backend.side_stream()) {
+  random_->initialize(0);
+  random_->freeze();
+  program_.emplace(compile(compute, *random_));
+}
+
+Program Teacher::compile(DType compute, ParamStore& store) {
   fuse(graph_);
   const std::array outputs = {model_.logits};
   CompileOptions options{.compute = compute,
-                         .shared = {{model_.image, views_.pixels}, {model_.logits, views_.logits}}};
+                         .shared = {{model_.image, views_.pixels}, {model_.logits, views_.logits}},
+                         .side = side_.get()};
   if (views_.mix) options.shared.push_back({model_.mix, views_.mix});
-  return Program(graph_, outputs, weights_->store(), options);
+  return Program(graph_, outputs, store, options);
 }
 
 void Teacher::upload(const Batch& batch) {
-  if (!file_) return weights_->check_intact();  // what the batch before was computed with
+  if (weights_) weights_->check_intact();  // what the batch before was computed with
+  if (!file_) return;
   file_->rows(batch.indices, rows_);
   backend_.upload(views_.logits, rows_.data());
 }

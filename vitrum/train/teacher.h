@@ -28,6 +28,8 @@ class Teacher {
  public:
   Teacher(const Recipe& recipe, const ModelSpec& student, DType compute, Backend& backend,
           const TeacherViews& views);
+  // A preset that has learned nothing, to measure how long it takes.
+  Teacher(const ModelSpec& preset, DType compute, Backend& backend, const TeacherViews& views);
 
   // From now on logits come from the recipe's `teacher_logits`: what that file holds, or, where
   // there is none yet, what the teacher says to every image that `plain` loads in the order of
@@ -38,6 +40,8 @@ class Teacher {
   // What writes the logits of the batch whose pixels the student was given; null where they come
   // from a file, and upload() has written them.
   Program* program() { return program_ ? &*program_ : nullptr; }
+  // That the program is in, beside the student's forward pass; null where the device has none.
+  SideStream* side() const { return side_.get(); }
   void upload(const Batch& batch);
 
   // Writes down in the run which weights the teacher has; fails where it had others before.
@@ -47,7 +51,7 @@ class Teacher {
   int64_t activation_bytes() const { return program_ ? program_->plan().bytes : 0; }
 
  private:
-  Program compile(DType compute);
+  Program compile(DType compute, ParamStore& store);
   std::vector<float> answers(const Dataset& data, const LoaderConfig& plain, bool quiet);
 
   ModelSpec spec_;
@@ -58,6 +62,8 @@ class Teacher {
   Graph graph_{Mode::kInference};
   TracedModel model_;
   std::unique_ptr<FrozenWeights> weights_;
+  std::unique_ptr<ParamStore> random_;  // of a preset, in their place
+  std::shared_ptr<SideStream> side_;
   std::optional<Program> program_;
   std::optional<TeacherLogits> file_;
   std::vector<float> rows_;  // of one batch, from the file

@@ -124,6 +124,7 @@ CudaBackend::CudaBackend(int device) : device_(device), tf32_(tf32_wanted()) {
            .shared_memory = card.sharedMemPerBlockOptin,
            .has_tma_wgmma = has_tma_wgmma(capability)};
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+  check(cudaEventCreateWithFlags(&turn_, cudaEventDisableTiming), "an event");
   check(cudaMallocHost(reinterpret_cast<void**>(&later_memory_), kLaterBytes), "pinned memory");
   staging_ = std::make_unique<Staging>(stream_);
   gemms_ = std::make_unique<Gemms>(stream_, tf32_, card.name);
@@ -133,6 +134,7 @@ CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_);
   gemms_.reset(), staging_.reset(), scratch_.clear();
   cudaFreeHost(later_memory_);
+  cudaEventDestroy(turn_);
   cudaStreamDestroy(stream_);
 }
 
@@ -155,7 +157,21 @@ Buffer CudaBackend::allocate(size_t bytes) {
   const int64_t now = bytes_in_use += static_cast<int64_t>(bytes);
   peak_in_use = std::max<int64_t>(peak_in_use, now);
   check(cudaMemsetAsync(data, 0, bytes, stream_), "clearing memory");
+  follow(stream(), stream_);
   return buffer;
+}
+
+void CudaBackend::follow(cudaStream_t stream, cudaStream_t behind) {
+  if (stream == behind) return;
+  cudaEventRecord(turn_, behind);  // a card that fails here fails at whatever comes next
+  cudaStreamWaitEvent(stream, turn_, 0);
+}
+
+void CudaBackend::move_to(Lane* lane, const GemmPlace* products) {
+  const cudaStream_t before = stream();
+  side_ = lane;
+  follow(stream(), before);
+  gemms_->move_to(products);
 }
 
 void CudaBackend::upload(TensorView to, const void* from) {
@@ -202,8 +218,9 @@ void CudaBackend::share_choices(const std::string& known, bool more) {
 std::string CudaBackend::choices() const { return gemms_->choices(); }
 
 void* CudaBackend::scratch(size_t bytes) {
-  if (scratch_.empty() || scratch_.back().size() < bytes) scratch_.push_back(allocate(bytes));
-  return scratch_.back().data();
+  std::vector<Buffer>& blocks = side_ ? side_->scratch : scratch_;
+  if (blocks.empty() || blocks.back().size() < bytes) blocks.push_back(allocate(bytes));
+  return blocks.back().data();
 }
 
 namespace {

@@ -39,6 +39,12 @@ class Staging {
   size_t next_small_ = 0, next_large_ = 0;
 };
 
+// Another stream, and the working memory of the kernels on it, of which one runs at a time.
+struct Lane {
+  cudaStream_t stream = nullptr;
+  std::vector<Buffer> scratch = {};
+};
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(int device);
@@ -61,6 +67,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Kernel> lower_joined(std::span<const ChainNode> joined) override;
   bool adds_columns(std::span<const ChainNode> joined) const override;
   std::unique_ptr<Sequence> prepare(Kernels kernels) override;
+  std::shared_ptr<SideStream> side_stream() override;
   std::shared_ptr<Link> link(Communicator& comm) override;
   void share_choices(const std::string& known, bool more) override;
   std::string choices() const override;
@@ -69,14 +76,19 @@ class CudaBackend final : public Backend {
 
   // Between two places in the card's memory, in order behind what was given to another stream.
   void copy(void* to, const void* from, size_t bytes, cudaStream_t theirs);
-  cudaStream_t stream() const { return stream_; }
+  // Of the kernels that are lowered now, or, outside of that, of what is launched.
+  cudaStream_t stream() const { return side_ ? side_->stream : stream_; }
   const CardInfo& card() const { return card_; }
   int processors() const { return card_.processors; }
   bool tf32() const { return tf32_; }
   Gemms& gemms() { return *gemms_; }
 
-  // Working memory that every kernel of the backend shares, since only one runs at a time. Valid
-  // as long as the backend: a larger request leaves earlier blocks where they are.
+  // Kernels that are lowered from now on run there, after what was given to the card; null: with
+  // the rest, which waits for what has been launched there meanwhile.
+  void move_to(Lane* lane, const GemmPlace* products);
+
+  // Working memory that every kernel on the stream shares, since only one runs at a time; or of the
+  // lane. Valid as long as that: a larger request leaves earlier blocks where they are.
   void* scratch(size_t bytes);
   template <class T>
   T* scratch_of(int64_t count) {
@@ -89,6 +101,7 @@ class CudaBackend final : public Backend {
     size_t slot, bytes;
   };
   void synchronize();
+  void follow(cudaStream_t stream, cudaStream_t behind);
 
   int device_;
   std::string name_, card_id_;
@@ -102,6 +115,8 @@ class CudaBackend final : public Backend {
   std::byte* later_memory_ = nullptr;  // pinned
   size_t later_used_ = 0;
   std::vector<Later> later_;
+  Lane* side_ = nullptr;  // where kernels are lowered now; null: on the stream
+  cudaEvent_t turn_ = nullptr;
 };
 
 // Operand `i` of a node; null where it is absent or the list is shorter.

@@ -22,7 +22,6 @@
 namespace vitrum::cuda {
 namespace {
 
-constexpr size_t kWorkspace = 32 << 20;  // what NVIDIA advises for Hopper
 constexpr int kCandidates = 12, kTimedRuns = 5;
 
 // libcublasLt, opened when the first backend is made: it is large, and slow to load.
@@ -174,10 +173,9 @@ class Timer {
 }  // namespace
 
 struct Gemms::State {
-  cudaStream_t stream;
+  GemmPlace home, place;  // of their own; of what is prepared now
   bool tf32;
   cublasLtHandle_t handle = nullptr;
-  void* workspace = nullptr;
   AlgoCache cache;
   std::map<std::string, std::shared_ptr<Gemm::Plan>> plans;
   const std::string holds_for;
@@ -185,18 +183,20 @@ struct Gemms::State {
   bool more = true;               // such a run may still choose by timing
 
   State(cudaStream_t stream, bool tf32, const std::string& card)
-      : stream(stream),
+      : home{.stream = stream},
         tf32(tf32),
         cache(card),
         holds_for(fmt::format("{}, cuBLASLt {}", card, library().GetVersion())) {
     check_blas(library().Create(&handle), "creating a handle");
-    check(cudaMalloc(&workspace, kWorkspace), "cuBLASLt's workspace");
+    check(cudaMalloc(&home.workspace, kGemmWorkspace), "cuBLASLt's workspace");
+    place = home;
     // Its kernels write parts of sums in a way that initcheck does not see.
-    check(cudaMemsetAsync(workspace, 0, kWorkspace, stream), "clearing cuBLASLt's workspace");
+    check(cudaMemsetAsync(home.workspace, 0, kGemmWorkspace, stream),
+          "clearing cuBLASLt's workspace");
   }
   ~State() {
     plans.clear();
-    cudaFree(workspace);
+    cudaFree(home.workspace);
     library().Destroy(handle);
   }
 };
@@ -254,12 +254,12 @@ struct Gemm::Plan {
     return made;
   }
 
-  cublasStatus_t run(const Algo& with, const void* a, const void* b, const void* c, void* d,
-                     const void* bias) {
+  cublasStatus_t run(const GemmPlace& place, const Algo& with, const void* a, const void* b,
+                     const void* c, void* d, const void* bias) {
     const float alpha = shape.alpha, beta = shape.accumulate ? 1 : shape.beta;
     if (shape.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     return library().Matmul(state.handle, desc, &alpha, b, first, a, second, &beta, c, result, d,
-                            result, &with, state.workspace, kWorkspace, state.stream);
+                            result, &with, place.workspace, kGemmWorkspace, place.stream);
   }
 
   // `whole`: no sum is split over blocks.
@@ -271,7 +271,7 @@ struct Gemm::Plan {
           library().MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
           "a preference");
     };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kGemmWorkspace);
     for (auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
@@ -300,7 +300,7 @@ struct Gemm::Plan {
     cublasLtMatmulHeuristicResult_t found{};
     return library().MatmulAlgoCheck(state.handle, desc, first, second, result, result, &candidate,
                                      &found) == CUBLAS_STATUS_SUCCESS &&
-           found.workspaceSize <= kWorkspace;
+           found.workspaceSize <= kGemmWorkspace;
   }
 
   void choose(size_t alignment, const std::string& key) {
@@ -360,16 +360,16 @@ struct Gemm::Plan {
     bool fits = true;
     for (auto& [p, size] : operands) {
       fits = fits && cudaMalloc(p, size) == cudaSuccess;
-      if (fits) put_noise(*p, size, state.stream);
+      if (fits) put_noise(*p, size, state.home.stream);
     }
     Algo best = algos[0];
     if (fits) {
       const Timer timer;
       size_t turn = 0;
       const auto time = [&](const Algo& candidate, int runs) {
-        return timer.milliseconds(state.stream, runs, [&] {
+        return timer.milliseconds(state.home.stream, runs, [&] {
           const std::byte* const own = static_cast<std::byte*>(b) + turn++ % copies * of_b;
-          return run(candidate, a, own, d, d, bias) == CUBLAS_STATUS_SUCCESS;
+          return run(state.home, candidate, a, own, d, d, bias) == CUBLAS_STATUS_SUCCESS;
         });
       };
       best = fastest(algos, time);
@@ -410,11 +410,11 @@ struct Gemm::Plan {
 };
 
 void Gemm::launch(const void* a, const void* b, void* d, const void* bias) const {
-  check_blas(plan_->run(plan_->algo, a, b, d, d, bias), "a matrix product");
+  check_blas(plan_->run(place_, plan_->algo, a, b, d, d, bias), "a matrix product");
 }
 void Gemm::launch_with(const void* a, const void* b, const void* c, void* d,
                        const void* bias) const {
-  check_blas(plan_->run(plan_->algo, a, b, c, d, bias), "a matrix product");
+  check_blas(plan_->run(place_, plan_->algo, a, b, c, d, bias), "a matrix product");
 }
 
 Gemms::Gemms(cudaStream_t stream, bool tf32, const std::string& card)
@@ -448,7 +448,9 @@ Gemm Gemms::prepare(const GemmShape& s, size_t alignment) {
     plan = std::make_shared<Gemm::Plan>(*state_, s);
     plan->choose(alignment, key);
   }
-  return Gemm(plan);
+  return Gemm(plan, state_->place);
 }
+
+void Gemms::move_to(const GemmPlace* place) { state_->place = place ? *place : state_->home; }
 
 }  // namespace vitrum::cuda

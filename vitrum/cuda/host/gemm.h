@@ -28,17 +28,26 @@ struct GemmShape {
 
 class Gemms;
 
+// Where products are computed, and with which working memory of kGemmWorkspace bytes.
+constexpr size_t kGemmWorkspace = 32 << 20;  // what NVIDIA advises for Hopper
+struct GemmPlace {
+  cudaStream_t stream = nullptr;
+  void* workspace = nullptr;
+};
+
 class Gemm {
  public:
   struct Plan;
   Gemm() = default;
-  explicit Gemm(std::shared_ptr<Plan> plan) : plan_(std::move(plan)) {}
+  Gemm(std::shared_ptr<Plan> plan, const GemmPlace& place)
+      : plan_(std::move(plan)), place_(place) {}
   void launch(const void* a, const void* b, void* d, const void* bias = nullptr) const;
   void launch_with(const void* a, const void* b, const void* c, void* d,
                    const void* bias = nullptr) const;
 
  private:
   std::shared_ptr<Plan> plan_;
+  GemmPlace place_;
 };
 
 // The handle, the workspace and the algorithms chosen so far.
@@ -52,6 +61,8 @@ class Gemms {
   std::string choices() const;
   // `alignment` in bytes holds for every pointer that will be given.
   Gemm prepare(const GemmShape& shape, size_t alignment);
+  // Where those are computed that are prepared from now on; null: as they were at first.
+  void move_to(const GemmPlace* place);
 
  private:
   std::unique_ptr<State> state_;
