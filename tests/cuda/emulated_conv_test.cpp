@@ -6,6 +6,7 @@
 #include "vitrum/cuda/conv/lines.cuh"
 #include "vitrum/cuda/conv/tile.cuh"
 #include "vitrum/cuda/conv/tile_dw.cuh"
+#include "vitrum/cuda/norm/batch_norm.cuh"
 
 namespace vitrum::cuda {
 namespace {
@@ -87,26 +88,28 @@ std::vector<bf16> turned(const ConvTask& t, const std::vector<bf16>& w) {
 }
 
 template <int kColumns, int kTaps = 1>
-void run(const conv_tile::Args& args) {
+void run(const conv_tile::Args& args, int blocks) {
   using Shared = conv_tile::Shared<kColumns, kTaps>;
   constexpr int kBlocks = conv_tile::Shape<kColumns, kTaps>::kBlocks;
   static_assert(sizeof(Shared) * kBlocks <= emulated::kSharedBytes);
-  card.cluster = conv_tile::kCluster, card.blocks = 4;
+  card.cluster = conv_tile::kCluster, card.blocks = blocks;
   card.body = [&] {
     auto& shared = *reinterpret_cast<Shared*>(card.shared());
     if (args.scale)
-      conv_tile::work<kColumns, kTaps, true>(args, shared);
+      conv_tile::work<kColumns, kTaps, Ends::kFollowed>(args, shared);
+    else if (args.moments)
+      conv_tile::work<kColumns, kTaps, Ends::kMoments>(args, shared);
     else
-      conv_tile::work<kColumns, kTaps, false>(args, shared);
+      conv_tile::work<kColumns, kTaps, Ends::kPlain>(args, shared);
   };
   for (card.block = 0; card.block < card.blocks; card.block += card.cluster)
     card.run(conv_tile::kThreads);
 }
-void run(const conv_tile::Product& p) {
-  if (p.stacked) return run<kStackedColumns, kStackedTaps>(p.args);
-  if (p.wide == 64) run<64>(p.args);
-  if (p.wide == 128) run<128>(p.args);
-  if (p.wide == 256) run<256>(p.args);
+void run(const conv_tile::Product& p, int blocks = 4) {
+  if (p.stacked) return run<kStackedColumns, kStackedTaps>(p.args, blocks);
+  if (p.wide == 64) run<64>(p.args, blocks);
+  if (p.wide == 128) run<128>(p.args, blocks);
+  if (p.wide == 256) run<256>(p.args, blocks);
 }
 
 void expect_near(const std::vector<bf16>& got, const std::vector<float>& expected) {
@@ -233,6 +236,66 @@ TEST(EmulatedConv, StackedBoxes) {
     ASSERT_TRUE(tile.stacked);
     expect_forward(t, 64, t.images == 1 ? 300 : 0);
     expect_input_gradient(t, 64);
+  }
+}
+
+// Moments of the results, of a card of so few processors that blocks have several tiles; every
+// third sample does not count, if weighted.
+void expect_moments(const ConvTask& t, int wide, int processors, bool weighted) {
+  namespace bn = batch_norm;
+  const Plain plain{t};
+  std::vector<bf16> x = noise(plain.x_count(), 1, 1, /*mean=*/8), w = weights(t);
+  for (bf16& v : w) v.bits &= 0x7fff;  // means far from zero
+  std::vector<bf16> y(at(plain.y_count()), bf16{0xffff});
+  std::vector<float> weight;
+  for (int64_t b = 0; b < t.images; ++b) weight.push_back(b % 3 == 1 ? 0.0f : 0.5f);
+  conv_tile::Product p = conv_tile::forward_product(kH200, t, x.data(), w.data(), y.data(), wide);
+  const int chunks = conv_tile::moments_chunks(p, processors);
+  ASSERT_GT(chunks, 0);
+  std::vector<float> partials(at(3 * t.out * chunks), NAN);
+  p.args.moments = partials.data(), p.args.weight = weighted ? weight.data() : nullptr;
+  const int clusters = clusters_of(p, processors, blocks_of(p));
+  card.most_late = 20;
+  ASSERT_NO_THROW(run(p, clusters * conv_tile::kCluster));
+  expect_near(y, plain.forward(values(x), values(w)));
+
+  const std::vector<float> ones(at(t.out), 1.0f);
+  std::vector<float> mean(ones), var(ones), scale(ones), shift(ones);
+  const bn::Affine affine{ones.data(),  ones.data(), nullptr,    1e-3f, scale.data(),
+                          shift.data(), mean.data(), var.data(), {}};
+  card.cluster = 1, card.blocks = static_cast<int>((t.out + 31) / 32);
+  card.body = [&] {
+    bn::finish_moments(partials.data(), chunks, static_cast<int>(t.out), affine,
+                       *reinterpret_cast<bn::MomentsShared*>(card.shared()));
+  };
+  for (card.block = 0; card.block < card.blocks; ++card.block)
+    ASSERT_NO_THROW(card.run(bn::kFinishThreads));
+  const int64_t each = plain.y_count() / t.images / t.out;
+  for (int64_t o = 0; o < t.out; ++o) {
+    double n = 0, sum = 0, squares = 0;
+    const auto for_each = [&](const auto& body) {
+      for (int64_t row = 0; row < t.images * each; ++row)
+        if (!weighted || weight[at(row / each)] > 0) body(value(y[at(row * t.out + o)]));
+    };
+    for_each([&](double v) { ++n, sum += v; });
+    for_each([&](double v) { squares += (v - sum / n) * (v - sum / n); });
+    ASSERT_NEAR(double{mean[at(o)]}, sum / n, 1e-6 * std::abs(sum / n)) << o;
+    ASSERT_NEAR(double{var[at(o)]}, squares / n, 2e-5 * squares / n + 1e-9) << o;
+  }
+}
+
+TEST(EmulatedConv, MomentsOfResults) {
+  const ConvTask whole{
+      .images = 8, .height = 8, .width = 8, .channels = 64, .out = 64, .kernel = 3, .padding = 1};
+  ConvTask odd = whole;
+  odd.images = 7, odd.height = 5, odd.width = 9, odd.channels = 32, odd.out = 160, odd.stride = 2;
+  ConvTask wide = whole;
+  wide.images = 6, wide.channels = 32, wide.out = 288;
+  for (const bool weighted : {false, true}) {
+    expect_moments(whole, 64, 2, weighted);
+    expect_moments(odd, 64, 6, weighted);
+    expect_moments(odd, 128, 4, weighted);
+    expect_moments(wide, 256, 4, weighted);
   }
 }
 

@@ -33,6 +33,7 @@ class Layer {
         seen_(noise(int64_t{s.rows} * s.columns, 2, 4)),
         pre_(seen_.size(), bf16{0xffff}),
         y_(pre_) {
+    for (int b = 0; b * kSample < s.rows; ++b) weight_.push_back(b % 3 == 1 ? 0.0f : 1.0f);
     for (int c = 0; c < s.columns; ++c)
       scale_.push_back(1 + static_cast<float>(c % 3)), shift_.push_back(static_cast<float>(c % 5));
   }
@@ -58,6 +59,8 @@ class Layer {
         check_one(at, product(r, c), static_cast<size_t>(c));
         sums[static_cast<size_t>(c)] += value(y_[at]);
       }
+    if (F::kMoments)
+      for (int c = 0; c < size_.columns; ++c) check_moments(c);
     if (!F::kBackward) return;
     for (size_t c = 0; c < sums.size(); ++c) {
       double sum = 0;
@@ -76,6 +79,9 @@ class Layer {
               .steps = (size_.depth + kDepth - 1) / kDepth};
     if (F::kBackward) {
       args.saved = seen_.data(), args.partials = partials_.data();
+    } else if (F::kMoments) {
+      moments_.assign(static_cast<size_t>(3 * high_ * size_.columns), NAN);
+      args.moments = moments_.data(), args.weight = weight_.data(), args.each = kSample;
     } else if (F::kFollowed) {
       args.scale = scale_.data(), args.shift = shift_.data(), args.relu = size_.depth != 64;
       args.saved = size_.depth != 64 ? seen_.data() : nullptr;
@@ -91,6 +97,24 @@ class Layer {
              value(w_[static_cast<size_t>(c * size_.depth + k)]);
     return sum;
   }
+  void check_moments(int c) const {
+    double count = 0, sum = 0, squares = 0, n = 0, total = 0, all = 0;
+    for (int r = 0; r < size_.rows; ++r)
+      if (weight_[static_cast<size_t>(r / kSample)] > 0) {
+        const double v = value(y_[static_cast<size_t>(r * size_.columns + c)]);
+        ++count, sum += v, squares += v * v;
+      }
+    for (int h = 0; h < high_; ++h) {
+      const auto part = [&](int i) {
+        return double{moments_[static_cast<size_t>((h * 3 + i) * size_.columns + c)]};
+      };
+      n += part(0), total += part(1);
+      if (part(0) > 0) all += part(2) + part(1) * part(1) / part(0);
+    }
+    ASSERT_EQ(n, count) << c;
+    ASSERT_NEAR(total, sum, 1e-4 * (1 + std::abs(sum))) << c;
+    ASSERT_NEAR(all, squares, 1e-4 * (1 + squares)) << c;
+  }
   void check_one(size_t at, double sum, size_t column) const {
     const auto place = static_cast<int64_t>(at);
     if (F::kBackward) return expect_rounded(y_[at], sum * slope(value(seen_[at])), "d", place);
@@ -100,7 +124,7 @@ class Layer {
       ASSERT_NEAR(value(y_[at]), sum, 0.03 * (1 + std::abs(sum))) << place;
       return;
     }
-    sum += value(bias_[column]);
+    if (!F::kMoments) sum += value(bias_[column]);
     if (F::kAct == Act::kNone) return expect_rounded(y_[at], sum, "y", place);
     expect_rounded(pre_[at], sum, "pre", place);
     expect_rounded(y_[at], sum * cdf(sum), "y", place);
@@ -108,7 +132,8 @@ class Layer {
 
   Size size_;
   std::vector<bf16> x_, w_, bias_, seen_, pre_, y_;
-  std::vector<float> partials_, scale_, shift_;
+  static constexpr int kSample = 7;  // rows; every third sample does not count
+  std::vector<float> partials_, scale_, shift_, moments_, weight_;
   int high_ = 0;
 };
 
@@ -135,9 +160,13 @@ TEST(EmulatedKernels, ShallowLinearLayersWithoutGelu) {
 
 // A 1x1 convolution with what follows; of 64 channels, without skip and ReLU.
 TEST(EmulatedKernels, ShallowLinearLayersWithANormBehind) {
-  using Followed = Traits<256, Act::kNone, /*kBack=*/false, /*kNormed=*/true>;
+  using Followed = Traits<256, Act::kNone, /*kBack=*/false, Ends::kFollowed>;
   expect_right<Followed>({600, 512, 72, 2});
   expect_right<Followed>({300, 256, 64, 1});
+}
+
+TEST(EmulatedKernels, ShallowLinearLayersLeaveMoments) {
+  expect_right<Traits<256, Act::kNone, /*kBack=*/false, Ends::kMoments>>({300, 512, 72, 4});
 }
 
 TEST(EmulatedKernels, ShallowGradientsThroughGelu) {

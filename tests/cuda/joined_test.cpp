@@ -174,6 +174,68 @@ TEST(Cuda, BatchNormMovesRunningStatisticsToTheSameBits) {
       }
 }
 
+// A convolution leaves the sums of what it stores, in another order than a pass over it adds them.
+TEST(Cuda, ConvolutionsFindTheStatisticsOfTheirBatchNorm) {
+  SKIP_WITHOUT_CUDA();
+  SKIP_WITHOUT_HOPPER();
+  struct Size {
+    int64_t images, side, channels, out, kernel, stride;
+  };
+  for (const Size& s : {Size{150, 16, 64, 64, 3, 1},
+                        {130, 13, 96, 160, 3, 2},
+                        {300, 8, 64, 256, 3, 1},
+                        {520, 7, 128, 512, 3, 1},
+                        {200, 14, 64, 128, 1, 2},
+                        {150, 13, 72, 256, 1, 1},
+                        {50, 14, 256, 1024, 1, 1}})
+    for (const bool weighted : {false, true})
+      for (const bool alone : {false, true}) {  // no running statistics, nobody else reads
+        SCOPED_TRACE(std::to_string(s.out) + (weighted ? " weighted" : "") +
+                     (alone ? " alone" : ""));
+        Card card;
+        Chain chain(card);
+        const int64_t after = (s.side - 1) / s.stride + 1;
+        const Shape y{s.images, after, after, s.out}, channels{s.out};
+        const auto given = [&](const Shape& shape, DType d, float mean = 0) {
+          return chain.value(card.noise(shape, d, mean));
+        };
+        const size_t none = chain.value({}),
+                     weight = weighted ? given({s.images}, DType::kF32) : none,
+                     product = chain.result(y, DType::kBF16, alone),
+                     normed = chain.result(y, DType::kBF16, false),
+                     mean = chain.result(channels, DType::kF32, false),
+                     var = chain.result(channels, DType::kF32, false),
+                     running_mean = chain.sum(channels), running_var = chain.sum(channels);
+        chain.add(Conv2d{.stride = s.stride, .padding = s.kernel / 2},
+                  {given({s.images, s.side, s.side, s.channels}, DType::kBF16, 1),
+                   given({s.out, s.channels, s.kernel, s.kernel}, DType::kBF16), none, none, none,
+                   none, none},
+                  {product});
+        chain.add(BatchNorm{.eps = 1e-5f, .act = Act::kRelu},
+                  {product, given(channels, DType::kF32), given(channels, DType::kF32), weight,
+                   given(y, DType::kBF16)},
+                  {normed, mean, var}, 0, 0, alone);
+        if (!alone)
+          chain.add(RunningStats{.momentum = 0.1f, .samples = s.images, .positions = after * after},
+                    {mean, var, weight}, {running_mean, running_var}, RunningStats::kMean,
+                    BatchNorm::kMean, /*only=*/false);
+        ASSERT_TRUE(chain.joins());
+        chain.run_apart(), chain.run_joined();
+        if (!alone) {
+          EXPECT_EQ(chain.joined(product), chain.apart(product));
+        }
+        expect_near(chain.joined(mean), chain.apart(mean));
+        expect_near(chain.joined(var), chain.apart(var));
+        expect_alike(chain.joined(normed), chain.apart(normed));
+        if (alone) continue;
+        expect_near(chain.joined(running_mean), chain.apart(running_mean));
+        expect_near(chain.joined(running_var), chain.apart(running_var));
+        const std::vector<float> once = chain.joined(normed);
+        chain.run_joined();
+        EXPECT_EQ(chain.joined(normed), once);
+      }
+}
+
 // The gradients of queries, keys and values, with their bias' gradient in passing.
 TEST(Cuda, AttentionAddsUpColumns) {
   SKIP_WITHOUT_CUDA();

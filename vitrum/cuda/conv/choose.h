@@ -234,16 +234,16 @@ inline bool takes_lines(const CardInfo& card, const ConvTask& task, ConvPass pas
 }
 
 // Memory is what takes the time of 1x1 convolutions that write many channels for few that they
-// read, with a skip of as many: their weights stay where they are, and two warpgroups take turns at
-// products and results.
+// read, in inference with a skip of as many: their weights stay where they are, and two warpgroups
+// take turns at products and results.
 constexpr int64_t kSmallKColumns = 256, kSmallKDepth = 256;
 inline bool takes_small_k(const CardInfo& card, const ConvTask& task) {
   constexpr int64_t kMinRows = 8192, kMostRows = 1 << 30, kMostColumns = 2048;
   const int64_t rows = task.images * task.height * task.width;
-  return card.has_tma_wgmma && task.bf16 && task.aligned && task.followed &&
-         task.pixel_by_pixel() && task.channels % 8 == 0 && task.channels >= 64 &&
-         task.channels <= kSmallKDepth && task.out % kSmallKColumns == 0 &&
-         task.out <= kMostColumns && rows >= kMinRows && rows <= kMostRows;
+  return card.has_tma_wgmma && task.bf16 && task.aligned && task.pixel_by_pixel() &&
+         task.channels % 8 == 0 && task.channels >= 64 && task.channels <= kSmallKDepth &&
+         task.out % kSmallKColumns == 0 && task.out <= kMostColumns && rows >= kMinRows &&
+         rows <= kMostRows;
 }
 
 inline ConvKernel choose_conv(const CardInfo& card, const ConvTask& task, ConvPass pass) {
@@ -254,7 +254,8 @@ inline ConvKernel choose_conv(const CardInfo& card, const ConvTask& task, ConvPa
   const bool fills = pass == ConvPass::kWeightGradient
                          ? rows >= 4096
                          : rows / kTilePixels * ((wide + 63) / 64) >= card.processors / 2;
-  if (pass == ConvPass::kForward && takes_small_k(card, task)) return ConvKernel::kSmallK;
+  if (pass == ConvPass::kForward && task.followed && takes_small_k(card, task))
+    return ConvKernel::kSmallK;
   if (task.pixel_by_pixel()) {
     // Small gradients of many pixels: a GEMM of few tiles and great depth.
     const bool deep = pass == ConvPass::kWeightGradient && rows >= 1 << 16 &&
@@ -265,6 +266,15 @@ inline ConvKernel choose_conv(const CardInfo& card, const ConvTask& task, ConvPa
   if (!fills) return ConvKernel::kUnfold;
   if (can) return ConvKernel::kTile;
   return takes_lines(card, task, pass) ? ConvKernel::kLines : ConvKernel::kUnfold;
+}
+
+// Whether a convolution leaves what a batch norm behind it wants to know of its result: one that
+// choose_conv() gives boxes, or a linear layer whose weights stay where they are.
+inline bool leaves_moments(const CardInfo& card, const ConvTask& task) {
+  if (task.followed) return false;
+  if (task.pixel_by_pixel()) return takes_small_k(card, task);
+  return task.out <= 64 * (card.processors / 2) &&
+         choose_conv(card, task, ConvPass::kForward) == ConvKernel::kTile;
 }
 
 }  // namespace vitrum::cuda

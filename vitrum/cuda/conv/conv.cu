@@ -329,14 +329,20 @@ KernelPtr product_of(CudaBackend& cuda, const ConvTask& task, const Operands& io
 
 }  // namespace
 
+ConvTask conv_task(const Conv2d& op, const Operands& io) {
+  const TensorView x = io.in[Conv2d::kX], w = io.in[Conv2d::kWeight];
+  ConvTask task = task_of(x, w, op.stride, op.padding,
+                          {x, w, io.out[Conv2d::kY], operand(io.in, Conv2d::kSkip)});
+  task.followed = static_cast<bool>(operand(io.in, Conv2d::kNormWeight));
+  return task;
+}
+
 // The norm of inference follows in the results' registers, or in place.
 KernelPtr lower(CudaBackend& cuda, const Conv2d& op, const Operands& io) {
   const auto& [stride, padding, eps, act] = op;
-  const TensorView x = io.in[Conv2d::kX], w = io.in[Conv2d::kWeight], y = io.out[Conv2d::kY],
-                   skip = operand(io.in, Conv2d::kSkip);
-  const bool normed = static_cast<bool>(operand(io.in, Conv2d::kNormWeight));
-  ConvTask task = task_of(x, w, stride, padding, {x, w, y, skip});
-  task.followed = normed;
+  const TensorView y = io.out[Conv2d::kY], skip = operand(io.in, Conv2d::kSkip);
+  const ConvTask task = conv_task(op, io);
+  const bool normed = task.followed;
   const ConvKernel kernel = choose_conv(cuda.card(), task, ConvPass::kForward);
   if (kernel == ConvKernel::kTile) return lower_tile(cuda, op, task, io);
   if (kernel == ConvKernel::kLines) return lower_lines(cuda, op, task, io);

@@ -1,5 +1,5 @@
-// 1x1 convolutions of inference that write more than they read: linear layers of small K over
-// pixels (linear/small_k.cuh), with the norm, the skip and the ReLU that follow.
+// 1x1 convolutions that write more than they read: linear layers of small K over pixels
+// (linear/small_k.cuh), with what follows them.
 #include "vitrum/cuda/conv/tile.h"
 #include "vitrum/cuda/host/tensor_map.h"
 #include "vitrum/cuda/norm/batch_norm.h"
@@ -13,25 +13,68 @@ namespace vitrum::cuda {
 namespace {
 
 using namespace small_k;
-using Followed = Traits<256, Act::kNone, /*kBack=*/false, /*kNormed=*/true>;
-static_assert(kSmallKColumns == Followed::kColumns && kSmallKDepth == kMaxSteps * kDepth);
+template <Ends kEnds>
+using Of = Traits<256, Act::kNone, /*kBack=*/false, kEnds>;
+constexpr int kWidth = Of<Ends::kPlain>::kColumns;
+static_assert(kSmallKColumns == kWidth && kSmallKDepth == kMaxSteps * kDepth);
 
-__global__ void __launch_bounds__(Followed::kThreads, 1)
+template <Ends kEnds>
+__global__ void __launch_bounds__(Of<kEnds>::kThreads, 1)
     multiply_pixels([[maybe_unused]] const __grid_constant__ Args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::byte memory[];
-  work<Followed>(g, *reinterpret_cast<Followed::Shared*>(memory));
+  work<Of<kEnds>>(g, *reinterpret_cast<typename Of<kEnds>::Shared*>(memory));
 #endif
+}
+
+Args args_of(const Operands& io, const ConvTask& task) {
+  const TensorView x = io.in[Conv2d::kX];
+  TensorView w = io.in[Conv2d::kWeight];
+  w.shape = {w.shape[0], w.shape[1]};
+  const int64_t rows = x.shape.rows();
+  return {.x = tile_map(x, kDepth, kTileRows),
+          .w = permuted_rows_map(w, kDepth, kWidth),
+          .y = static_cast<bf16*>(io.out[Conv2d::kY].data),
+          .rows = static_cast<int>(rows),
+          .columns = static_cast<int>(task.out),
+          .steps = static_cast<int>(divide_up(task.channels, kDepth)),
+          .tiles = static_cast<int>(divide_up(rows, kTileRows))};
+}
+// Rows of blocks, each of all columns.
+int blocks_high(const CudaBackend& cuda, int64_t rows, int64_t columns) {
+  return static_cast<int>(
+      std::min(divide_up(rows, kTileRows), int64_t{cuda.processors()} / (columns / kWidth)));
+}
+
+// `first` is launched before it.
+template <Ends kEnds, class First>
+KernelPtr launch(CudaBackend& cuda, const Args& args, const First& first) {
+  using Shared = typename Of<kEnds>::Shared;
+  allow_shared_memory(multiply_pixels<kEnds>, sizeof(Shared));
+  const int blocks = blocks_high(cuda, args.rows, args.columns) * (args.columns / kWidth);
+  return named(
+      "small_k", make_kernel([=, stream = cuda.stream()] {
+        first(stream);
+        multiply_pixels<kEnds>
+            <<<static_cast<unsigned>(blocks), Of<kEnds>::kThreads, sizeof(Shared), stream>>>(args);
+      }));
 }
 
 }  // namespace
 
+int small_k_moments_chunks(const CudaBackend& cuda, const ConvTask& task) {
+  return blocks_high(cuda, task.images * task.height * task.width, task.out);
+}
+
 KernelPtr lower_small_k(CudaBackend& cuda, const Conv2d& op, const ConvTask& task,
-                        const Operands& io) {
+                        const Operands& io, const ConvMoments& moments) {
   const auto& [stride, padding, eps, act] = op;
-  const TensorView x = io.in[Conv2d::kX];
-  TensorView w = io.in[Conv2d::kWeight];
-  w.shape = {w.shape[0], w.shape[1]};
+  Args args = args_of(io, task);
+  if (moments.partials) {
+    args.moments = moments.partials, args.weight = moments.weight;
+    args.each = static_cast<int>(task.height * task.width);
+    return launch<Ends::kMoments>(cuda, args, [](cudaStream_t) {});
+  }
   auto* const tables = cuda.scratch_of<float>(2 * task.out);
   const FrozenAffine affine{io.in[Conv2d::kNormWeight],
                             io.in[Conv2d::kNormBias],
@@ -40,26 +83,10 @@ KernelPtr lower_small_k(CudaBackend& cuda, const Conv2d& op, const ConvTask& tas
                             eps,
                             tables,
                             tables + task.out};
-  const int64_t rows = x.shape.rows();
-  const Args args{.x = tile_map(x, kDepth, kTileRows),
-                  .w = permuted_rows_map(w, kDepth, Followed::kColumns),
-                  .saved = static_cast<const bf16*>(operand(io.in, Conv2d::kSkip).data),
-                  .y = static_cast<bf16*>(io.out[Conv2d::kY].data),
-                  .rows = static_cast<int>(rows),
-                  .columns = static_cast<int>(task.out),
-                  .steps = static_cast<int>(divide_up(task.channels, kDepth)),
-                  .tiles = static_cast<int>(divide_up(rows, kTileRows)),
-                  .scale = affine.scale,
-                  .shift = affine.shift,
-                  .relu = act == Act::kRelu};
-  allow_shared_memory(multiply_pixels, sizeof(Followed::Shared));
-  const int wide = args.columns / Followed::kColumns,
-            blocks = std::min(args.tiles, cuda.processors() / wide) * wide;
-  return named("small_k", make_kernel([=, stream = cuda.stream()] {
-                 launch_affine(affine, stream);
-                 multiply_pixels<<<static_cast<unsigned>(blocks), Followed::kThreads,
-                                   sizeof(Followed::Shared), stream>>>(args);
-               }));
+  args.saved = static_cast<const bf16*>(operand(io.in, Conv2d::kSkip).data);
+  args.scale = affine.scale, args.shift = affine.shift, args.relu = act == Act::kRelu;
+  return launch<Ends::kFollowed>(cuda, args,
+                                 [=](cudaStream_t stream) { launch_affine(affine, stream); });
 }
 
 }  // namespace vitrum::cuda

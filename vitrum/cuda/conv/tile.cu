@@ -15,12 +15,12 @@ using namespace conv_tile;
 
 constexpr int kLayThreads = 256, kSide = 32, kLines = 8;
 
-template <int kColumns, int kTaps, bool kFollowed>
+template <int kColumns, int kTaps, Ends kEnds>
 __global__ void __launch_bounds__(kThreads, conv_tile::Shape<kColumns, kTaps>::kBlocks)
     convolve_boxes([[maybe_unused]] const __grid_constant__ Args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::byte memory[];
-  work<kColumns, kTaps, kFollowed>(g, *reinterpret_cast<Shared<kColumns, kTaps>*>(memory));
+  work<kColumns, kTaps, kEnds>(g, *reinterpret_cast<Shared<kColumns, kTaps>*>(memory));
 #endif
 }
 
@@ -54,8 +54,9 @@ template <class Body>
 void with_kernel(const Product& p, const Body& body) {
   const auto call = [&](auto columns, auto of_stage) {
     constexpr int kColumns = decltype(columns)::value, kTaps = decltype(of_stage)::value;
-    const auto kernel = p.args.scale ? convolve_boxes<kColumns, kTaps, true>
-                                     : convolve_boxes<kColumns, kTaps, false>;
+    const auto kernel = p.args.scale     ? convolve_boxes<kColumns, kTaps, Ends::kFollowed>
+                        : p.args.moments ? convolve_boxes<kColumns, kTaps, Ends::kMoments>
+                                         : convolve_boxes<kColumns, kTaps, Ends::kPlain>;
     body(kernel, sizeof(Shared<kColumns, kTaps>), conv_tile::Shape<kColumns, kTaps>::kBlocks);
   };
   constexpr std::integral_constant<int, 1> kSingle{};
@@ -73,25 +74,48 @@ void conv_tile::allow(const Product& p) {
 }
 void conv_tile::launch(const Product& p, int processors, cudaStream_t stream) {
   with_kernel(p, [&](auto* kernel, size_t bytes, int blocks) {
-    const int clusters = std::min(p.args.tiles, processors / kCluster * blocks);
+    const int clusters = clusters_of(p, processors, blocks);
     launch_cluster(kernel, clusters * kCluster, kCluster, kThreads, bytes, stream,
                    /*early=*/false, p.args);
   });
 }
 
-KernelPtr lower_tile(CudaBackend& cuda, const Conv2d& op, const ConvTask& given,
-                     const Operands& io) {
+// Two tables of columns, and the weights as they are laid.
+static int64_t table_room(int64_t out) { return (out + 7) / 8 * 8; }
+static size_t scratch_bytes(const TensorView& w) {
+  return static_cast<size_t>(2 * table_room(w.shape[0])) * sizeof(float) + w.bytes();
+}
+
+MomentsPlan plan_moments(CudaBackend& cuda, const Conv2d& op, const Operands& io) {
+  const ConvTask task = conv_task(op, io);
+  if (!leaves_moments(cuda.card(), task)) return {};
+  if (task.pixel_by_pixel()) return {small_k_moments_chunks(cuda, task), 0};
+  const Product p =
+      forward_product(cuda.card(), task, io.in[Conv2d::kX].data, io.in[Conv2d::kWeight].data,
+                      static_cast<bf16*>(io.out[Conv2d::kY].data));
+  return {moments_chunks(p, cuda.processors()), scratch_bytes(io.in[Conv2d::kWeight])};
+}
+
+KernelPtr lower_with_moments(CudaBackend& cuda, const Conv2d& op, const Operands& io,
+                             const ConvMoments& moments) {
+  const ConvTask task = conv_task(op, io);
+  return task.pixel_by_pixel() ? lower_small_k(cuda, op, task, io, moments)
+                               : lower_tile(cuda, op, task, io, moments);
+}
+
+KernelPtr lower_tile(CudaBackend& cuda, const Conv2d& op, const ConvTask& given, const Operands& io,
+                     const ConvMoments& moments) {
   const auto& [stride, padding, eps, act] = op;
   const ConvTask task = given.flattened();
   const TensorView w = io.in[Conv2d::kWeight], y = io.out[Conv2d::kY];
   const int64_t taps = task.kernel * task.kernel, count = w.shape.numel(),
-                room = (task.out + 7) / 8 * 8;
-  auto* const tables =
-      static_cast<float*>(cuda.scratch(static_cast<size_t>(2 * room) * sizeof(float) + w.bytes()));
+                room = table_room(task.out);
+  auto* const tables = static_cast<float*>(cuda.scratch(scratch_bytes(w)));
   bf16* const laid =
       taps == 1 ? static_cast<bf16*>(w.data) : reinterpret_cast<bf16*>(tables + 2 * room);
   Product p =
       forward_product(cuda.card(), task, io.in[Conv2d::kX].data, laid, static_cast<bf16*>(y.data));
+  p.args.moments = moments.partials, p.args.weight = moments.weight;
   FrozenAffine affine;
   if (operand(io.in, Conv2d::kNormWeight)) {
     affine = {io.in[Conv2d::kNormWeight],

@@ -13,7 +13,8 @@
 // (a stack), in which each tap's pixels begin a line further, and the weights of all three.
 //
 // The gradient of the image is the same product, of dy with the window turned round. A norm of
-// given statistics, a skip and ReLU may follow before the results leave the registers.
+// given statistics, a skip and ReLU may follow before the results leave the registers; or what a
+// norm of the batch's statistics wants to know of them is found there (norm/moments.cuh).
 //
 // The primitives it is written in (device.cuh, tma.cuh, wgmma.cuh) and host/tensor_map.h are
 // included before it: tests without a card have a second set.
@@ -27,6 +28,7 @@
 #include "vitrum/cuda/conv/windows.h"
 #include "vitrum/cuda/linear/mainloop.cuh"
 #include "vitrum/cuda/norm/follow.cuh"
+#include "vitrum/cuda/norm/moments.cuh"
 
 namespace vitrum::cuda::conv_tile {
 
@@ -63,12 +65,16 @@ struct Args {
   const float *scale, *shift;
   const bf16* skip;  // lies as y
   bool relu;
+  // Moments of y's columns (moments_chunks(), 3, columns), and which samples count; null: all.
+  float* moments;
+  const float* weight;
 };
 
 template <int kColumns, int kTaps = 1>
 struct Shared {
   using S = Shape<kColumns, kTaps>;
   std::byte x[S::kStages][S::kBytesX], w[S::kStages][kTaps][S::kBytesW];
+  moments::Shared<kColumns / 32, kGroups * kGroup / kWarp> ends;
   uint64_t full[S::kStages], empty[S::kStages];
 };
 
@@ -112,8 +118,7 @@ __device__ void produce(const Args& g, Shared<kColumns, kTaps>& s) {
   }
 }
 
-// kFollowed: by a norm of given statistics, and perhaps a skip and ReLU.
-template <int kColumns, int kTaps, bool kFollowed>
+template <int kColumns, int kTaps, Ends kEnds>
 struct Consumer {
   using S = Shape<kColumns, kTaps>;
   static constexpr int kParts = kColumns / 32;
@@ -139,6 +144,9 @@ struct Consumer {
         });
   }
 
+  __device__ __forceinline__ int row_of(int half) const {
+    return group * 64 + thread / kWarp * 16 + thread % kWarp / 4 + 8 * half;
+  }
   // Where pixel `row` of a box begins; -1: outside.
   __device__ __forceinline__ int64_t place_of(const conv::Corner& corner, int row) const {
     const Box& box = g.grid.box;
@@ -158,14 +166,13 @@ struct Consumer {
   // would wait for it, and all of them would not fit into the registers.
   __device__ __forceinline__ void leave(const Accumulators& d, const Place& place, int half) const {
     constexpr int kAtATime = kColumns == 256 ? 4 : 2;
-    const int row = group * 64 + thread / kWarp * 16 + thread % kWarp / 4 + 8 * half,
-              column = place.column + thread % 4 * 8;
-    const int64_t begin = place_of(g.grid.corner(place.box), row), at = begin + column;
+    const int column = place.column + thread % 4 * 8;
+    const int64_t begin = place_of(g.grid.corner(place.box), row_of(half)), at = begin + column;
     if (begin < 0) return;
 #pragma unroll
     for (int first = 0; first < kParts; first += kAtATime) {
       Raw8<bf16> skip[kAtATime] = {};
-      if constexpr (kFollowed)
+      if constexpr (kEnds == Ends::kFollowed)
 #pragma unroll
         for (int i = 0; i < kAtATime; ++i)
           if (g.skip && has(place, first + i)) skip[i] = load_raw(g.skip + at + 32 * (first + i));
@@ -176,7 +183,7 @@ struct Consumer {
         Eight v;
 #pragma unroll
         for (int k = 0; k < 8; ++k) v.v[k] = d[permuted_accumulator(part, half, k)];
-        if constexpr (kFollowed)
+        if constexpr (kEnds == Ends::kFollowed)
           follow(v, load8(g.scale + column + 32 * part), load8(g.shift + column + 32 * part),
                  skip[i], g.skip != nullptr, g.relu);
         store8(g.y + at + 32 * part, v);
@@ -184,18 +191,57 @@ struct Consumer {
     }
   }
 
+  // Whether pixel `row` of a box is one, of a sample that counts.
+  __device__ __forceinline__ bool counts(const conv::Corner& corner, int row) const {
+    if (place_of(corner, row) < 0) return false;
+    return !g.weight || g.weight[corner.image + row / (g.grid.box.w * g.grid.box.h)] > 0;
+  }
+  // As a tensor holds them.
+  __device__ __forceinline__ Eight rounded_part(const Accumulators& d, int part, int half) const {
+    Eight v;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) v.v[k] = rounded<bf16>(d[permuted_accumulator(part, half, k)]);
+    return v;
+  }
+
+  // A block's tiles all have the same columns where moments are wanted.
   __device__ void run() {
+    constexpr bool kMoments = kEnds == Ends::kMoments;
     Accumulators d;
     Place place;
+    moments::Seen<kParts> seen(s.ends, group * kGroup + thread);
     for (int turn = 0; take_tile<kColumns>(g, turn, place); ++turn) {
+      bool first = false, second = false;
+      if constexpr (kMoments) {
+        const conv::Corner corner = g.grid.corner(place.box);
+        first = counts(corner, row_of(0)), second = counts(corner, row_of(1));
+      }
       multiply(d);
+      if constexpr (kMoments) {
+        const moments::Rows rows(first, second);
+        const moments::Merge into(seen.count, rows.count);
+#pragma unroll
+        for (int part = 0; part < kParts; ++part)
+          seen.add(part, rounded_part(d, part, 0), rounded_part(d, part, 1), rows, into,
+                   thread % kWarp);
+        seen.count += rows.count;
+      }
       leave(d, place, 0), leave(d, place, 1);
+    }
+    if constexpr (kMoments) {
+      take_tile<kColumns>(g, 0, place);
+      const int wide = (g.columns + kColumns - 1) / kColumns,
+                cluster = static_cast<int>(blockIdx.x) / kCluster / wide,
+                chunk = cluster * kCluster + cluster_rank();
+      moments::leave(seen, s.ends, group * kGroup + thread,
+                     g.moments + static_cast<int64_t>(chunk) * 3 * g.columns, place.column,
+                     g.columns);
     }
   }
 };
 
 // A block of the kernel.
-template <int kColumns, int kTaps, bool kFollowed>
+template <int kColumns, int kTaps, Ends kEnds>
 __device__ __forceinline__ void work(const Args& g, Shared<kColumns, kTaps>& s) {
   using S = Shape<kColumns, kTaps>;
   if (threadIdx.x == 0) {
@@ -207,7 +253,7 @@ __device__ __forceinline__ void work(const Args& g, Shared<kColumns, kTaps>& s) 
   sync_cluster();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group < kGroups) {
-    Consumer<kColumns, kTaps, kFollowed>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
+    Consumer<kColumns, kTaps, kEnds>{g, s, group, static_cast<int>(threadIdx.x) % kGroup}.run();
   } else if (threadIdx.x == kGroups * kGroup) {
     produce<kColumns, kTaps>(g, s);
   }
@@ -255,6 +301,22 @@ struct Product {
   int wide;
   bool stacked = false;
 };
+// Clusters of a launch, of an SM's so many blocks at most. With moments every one keeps its
+// columns.
+inline int clusters_of(const Product& p, int processors, int blocks) {
+  const int wide = (p.args.columns + p.wide - 1) / p.wide,
+            most = std::min(p.args.tiles, processors / kCluster * blocks);
+  return p.args.moments ? most / wide * wide : most;
+}
+inline int blocks_of(const Product& p) { return p.wide == 256 ? 1 : 2; }  // as Shape has it
+// Blocks with the same columns leave so many moments of them; 0: more columns than blocks.
+inline int moments_chunks(Product p, int processors) {
+  float any = 0;
+  p.args.moments = &any;
+  const int wide = (p.args.columns + p.wide - 1) / p.wide;
+  return clusters_of(p, processors, blocks_of(p)) / wide * kCluster;
+}
+
 void allow(const Product& p);  // before its first launch
 void launch(const Product& p, int processors, cudaStream_t stream);
 

@@ -1,12 +1,13 @@
 // Fusion of neighbouring nodes into one kernel: a LayerNorm with the residual branch before it and
 // the linear layers before and behind it; rotary positions with the layer before them; the ends of
 // residual branches with their sum; backward the norm with the branch and the layer behind
-// the norm; and the gradient of an MLP; batch norm with the running statistics. Each alone would be
-// a pass over a whole tensor.
+// the norm; and the gradient of an MLP; batch norm with the convolution before it and the running
+// statistics. Each alone would be a pass over a whole tensor.
 #include <algorithm>
 #include <optional>
 
 #include "vitrum/cuda/attention/rotate.h"
+#include "vitrum/cuda/conv/tile.h"
 #include "vitrum/cuda/linear/e4m3.h"
 #include "vitrum/cuda/linear/gelu.h"
 #include "vitrum/cuda/linear/linear_add.h"
@@ -262,6 +263,18 @@ bool moves_running(std::span<const ChainNode> chain) {
          stats->samples * stats->positions * w.numel() == x.numel();
 }
 
+// A convolution that leaves what the batch norm of its result wants to know.
+bool feeds_batch_norm(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+  const auto* conv = op_at<Conv2d>(chain, 0);
+  if (!conv || !op_at<BatchNorm>(chain, 1)) return false;
+  const Operands &product = chain[0].io, &norm = chain[1].io;
+  const TensorView skip = operand(norm.in, BatchNorm::kSkip);
+  return chain[1].result == Conv2d::kY && chain[1].operand == BatchNorm::kX &&
+         absent(operand(product.in, Conv2d::kNormWeight)) && !absent(norm.out[BatchNorm::kY]) &&
+         one_type(chain.first(2), DType::kBF16) && is_bf16(product.in[Conv2d::kWeight]) &&
+         (absent(skip) || is_bf16(skip)) && leaves_moments(cuda.card(), conv_task(*conv, product));
+}
+
 // A branch, and the tables its orders are in.
 struct Built {
   Branch branch;
@@ -468,6 +481,7 @@ size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
   if (const auto found = forward_chain(*this, chain)) return found->count;
   if (const auto found = sum_chain(*this, chain)) return found->count;
   if (const auto found = backward_chain(*this, chain)) return found->count;
+  if (feeds_batch_norm(*this, chain)) return moves_running(chain.subspan(1)) ? 3 : 2;
   return is_mlp(*this, chain) || meets_batch_norm(chain) || moves_running(chain) ? 2 : 1;
 }
 
@@ -488,6 +502,13 @@ KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
   }
   if (const auto found = sum_chain(*this, joined)) return lower_chain(*this, joined, *found);
   if (const auto found = backward_chain(*this, joined)) return lower_chain(*this, joined, *found);
+  if (const auto* conv = op_at<Conv2d>(joined, 0)) {
+    const auto* stats = op_at<RunningStats>(joined, 2);
+    const bool pixels = conv_task(*conv, joined[0].io).pixel_by_pixel();
+    return named(pixels ? "small_k, batch norm" : "tile, batch norm",
+                 lower_conv_norm(*this, *conv, joined[0].io, std::get<BatchNorm>(*joined[1].op),
+                                 joined[1].io, stats, stats ? joined[2].io : Operands{}));
+  }
   if (const auto* norm = op_at<BatchNorm>(joined, 0))
     return named("running statistics", cuda::lower(*this, *norm, joined[0].io,
                                                    op_at<RunningStats>(joined, 1), joined[1].io));

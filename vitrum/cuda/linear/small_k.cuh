@@ -1,6 +1,7 @@
-// Linear layers with small K, at most 256 (sm_90a): bias and optional GELU forward, or the norm of
-// given statistics, the skip and the ReLU behind a 1x1 convolution; backward the pre-activation
-// gradient with the gradient of the bias. Bound by memory, so weights stay resident and nothing is
+// Linear layers with small K, at most 256 (sm_90a): bias and optional GELU forward, or what follows
+// a 1x1 convolution: the norm of given statistics, the skip and the ReLU, or moments of the results
+// for a norm of the batch's (norm/moments.cuh); backward the pre-activation gradient with the
+// gradient of the bias. Bound by memory, so weights stay resident and nothing is
 // written that is read again.
 //
 // Persistent and weight-stationary: a CTA keeps the weights of its columns, all of K, in shared
@@ -16,18 +17,20 @@
 #include <cstdint>
 
 #include "vitrum/cuda/norm/follow.cuh"
+#include "vitrum/cuda/norm/moments.cuh"
 
 namespace vitrum::cuda::small_k {
 
 constexpr int kGroup = 128, kTileRows = 64, kDepth = 64, kMaxSteps = 4;
 
 // N columns a block, forward or backward: how many warpgroups work, with how many registers. One
-// more copies. kNormed: a norm of given statistics follows.
-template <int N, Act kActivation, bool kBack = false, bool kNormed = false>
+// more copies.
+template <int N, Act kActivation, bool kBack = false, Ends kEnd = Ends::kPlain>
 struct Traits {
   static constexpr int kColumns = N, kParts = N / 32;
   static constexpr Act kAct = kActivation;
-  static constexpr bool kBackward = kBack, kFollowed = kNormed;
+  static constexpr bool kBackward = kBack, kFollowed = kEnd == Ends::kFollowed,
+                        kMoments = kEnd == Ends::kMoments;
   static constexpr int kGroups = kBack ? 3 : 2, kThreads = (kGroups + 1) * kGroup;
   static constexpr int kConsumerRegisters = kBack ? 160 : 232, kProducerRegisters = kBack ? 24 : 40;
   // Each belongs to one warpgroup, which therefore sees all its phases: who missed one could take
@@ -37,7 +40,8 @@ struct Traits {
   struct Shared {
     std::byte w[kMaxSteps][kBytesW], x[kStages][kMaxSteps][kBytesX];
     float sums[kBack ? kGroups * kGroup / kWarp : 1][N];
-    float affine[2][kNormed ? N : 4];
+    float affine[2][kFollowed ? N : 4];
+    moments::Shared<kMoments ? kParts : 1, kGroups * kGroup / kWarp> ends;
     uint64_t weights, full[kStages], empty[kStages];
   };
 };
@@ -51,6 +55,11 @@ struct Args {
   int steps, tiles;                                // of depth; of rows
   const float *scale = nullptr, *shift = nullptr;  // of the norm behind it
   bool relu = false;
+  // Moments of y's columns (rows of blocks, 3, columns), and which samples count, null: all; rows
+  // of a sample.
+  float* moments = nullptr;
+  const float* weight = nullptr;
+  int each = 1;
 };
 
 // Blocks side by side have the same rows: the cache delivers them but once.
@@ -184,6 +193,26 @@ struct Consumer {
     }
   }
 
+  __device__ __forceinline__ bool counts(int row) const {
+    return row < g.rows && (!g.weight || g.weight[row / g.each] > 0);
+  }
+  // Of what a tensor holds of a tile.
+  __device__ __forceinline__ void add_moments(moments::Seen<kParts>& seen, const Accumulators& d,
+                                              const moments::Rows& rows) const {
+    const moments::Merge into(seen.count, rows.count);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      Eight v[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          v[half].v[i] = rounded<bf16>(d[permuted_accumulator(part, half, i)]);
+      seen.add(part, v[0], v[1], rows, into, lane);
+    }
+    seen.count += rows.count;
+  }
+
   // As PreActivationGradient in primitives/column_sums.cu.
   __device__ __forceinline__ void gelu_backward_tile(const Accumulators& d, const Saved& saved,
                                                      int row) {
@@ -234,6 +263,7 @@ struct Consumer {
     if constexpr (F::kFollowed) fill_affine();
     mbarrier_wait(&s.weights, 0);
     PipelineState<F::kStages> pipe;
+    moments::Seen<F::kMoments ? kParts : 1> seen(s.ends, group * kGroup + thread);
     for (int turn = 0; place.tile(turn) < g.tiles; ++turn, pipe.advance()) {
       if (turn % F::kGroups != group) continue;
       const int row = place.tile(turn) * kTileRows + in_tile;
@@ -248,11 +278,17 @@ struct Consumer {
         else
           follow_tile(d, saved, row);
       } else {
+        bool first = false, second = false;
+        if constexpr (F::kMoments) first = counts(row), second = counts(row + 8);
         mbarrier_wait(&s.full[pipe.index], pipe.phase);
         multiply(d, pipe.index);
         activate_tile(d, row);
+        if constexpr (F::kMoments) add_moments(seen, d, {first, second});
       }
     }
+    if constexpr (F::kMoments)
+      moments::leave(seen, s.ends, group * kGroup + thread,
+                     g.moments + int64_t{place.at} * 3 * g.columns, place.column, g.columns);
     if constexpr (F::kBackward) {
       trigger_dependents();
       if (g.partials) leave_columns();

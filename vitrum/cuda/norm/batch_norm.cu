@@ -1,4 +1,5 @@
 // Launch of the passes of batch_norm.cuh, and the running statistics.
+#include "vitrum/cuda/conv/tile.h"
 #include "vitrum/cuda/norm/batch_norm.h"
 #include "vitrum/cuda/primitives/device.cuh"
 // Written in what is above.
@@ -26,6 +27,11 @@ __global__ void __launch_bounds__(kFinishThreads)
     finish_sums(const float* partials, Plan plan, Counted counted, Sink sink) {
   __shared__ FinishShared shared;
   finish(partials, plan, counted, sink, shared);
+}
+__global__ void __launch_bounds__(kFinishThreads)
+    finish_products(const float* partials, int chunks, int width, Affine affine) {
+  __shared__ MomentsShared shared;
+  finish_moments(partials, chunks, width, affine, shared);
 }
 template <class T, bool kWide>
 __global__ void __launch_bounds__(kThreads, 3) normalize(Application<T> application) {
@@ -163,6 +169,52 @@ KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io,
         launch_pdl(normalize<T, kWide>, grid_of(application.plan), kThreads, 0, stream,
                    application);
     });
+  });
+}
+
+// The convolution leaves sums of what it stores: the pass over it that would find them is none. A
+// result that nobody else reads lies where the norm's will.
+KernelPtr lower_conv_norm(CudaBackend& cuda, const Conv2d& conv, Operands conv_io,
+                          const BatchNorm& op, const Operands& io, const RunningStats* stats,
+                          const Operands& stats_io) {
+  const auto& [eps, act] = op;
+  const TensorView skip = operand(io.in, BatchNorm::kSkip), y = io.out[BatchNorm::kY];
+  TensorView& x = conv_io.out[Conv2d::kY];
+  if (!x) x = y;
+  const TensorView w = io.in[BatchNorm::kWeight], weight = operand(io.in, BatchNorm::kSampleWeight);
+  const Matrix matrix(x, w, weight, {x, skip, y});
+  const MomentsPlan plan = plan_moments(cuda, conv, conv_io);
+  if (plan.chunks == 0 || !matrix.wide) {  // by memory's addresses alone
+    Operands norm_io = io;
+    norm_io.in[BatchNorm::kX] = x;
+    std::shared_ptr<Kernel> product = lower(cuda, conv, conv_io),
+                            norm = lower(cuda, op, norm_io, stats, stats_io);
+    return make_kernel([product, norm] { product->launch(), norm->launch(); });
+  }
+  const size_t before = (plan.scratch_bytes + 255) / 256 * 256,
+               floats = static_cast<size_t>((2 + int64_t{3} * plan.chunks) * matrix.width);
+  auto* const tables = reinterpret_cast<float*>(
+      static_cast<std::byte*>(cuda.scratch(before + floats * sizeof(float))) + before);
+  float* const partials = tables + 2 * matrix.width;
+  const Affine affine{.w = w.f32(),
+                      .bias = io.in[BatchNorm::kBias].f32(),
+                      .pivot = nullptr,
+                      .eps = eps,
+                      .scale = tables,
+                      .shift = tables + matrix.width,
+                      .mean = operand(io.out, BatchNorm::kMean).f32(),
+                      .var = operand(io.out, BatchNorm::kVar).f32(),
+                      .running = stats ? running_of(*stats, stats_io) : Running{}};
+  const Application<bf16> application{data_of<bf16>(x), data_of<bf16>(skip), data_of<bf16>(y),
+                                      affine.scale,     affine.shift,        act == Act::kRelu,
+                                      matrix.pass()};
+  std::shared_ptr<Kernel> product =
+      lower_with_moments(cuda, conv, conv_io, {partials, weight.f32()});
+  return make_kernel([=, width = static_cast<int>(matrix.width), stream = cuda.stream()] {
+    product->launch();
+    launch_pdl(finish_products, blocks_for(width, kWarp), kFinishThreads, 0, stream, partials,
+               plan.chunks, width, affine);
+    launch_pdl(normalize<bf16, true>, grid_of(application.plan), kThreads, 0, stream, application);
   });
 }
 

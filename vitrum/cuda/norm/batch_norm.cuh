@@ -277,9 +277,42 @@ struct Running {
   }
 };
 
+// Calls sink as well, for what products left where they end (norm/moments.cuh): (chunks, 3, width).
+struct MomentsShared {
+  double of[3][kFinishThreads];
+};
+template <class Sink>
+__device__ void finish_moments(const float* partials, int chunks, int width, const Sink& sink,
+                               MomentsShared& s) {
+  constexpr int kDeep = kFinishThreads / kWarp;
+  const int thread = static_cast<int>(threadIdx.x), depth = thread / kWarp,
+            column = static_cast<int>(blockIdx.x) * kWarp + thread % kWarp;
+  wait_on_previous_grid();
+  double total[3] = {};
+#pragma unroll 4
+  for (int chunk = depth; chunk < chunks; chunk += kDeep) {
+    if (column >= width) break;
+    const float* const from = partials + static_cast<int64_t>(chunk) * 3 * width + column;
+    const double count = static_cast<double>(from[0]), sum = static_cast<double>(from[width]),
+                 squares = static_cast<double>(from[2 * width]);
+    total[0] += count, total[1] += sum;
+    total[2] += count > 0 ? squares + sum * (sum / count) : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < 3; ++i) s.of[i][thread] = total[i];
+  __syncthreads();
+  if (depth != 0 || column >= width) return;
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    total[i] = 0;
+    for (int d = 0; d < kDeep; ++d) total[i] += s.of[i][d * kWarp + thread];
+  }
+  sink(column, total[1], total[2], total[0]);
+}
+
 // norm(x) = x * scale + shift; the statistics go where they are wanted.
 struct Affine {
-  const float *w, *bias, *pivot;
+  const float *w, *bias, *pivot;  // pivot: what sums are less of; null: nothing
   float eps;
   float *scale, *shift, *mean, *var;  // mean, var: may be null
   Running running = {};
@@ -294,7 +327,7 @@ struct Affine {
   __device__ void operator()(int k, double sum, double squares, double n) const {
     const double off = sum / n, v = squares / n - off * off;
     // Rounded as they are handed on.
-    const auto m = static_cast<float>(static_cast<double>(pivot[k]) + off),
+    const auto m = static_cast<float>((pivot ? static_cast<double>(pivot[k]) : 0) + off),
                var_of = static_cast<float>(v > 0 || v != v ? v : 0);
     set(k, static_cast<double>(m), static_cast<double>(var_of));
     running.move(k, m, var_of, n);

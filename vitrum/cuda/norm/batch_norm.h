@@ -9,6 +9,12 @@ namespace vitrum::cuda {
 KernelPtr lower(CudaBackend& cuda, const BatchNorm& op, const Operands& io,
                 const RunningStats* stats, const Operands& stats_io);
 
+// A convolution that leaves_moments() and the batch norm of its result, with what moves the running
+// statistics, or null.
+KernelPtr lower_conv_norm(CudaBackend& cuda, const Conv2d& conv, Operands conv_io,
+                          const BatchNorm& op, const Operands& io, const RunningStats* stats,
+                          const Operands& stats_io);
+
 // As lower(), of dy + more, rounded; `more` absent: of dy.
 KernelPtr lower(CudaBackend& cuda, const BatchNormBwd& op, const Operands& io,
                 const TensorView& more);

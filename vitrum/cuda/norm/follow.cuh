@@ -6,8 +6,13 @@
 // second set.
 #pragma once
 #include <cmath>
+#include <cstdint>
 
 namespace vitrum::cuda {
+
+// What becomes of a convolution's results: nothing; what is below; or moments of their columns are
+// left beside them (norm/moments.cuh).
+enum class Ends : uint8_t { kPlain, kFollowed, kMoments };
 
 __device__ __forceinline__ void follow(Eight& v, const Eight& scale, const Eight& shift,
                                        const Raw8<bf16>& skip, bool adds, bool relu) {
