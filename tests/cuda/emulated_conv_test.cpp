@@ -423,8 +423,10 @@ void expect_lines(const ConvTask& t) {
   ASSERT_NO_THROW(run(conv_lines::forward_product(kH200, t, laid.data(), laid_w.data(), y.data())));
   expect_near(y, plain.forward(values(x), values(w)));
 
-  const conv_tile_dw::Plan plan =
-      conv_tile_dw::plan_of(kH200, conv_tile_dw::result_pixels(t, nullptr), lines.taps());
+  const conv_tile_dw::Plan plan = conv_lines::gradient_plan(kH200, t);
+  if (lines.taps() >= kStackedTaps) {
+    ASSERT_TRUE(plan.stacked);
+  }
   std::vector<float> partials(at(plan.floats), NAN), dw(w.size(), 0.5f);
   ASSERT_EQ(plan.floats, plan.split.splits * weight_count);
   sum_boxes(conv_lines::gradient_args(t, plan, dy.data(), laid.data(), partials.data()), 5);

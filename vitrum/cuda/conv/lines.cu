@@ -112,10 +112,7 @@ KernelPtr lower_lines(CudaBackend& cuda, const Conv2d& op, const ConvTask& task,
 
 KernelPtr lower_lines_weight_gradient(CudaBackend& cuda, const ConvTask& task, const Operands& io) {
   const Chunks chunks(task);
-  const auto plan_of = [&](const ConvTask& some) {
-    return conv_tile_dw::plan_of(cuda.card(), conv_tile_dw::result_pixels(some, nullptr),
-                                 chunks.lines.taps());
-  };
+  const auto plan_of = [&](const ConvTask& some) { return gradient_plan(cuda.card(), some); };
   const conv_tile_dw::Plan full = plan_of(chunks.full),
                            rest = chunks.rest.images ? plan_of(chunks.rest) : full;
   const int64_t floats = divide_up(std::max(full.floats, rest.floats), 8) * 8;

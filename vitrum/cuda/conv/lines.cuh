@@ -104,12 +104,18 @@ inline conv_tile::Product forward_product(const CardInfo& card, const ConvTask& 
   p.args.line_apart = across * task.out, p.args.image_apart = down * p.args.line_apart;
   return p;
 }
+// Taps are below each other: a stack has three of them.
+inline conv_tile_dw::Plan gradient_plan(const CardInfo& card, const ConvTask& task) {
+  const int taps = lines_of(task).taps();
+  return conv_tile_dw::plan_of(card, conv_tile_dw::result_pixels(task, nullptr), taps,
+                               taps >= kStackedTaps);
+}
 inline conv_tile_dw::Args gradient_args(const ConvTask& task, const conv_tile_dw::Plan& plan,
                                         const void* dy, const void* laid, float* partials) {
   const Lines l = lines_of(task);
   conv_tile_dw::Args args =
       conv_tile_dw::make_args(plan, conv_tile_dw::result_pixels(task, dy), taps_of(l), partials);
-  args.x[0] = conv::pixels_map(laid_pixels(task, l, laid), plan.boxes.box);
+  args.x[0] = conv::pixels_map(laid_pixels(task, l, laid), plan.box_of_x());
   return args;
 }
 

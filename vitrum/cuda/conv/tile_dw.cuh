@@ -57,7 +57,7 @@ struct Item {
   __device__ __forceinline__ Item(const Args& g, int i)
       : split(i / g.tiles),
         row(i % g.tiles / g.wide * kRows),
-        panel(i % g.tiles % g.wide * (g.stacked ? 1 : kPanels)),
+        panel(i % g.tiles % g.wide / g.next * g.next * kPanels + i % g.tiles % g.wide % g.next),
         first(split * g.boxes_each),
         end(first + g.boxes_each < g.boxes ? first + g.boxes_each : g.boxes) {}
 };
@@ -234,7 +234,9 @@ inline Args make_args(const Plan& plan, const conv::Pixels& dy, const std::vecto
   const Box box = plan.boxes.box, of_x = plan.box_of_x();
   args.stacked = plan.stacked;
   args.x_bytes = of_x.pixels() * kSwizzledRow;
-  args.next = plan.stacked ? kStackedTaps * args.blocks : 1;
+  const auto in_line = std::count_if(taps.begin(), taps.end(),
+                                     [&](const Tap& tap) { return tap.line == taps[0].line; });
+  args.next = plan.stacked ? narrow(in_line) * args.blocks : 1;
   args.apart = plan.stacked ? box.w * kSwizzledRow : kPanel;
   for (int i = 0; i < kPixels / 16; ++i) {
     const int image = 16 * i / (box.w * box.h);
