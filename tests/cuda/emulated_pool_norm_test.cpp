@@ -44,8 +44,8 @@ void expect_pooled(const Pooling& p) {
   std::vector<bf16> y(dy.size(), bf16{0xffff}), dx(x.size(), bf16{0xffff});
   for (uint32_t i = 0; i < y.size() / 8; ++i) max_pool::pool(w, x.data(), y.data(), i);
   const auto eights = static_cast<uint32_t>(p.channels / 8);
-  const auto blocks = static_cast<uint32_t>(p.images * blocks_down(w) * blocks_across(w));
-  for (uint32_t i = 0; i < blocks * eights; ++i)
+  const auto strips = static_cast<uint32_t>(p.images * strips_down(w) * blocks_across(w));
+  for (uint32_t i = 0; i < strips * eights; ++i)
     max_pool::pool_back<kKernel, kStride>(w, dy.data(), x.data(), dx.data(), i);
 
   std::vector<float> expected(x.size(), 0.0f);
@@ -64,10 +64,12 @@ void expect_pooled(const Pooling& p) {
 TEST(EmulatedPool, GradientsGoToTheFirstOfTheGreatest) {
   expect_pooled<3, 2>({2, 7, 9, 16, 3, 2, 1});
   expect_pooled<3, 2>({1, 8, 6, 8, 3, 2, 1});
+  expect_pooled<3, 2>({1, 37, 5, 8, 3, 2, 1});
   expect_pooled<3, 2>({1, 7, 8, 8, 3, 2, 0});
   expect_pooled<3, 2>({1, 1, 1, 8, 3, 2, 1});
   expect_pooled<2, 2>({2, 6, 5, 24, 2, 2, 0});
   expect_pooled<2, 2>({1, 5, 6, 8, 2, 2, 1});
+  expect_pooled<2, 2>({1, 36, 4, 8, 2, 2, 0});
 }
 
 // ---- batch norm ----

@@ -90,8 +90,8 @@ uint32_t eights_of(int64_t pixels, int64_t channels, std::initializer_list<Tenso
 template <int kKernel, int kStride>
 KernelPtr lower_back(CudaBackend& cuda, const Windows& windows, const TensorView& dy,
                      const TensorView& x, const TensorView& dx) {
-  const int64_t blocks = x.shape[0] * blocks_down(windows) * blocks_across(windows);
-  const uint32_t items = eights_of(blocks, x.shape[3], {x, dy, dx});
+  const int64_t strips = x.shape[0] * strips_down(windows) * blocks_across(windows);
+  const uint32_t items = eights_of(strips, x.shape[3], {x, dy, dx});
   if (items == 0) return nullptr;
   return with_type(x.dtype, [&](auto type) {
     using T = decltype(type);
