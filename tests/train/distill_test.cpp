@@ -287,6 +287,31 @@ TEST_F(Distill, KeptAnswersAreTheTeachers) {
   }
 }
 
+// Two answers an image; they serve a run without flips, too.
+TEST_F(Distill, KeptAnswersToFlippedImagesAreTheTeachers) {
+  Recipe r = recipe();
+  r.augment = "flip", r.distillation = Distillation::kSoft;
+  run(r, "asked");
+  r.teacher_logits = tiny_ / "answers.safetensors";
+  run(r, "written");
+  const std::string file = bytes("answers.safetensors");
+  run(r, "read");
+  EXPECT_EQ(SafetensorsFile(*r.teacher_logits).at("logits").shape, (Shape{TinyRun::kTrain, 2, 10}));
+  for (const char* name : {"written", "read"})
+    EXPECT_TRUE(bytes(std::string(name) + "/last/model.safetensors") ==
+                bytes("asked/last/model.safetensors"))
+        << name;
+  Recipe plain = recipe();
+  plain.distillation = Distillation::kSoft;
+  run(plain, "plain_asked");
+  plain.teacher_logits = r.teacher_logits;
+  run(plain, "plain_read");
+  EXPECT_TRUE(bytes("plain_read/last/model.safetensors") ==
+              bytes("plain_asked/last/model.safetensors"));
+  EXPECT_FALSE(bytes("plain_read/last/model.safetensors") == bytes("read/last/model.safetensors"));
+  EXPECT_EQ(bytes("answers.safetensors"), file);
+}
+
 TEST_F(Distill, TheTeacherHasItsOwnNormalisation) {
   Recipe r = recipe();
   r.distillation = Distillation::kSoft, r.max_steps = 1;
@@ -334,8 +359,11 @@ TEST_F(Distill, AnswersOfOthersAreRefused) {
   });
   EXPECT_ERROR(run(other, "another"), ErrorKind::kInput, "of another teacher");
   Recipe augmented = r;
-  augmented.augment = "flip";
+  augmented.augment = "crop-flip";
   EXPECT_ERROR(run(augmented, "augmented"), ErrorKind::kUsage, "augment");
+  Recipe flipped = r;  // the file has no answers to flipped images
+  flipped.augment = "flip";
+  EXPECT_ERROR(run(flipped, "flipped"), ErrorKind::kInput, "this run needs");
   Recipe model = r;
   model.teacher_logits = tiny_ / "teacher/best/model.safetensors";
   EXPECT_ERROR(run(model, "model_file"), ErrorKind::kInput, "holds no teacher's logits");

@@ -24,7 +24,8 @@ Verb distill_verb() {
                 {"--alpha", "alpha", "the teacher's share of the loss (default 0.5)", "X"},
                 {"--tau", "tau", "temperature of soft distillation (default 1)", "X"},
                 {"--teacher-logits", "teacher_logits",
-                 "keep the teacher's answers in FILE, or read them from it; without augmentation",
+                 "keep the teacher's answers in FILE, or read them from it; where images are "
+                 "flipped at most",
                  "FILE"}},
        .check = [](const Recipe& recipe) {
          if (!recipe.teacher || recipe.teacher->empty())

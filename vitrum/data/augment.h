@@ -72,6 +72,9 @@ class Transform {
   // shapes are preprocessed and no more; returns the size.
   InputSize apply(const Image& part, const SampleKey& key, bool mild, std::span<uint8_t> out);
 
+  // Whether apply() turns the image left-right.
+  bool mirrors(const SampleKey& key) const { return draw_shift(key).mirror; }
+
   // What apply() does to the image once it is preprocessed, for the op TakeImages; where that can
   // do it.
   ImageRow row(const SampleKey& key, bool mild) const;

@@ -90,6 +90,7 @@ struct Loader::State {
     batch.rows.resize(config.rows ? n : 0);
     batch.labels.resize(n);
     batch.indices.resize(n);
+    batch.mirrored.assign(n, 0);
     batch.mix.resize(config.mix.any() ? n : 0);
     if (config.tolerant) batch.errors.assign(n, "");
     if (config.preprocess.max_patches > 0) batch.sizes.assign(n, {});
@@ -188,6 +189,7 @@ void Loader::State::fill_sample(Batch& batch, int64_t row, int64_t position, Tra
   const int64_t index = order[static_cast<size_t>(position / config.repeat)];
   const SampleKey key{config.seed, epoch, index, static_cast<int>(position % config.repeat)};
   batch.labels[r] = dataset.label(index), batch.indices[r] = index;
+  batch.mirrored[r] = transform.mirrors(key);
   if (config.rows) return static_cast<void>(batch.rows[r] = transform.row(key, mild()));
   dataset.read_part(
       index, [&](int height, int width) { return transform.part(height, width, key); }, image);

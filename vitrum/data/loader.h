@@ -47,6 +47,7 @@ struct Batch {
   std::vector<ImageRow> rows;       // (batch_size), in place of pixels: else empty
   std::vector<int32_t> labels;      // (batch_size)
   std::vector<int64_t> indices;     // (batch_size): which sample of the dataset
+  std::vector<uint8_t> mirrored;    // (batch_size): whether Augment::flip has turned it
   std::vector<MixRow> mix;          // (batch_size), where the loader mixes: else empty
   std::vector<std::string> errors;  // (batch_size), "" where all is well; only of tolerant loaders
   std::vector<InputSize> sizes;     // (batch_size), where images keep their shapes: else empty

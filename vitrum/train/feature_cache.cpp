@@ -29,6 +29,12 @@ bool shows_images_alike(const Recipe& recipe) {
   return true;
 }
 
+bool flips_images_alone(const Recipe& recipe) {
+  Recipe rest = recipe;
+  rest.augment.reset();
+  return recipe.augment == "flip" && shows_images_alike(rest);
+}
+
 ImageSize FeatureDataset::image_size() const {
   return {.channels = 1, .height = 1, .width = static_cast<int>(dimension_ * kFloat)};
 }

@@ -48,6 +48,8 @@ Preprocess feature_preprocess(int64_t dimension);
 
 // Whether an image is the same in every epoch: nothing augments or mixes it.
 bool shows_images_alike(const Recipe& recipe);
+// The same, but that every second one is left-right: augment = "flip".
+bool flips_images_alone(const Recipe& recipe);
 
 // Whether the run may and should keep features: only the head learns, nothing is random about its
 // images, each is seen in one way, and there is room.

@@ -11,6 +11,13 @@
 #include "vitrum/core/progress.h"
 
 namespace vitrum {
+namespace {
+
+void turn_left_right(std::span<uint8_t> pixels, int64_t width) {
+  for (auto row = pixels.begin(); row != pixels.end(); row += width) std::reverse(row, row + width);
+}
+
+}  // namespace
 
 ModelSpec teacher_for(const Recipe& recipe, const ModelSpec& student) {
   const std::string& path = *recipe.teacher;
@@ -79,7 +86,7 @@ Program Teacher::compile(DType compute, ParamStore& store) {
 void Teacher::upload(const Batch& batch) {
   if (weights_) weights_->check_intact();  // what the batch before was computed with
   if (!file_) return;
-  file_->rows(batch.indices, rows_);
+  file_->rows(batch.indices, batch.mirrored, rows_);
   backend_.upload(views_.logits, rows_.data());
 }
 
@@ -98,33 +105,40 @@ void Teacher::note_in(const std::string& run) const {
 }
 
 void Teacher::use_file(const std::string& path, const Dataset& data, const LoaderConfig& plain,
-                       bool quiet) {
-  const TeacherLogitsKey key =
+                       bool flips, bool quiet) {
+  TeacherLogitsKey key =
       teacher_logits_key(digest_, spec_.config.classes(), data, plain.preprocess);
+  key.flips = flips;
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
-    write_teacher_logits(path, key, answers(data, plain, quiet));
+    write_teacher_logits(path, key, answers(data, plain, flips, quiet));
   file_.emplace(path, key);
   program_.reset(), weights_.reset();
 }
 
-std::vector<float> Teacher::answers(const Dataset& data, const LoaderConfig& plain, bool quiet) {
+std::vector<float> Teacher::answers(const Dataset& data, const LoaderConfig& plain, bool flips,
+                                    bool quiet) {
   const auto classes = static_cast<size_t>(views_.logits.shape[1]);
-  std::vector<float> all(static_cast<size_t>(data.size()) * classes);
+  const size_t each = flips ? 2 : 1;
+  std::vector<float> all(static_cast<size_t>(data.size()) * each * classes);
   rows_.resize(static_cast<size_t>(views_.logits.shape.numel()));
   Loader loader(data, plain);
   Progress progress("teacher", loader.batches(), quiet);
   Batch batch;
   loader.start(0);
   for (int64_t done = 0; loader.next(batch); progress.update(++done)) {
-    backend_.upload(views_.pixels, batch.pixels().data());
-    program_->run();
-    backend_.download(rows_.data(), views_.logits);
-    for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i) {
-      const std::span<const float> row(&rows_[i * classes], classes);
-      if (!all_finite(row))
-        fail_input("teacher '{}' has no finite answer to {}", path_, data.name(batch.indices[i]));
-      std::copy(row.begin(), row.end(), &all[static_cast<size_t>(batch.indices[i]) * classes]);
+    for (size_t turn = 0; turn < each; ++turn) {
+      if (turn > 0) turn_left_right(batch.pixels(), views_.pixels.shape[3]);
+      backend_.upload(views_.pixels, batch.pixels().data());
+      program_->run();
+      backend_.download(rows_.data(), views_.logits);
+      for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i) {
+        const std::span<const float> row(&rows_[i * classes], classes);
+        const auto image = static_cast<size_t>(batch.indices[i]);
+        if (!all_finite(row))
+          fail_input("teacher '{}' has no finite answer to {}", path_, data.name(batch.indices[i]));
+        std::copy(row.begin(), row.end(), &all[(image * each + turn) * classes]);
+      }
     }
   }
   progress.clear();

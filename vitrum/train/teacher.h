@@ -33,8 +33,8 @@ class Teacher {
 
   // From now on logits come from the recipe's `teacher_logits`: what that file holds, or, where
   // there is none yet, what the teacher says to every image that `plain` loads in the order of
-  // `data`.
-  void use_file(const std::string& path, const Dataset& data, const LoaderConfig& plain,
+  // `data`; with `flips`, to that left-right as well.
+  void use_file(const std::string& path, const Dataset& data, const LoaderConfig& plain, bool flips,
                 bool quiet);
 
   // What writes the logits of the batch whose pixels the student was given; null where they come
@@ -52,7 +52,8 @@ class Teacher {
 
  private:
   Program compile(DType compute, ParamStore& store);
-  std::vector<float> answers(const Dataset& data, const LoaderConfig& plain, bool quiet);
+  std::vector<float> answers(const Dataset& data, const LoaderConfig& plain, bool flips,
+                             bool quiet);
 
   ModelSpec spec_;
   std::string path_;

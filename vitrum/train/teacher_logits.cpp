@@ -33,6 +33,10 @@ std::string data_digest(const Dataset& data, const Preprocess& preprocess) {
   return sha256(text);
 }
 
+Shape shape_of(const TeacherLogitsKey& key, bool flips) {
+  return flips ? Shape{key.images, 2, key.classes} : Shape{key.images, key.classes};
+}
+
 }  // namespace
 
 std::string teacher_digest(const std::string& teacher, const ModelSpec& spec) {
@@ -63,9 +67,9 @@ TeacherLogitsKey teacher_logits_key(const std::string& teacher_digest, int64_t c
 
 void write_teacher_logits(const std::string& path, const TeacherLogitsKey& key,
                           std::span<const float> logits) {
-  assert(static_cast<int64_t>(logits.size()) == key.images * key.classes);
-  const NamedTensor tensor{
-      kTensor, {const_cast<float*>(logits.data()), {key.images, key.classes}, DType::kF32}};
+  const Shape shape = shape_of(key, key.flips);
+  assert(static_cast<int64_t>(logits.size()) == shape.numel());
+  const NamedTensor tensor{kTensor, {const_cast<float*>(logits.data()), shape, DType::kF32}};
   write_safetensors(path, std::span(&tensor, 1),
                     {{"format", kFormat}, {"data", key.data}, {"teacher", key.teacher}});
 }
@@ -82,20 +86,26 @@ TeacherLogits::TeacherLogits(const std::string& path, const TeacherLogitsKey& ke
   const auto refuse = [&](const std::string& what) {
     fail_input("'{}' holds logits {}; remove it or name another file", path, what);
   };
-  if (const Shape expected{key.images, key.classes}; tensor->shape != expected)
+  // One with both answers serves a run without flips as well.
+  if (tensor->shape == shape_of(key, true))
+    answers_ = 2;
+  else if (const Shape expected = shape_of(key, key.flips); tensor->shape != expected)
     refuse(fmt::format("{}, this run needs {}", tensor->shape.str(), expected.str()));
   if (stated("data") != key.data) refuse("of other images, or of these in another order or size");
   if (stated("teacher") != key.teacher) refuse("of another teacher");
   logits_ = file_.bytes(*tensor);
 }
 
-void TeacherLogits::rows(std::span<const int64_t> indices, std::vector<float>& to) const {
+void TeacherLogits::rows(std::span<const int64_t> indices, std::span<const uint8_t> mirrored,
+                         std::vector<float>& to) const {
   const size_t row = classes_ * sizeof(float);
   to.assign(indices.size() * classes_, 0.f);
   for (size_t i = 0; i < indices.size(); ++i)
-    if (indices[i] >= 0)
-      std::memcpy(to.data() + i * classes_, logits_.data() + static_cast<size_t>(indices[i]) * row,
-                  row);
+    if (indices[i] >= 0) {
+      const size_t answer =
+          answers_ * static_cast<size_t>(indices[i]) + (!mirrored.empty() && mirrored[i] ? 1 : 0);
+      std::memcpy(to.data() + i * classes_, logits_.data() + answer * row, row);
+    }
 }
 
 }  // namespace vitrum

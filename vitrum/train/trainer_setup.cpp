@@ -251,13 +251,14 @@ void Trainer::settle_choices() {
 void Trainer::set_teacher(std::unique_ptr<Teacher> teacher) {
   if (recipe_.teacher_logits) {
     LoaderConfig plain = loader_config(recipe_, model_, data_.train(), options_.device.threads);
-    plain.shuffle = false;
-    if (!shows_images_alike(recipe_))
+    const bool flips = flips_images_alone(recipe_);
+    plain.shuffle = false, plain.augment.flip = false;
+    if (!flips && !shows_images_alike(recipe_))
       fail_usage(
-          "teacher_logits holds one answer an image, and augmentation makes another of it every "
-          "time; leave out one of the two");
+          "teacher_logits holds one answer an image, or two with augment = \"flip\", and "
+          "augmentation makes another of it every time; leave out one of the two");
     if (!writes()) largest_of(*comm(), 0);  // the first writes the file where it is missing
-    teacher->use_file(*recipe_.teacher_logits, data_.train(), plain, options_.quiet);
+    teacher->use_file(*recipe_.teacher_logits, data_.train(), plain, flips, options_.quiet);
     if (comm() && writes()) largest_of(*comm(), 0);
   }
   step_.set_teacher(std::move(teacher));
