@@ -184,7 +184,9 @@ class DeepGradient {
         seen_(noise(int64_t{s.rows} * s.columns, 2, 4)),
         d_(seen_.size(), bf16{0xffff}) {}
 
-  void run(uint32_t most_late) {
+  // `again`: GELU's result takes the place of what it was given.
+  void run(uint32_t most_late, bool again) {
+    given_ = seen_;
     high_ = (size_.rows + gelu_bwd::kTileRows - 1) / gelu_bwd::kTileRows;
     partials_.assign(static_cast<size_t>(high_ * size_.columns), NAN);
     const gelu_bwd::Args args{
@@ -192,23 +194,32 @@ class DeepGradient {
         .w = rows_of(w_, size_.depth, size_.columns, gelu_bwd::kColumns, gelu_bwd::kDepth),
         .pre = rows_of(seen_, size_.rows, size_.columns, gelu_bwd::kColumns, gelu_bwd::kRowsCome),
         .d = rows_of(d_, size_.rows, size_.columns, gelu_bwd::kColumns, gelu_bwd::kRowsGo),
+        .y = rows_of(seen_, size_.rows, size_.columns, gelu_bwd::kColumns, gelu_bwd::kRowsAgain),
         .partials = partials_.data(),
         .columns = size_.columns,
         .steps = (size_.depth + gelu_bwd::kDepth - 1) / gelu_bwd::kDepth,
         .tiles = high_ * (size_.columns / gelu_bwd::TileScheduler::kAcross)};
     card.most_late = most_late, card.blocks = size_.processors, card.cluster = gelu_bwd::kCluster;
-    card.body = [&] { gelu_bwd::work(args, *reinterpret_cast<gelu_bwd::Shared*>(card.shared())); };
+    card.body = [&] {
+      auto& shared = *reinterpret_cast<gelu_bwd::Shared*>(card.shared());
+      again ? gelu_bwd::work<true>(args, shared) : gelu_bwd::work<false>(args, shared);
+    };
     static_assert(sizeof(gelu_bwd::Shared) <= emulated::kSharedBytes);
     for (card.block = 0; card.block < card.blocks; card.block += card.cluster)
       card.run(gelu_bwd::kThreads);
   }
 
-  void check() const {
+  void check(bool again) const {
     for (int c = 0; c < size_.columns; ++c) {
       double sum = 0, partials = 0;
       for (int r = 0; r < size_.rows; ++r) {
         const size_t at = place(r, c, size_.columns);
-        const double expected = product(r, c) * slope(value(seen_[at]));
+        const float given = static_cast<float>(value(given_[at]));
+        // To the bit what the layer itself gives.
+        ASSERT_EQ(seen_[at].bits,
+                  again ? to_bf16(activate<Act::kGelu, bf16>(given)) : given_[at].bits)
+            << at;
+        const double expected = product(r, c) * slope(value(given_[at]));
         expect_rounded(d_[at], expected, "d", static_cast<int64_t>(at));
         if (::testing::Test::HasFatalFailure()) return;
         sum += expected;
@@ -235,7 +246,7 @@ class DeepGradient {
   }
 
   Size size_;
-  std::vector<bf16> dy_, w_, seen_, d_;
+  std::vector<bf16> dy_, w_, seen_, given_, d_;
   std::vector<float> partials_;
   int high_ = 0;
 };
@@ -243,13 +254,14 @@ class DeepGradient {
 // The last rows fill no tile, the depth no stage.
 TEST(EmulatedKernels, DeepGradientsThroughGelu) {
   for (const uint32_t most_late : {0u, 30u, 400u})
-    for (const Size& size : {Size{600, 512, 200, 2}, {300, 768, 256, 4}}) {
-      SCOPED_TRACE(most_late);
-      DeepGradient gradient(size);
-      ASSERT_NO_THROW(gradient.run(most_late));
-      gradient.check();
-      if (HasFatalFailure()) return;
-    }
+    for (const Size& size : {Size{600, 512, 200, 2}, {300, 768, 256, 4}})
+      for (const bool again : {false, true}) {
+        SCOPED_TRACE(most_late);
+        DeepGradient gradient(size);
+        ASSERT_NO_THROW(gradient.run(most_late, again));
+        gradient.check(again);
+        if (HasFatalFailure()) return;
+      }
 }
 
 }  // namespace

@@ -140,6 +140,9 @@ class Chain {
       for (size_t id : node.in) one.in.push_back(number(id));
       for (size_t id : node.out) one.out.push_back(number(id));
       one.io.packed = packed_.get();
+      for (auto [ids, to] : {std::pair{&node.in, &one.in}, {&node.out, &one.out}})
+        for (size_t id : *ids)
+          to->push_back(views[id].shape.rank() == 0 ? -1 : static_cast<int32_t>(id));
       all.push_back(std::move(one));
     }
     return all;

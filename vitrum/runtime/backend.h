@@ -78,6 +78,9 @@ struct ChainNode {
   // Which of the graph's values its operands and results are, those that have no memory included;
   // -1 where absent.
   std::vector<int32_t> in = {}, out = {};
+  // Of each operand, where it is lowered: whether it is a result of the program that nobody reads
+  // behind the kernel, so that its memory may hold something else before that ends.
+  std::vector<bool> free = {};
 };
 
 // One prepared launch, bound to its views. Built once (may allocate, create descriptors, choose

@@ -4,6 +4,7 @@
 #include <cassert>
 
 #include "vitrum/runtime/fold.h"
+#include "vitrum/runtime/joints.h"
 #include "vitrum/runtime/summary.h"
 
 namespace vitrum {
@@ -13,98 +14,6 @@ std::string operand_name(const Graph& g, ValueId id) {
   const ValueInfo& info = g.values[static_cast<size_t>(id)];
   if (info.role == Role::kTemp) return "";
   return info.role == Role::kParam ? g.params[static_cast<size_t>(info.param)].name : info.name;
-}
-
-template <class View>
-Operands operands(const Node& node, const View& view) {
-  Operands io;
-  for (ValueId id : node.in) io.in.push_back(id == kAbsent ? TensorView{} : view(id));
-  for (ValueId id : node.out) io.out.push_back(id == kAbsent ? TensorView{} : view(id));
-  return io;
-}
-
-// A value before memory is planned.
-auto shape_only(const Graph& g) {
-  return [&g](ValueId id) {
-    const ValueInfo& info = g.values[static_cast<size_t>(id)];
-    return TensorView{nullptr, info.shape, info.dtype};
-  };
-}
-
-// For each value, how many nodes read it, and one more where the caller does.
-std::vector<int> readers(const Graph& g, std::span<const Value> outputs) {
-  std::vector<int> count(g.values.size(), 0);
-  for (const Node& node : g.nodes)
-    for (ValueId id : node.in)
-      if (id != kAbsent) ++count[static_cast<size_t>(id)];
-  for (Value v : outputs) ++count[static_cast<size_t>(v.id())];
-  return count;
-}
-
-// Nodes from `first` on, each reading a result of the one before it, as the backend judges them.
-constexpr size_t kMostJoined = 7;
-std::vector<ChainNode> chain_from(const Graph& g, size_t first, const std::vector<int>& readers_of,
-                                  PackedParams* packed) {
-  std::vector<ChainNode> chain;
-  for (size_t i = first; i < g.nodes.size() && chain.size() < kMostJoined; ++i) {
-    const Node& node = g.nodes[i];
-    ChainNode next{.op = &node.op, .io = operands(node, shape_only(g))};
-    next.in.assign(node.in.begin(), node.in.end());
-    next.out.assign(node.out.begin(), node.out.end());
-    next.io.packed = packed;
-    if (i > first) {
-      const auto& results = g.nodes[i - 1].out;
-      const auto read =
-          std::find_first_of(node.in.begin(), node.in.end(), results.begin(), results.end(),
-                             [](ValueId a, ValueId b) { return a == b && a != kAbsent; });
-      if (read == node.in.end()) break;
-      next.operand = static_cast<size_t>(read - node.in.begin());
-      next.result =
-          static_cast<size_t>(std::find(results.begin(), results.end(), *read) - results.begin());
-      next.only = readers_of[static_cast<size_t>(*read)] == 1;
-    }
-    chain.push_back(std::move(next));
-  }
-  return chain;
-}
-
-// Which nodes are one kernel, and which column sums it adds up in passing.
-struct Joint {
-  size_t first;
-  std::vector<ChainNode> nodes;
-  ValueId columns = kAbsent;
-};
-struct Joints {
-  std::vector<Joint> all;                     // of every node, in order
-  std::vector<bool> with_next;                // of nodes
-  std::vector<std::optional<size_t>> summed;  // of nodes: the result that another kernel adds up
-};
-
-Joints find_joints(const Graph& g, std::span<const Value> outputs, const Backend& backend,
-                   PackedParams* packed) {
-  const std::vector<int> readers_of = readers(g, outputs);
-  Joints joints{.all = {},
-                .with_next = std::vector<bool>(g.nodes.size(), false),
-                .summed = std::vector<std::optional<size_t>>(g.nodes.size())};
-  std::vector<int> producer(g.values.size(), -1);  // whose last node has it as its first result
-  for (size_t i = 0; i < g.nodes.size(); i += joints.all.back().nodes.size()) {
-    std::vector<ChainNode> chain = chain_from(g, i, readers_of, packed);
-    chain.resize(backend.joins(chain));
-    for (size_t k = i; k + 1 < i + chain.size(); ++k) joints.with_next[k] = true;
-    const Node& last = g.nodes[i + chain.size() - 1];
-    joints.all.push_back({i, std::move(chain)});
-    if (!last.out.empty() && last.out[0] != kAbsent &&
-        backend.adds_columns(joints.all.back().nodes))
-      producer[static_cast<size_t>(last.out[0])] = static_cast<int>(joints.all.size()) - 1;
-  }
-  for (size_t i = 0; i < g.nodes.size(); ++i) {
-    const std::optional<ColumnSums> sums = column_sums(g.nodes[i]);
-    const int before = sums ? producer[static_cast<size_t>(sums->of)] : -1;
-    if (before < 0 || joints.all[static_cast<size_t>(before)].columns != kAbsent) continue;
-    joints.all[static_cast<size_t>(before)].columns = g.nodes[i].out[sums->result];
-    joints.summed[i] = sums->result;
-  }
-  return joints;
 }
 
 // Whether the backend will make its own copy of these weights: all they are read for are products.
@@ -151,6 +60,7 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
   read.insert(read.end(), options.taps.begin(), options.taps.end());
   drop_dead(g, read);
   const std::vector<FoldedValue> folded = fold(g, read, store, options.weights);
+  compute_again(g, read, store.backend(), store.packed());
   Joints joints = find_joints(g, read, store.backend(), store.packed());
   plan_ = plan_memory(g, read, options.share_memory, joints.with_next);
   const auto bytes = static_cast<size_t>(plan_.bytes);
@@ -165,12 +75,16 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
     store.backend().upload(views_[static_cast<size_t>(f.id)], f.bytes.data());
   Kernels kernels;
   const auto view = [&](ValueId id) { return views_[static_cast<size_t>(id)]; };
+  const std::vector<size_t> last = last_readers(g, read);
   std::optional<OnSide> inside(options.side);
   for (Joint& joint : joints.all) {
     std::vector<ChainNode>& nodes = joint.nodes;
     for (size_t k = 0; k < nodes.size(); ++k) {
       nodes[k].io = operands(g.nodes[joint.first + k], view);
       nodes[k].io.packed = store.packed();
+      for (ValueId id : g.nodes[joint.first + k].in)
+        nodes[k].free.push_back(id != kAbsent && plan_.offset[static_cast<size_t>(id)] >= 0 &&
+                                last[static_cast<size_t>(id)] < joint.first + nodes.size());
       if (const auto& summed = joints.summed[joint.first + k]) nodes[k].io.out[*summed] = {};
     }
     if (joint.columns != kAbsent) {

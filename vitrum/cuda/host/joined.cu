@@ -208,6 +208,21 @@ bool is_mlp(const CudaBackend& cuda, std::span<const ChainNode> chain) {
          choose_mlp_bwd(cuda, *behind, chain[0].io, *before, chain[1].io) != GeluBwdKernel::kNone;
 }
 
+// The same with GELU's result before them, for the weights of the later layer, and for nobody else:
+// the kernel that reads what GELU was given leaves that, too.
+constexpr size_t kMlpAgain = 3;
+bool is_mlp_again(const CudaBackend& cuda, std::span<const ChainNode> chain) {
+  const auto* again = op_at<Activation>(chain, 0);
+  if (!again || chain.size() < kMlpAgain || chain[0].in.empty()) return false;
+  const auto& [act] = *again;
+  const ChainNode &behind = chain[1], &before = chain[2];
+  return act == Act::kGelu && behind.result == 0 && behind.operand == LinearBwd::kX &&
+         behind.only && is_mlp(cuda, chain.subspan(1)) &&
+         choose_gelu_bwd(cuda.card(), input_gradient_task(behind.io)) == GeluBwdKernel::kTile &&
+         before.in[LinearBwd::kSaved] == chain[0].in[Activation::kX] &&
+         is_bf16(chain[0].io.out[Activation::kY]);
+}
+
 // The gradient of the sum goes on past the branch, so others may read it.
 std::optional<NormChain> backward_chain(const CudaBackend& cuda, std::span<const ChainNode> chain) {
   NormChain found;
@@ -348,13 +363,39 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined, cons
   return with_tables(std::move(kernel), std::move(built.tables));
 }
 
+bool is_free(const ChainNode& node, size_t operand) {
+  return operand < node.free.size() && node.free[operand];
+}
+
+// GELU's result takes the place of what GELU was given.
+KernelPtr lower_mlp_again(CudaBackend& cuda, std::span<const ChainNode> joined) {
+  const Operands& before = joined[2].io;
+  Operands behind = joined[1].io;
+  const TensorView given = before.in[LinearBwd::kSaved];
+  Buffer own;
+  if (!is_free(joined[2], LinearBwd::kSaved)) own = cuda.allocate(given.bytes());
+  TensorView& again = behind.in[LinearBwd::kX];
+  again.data = own.data() ? own.data() : given.data;
+  const LinearParts parts = mlp_bwd_parts(cuda, behind, before, again);
+  std::shared_ptr<Kernel> first = lower(cuda, std::get<LinearBwd>(*joined[2].op), before, parts);
+  std::shared_ptr<Kernel> then = lower(cuda, std::get<LinearBwd>(*joined[1].op), behind);
+  return named("gelu_bwd, gelu again",
+               make_kernel([first, then, own = std::make_shared<Buffer>(std::move(own))] {
+                 first->launch(), then->launch();
+               }));
+}
+
 // The gradient of linear layer `linear`, and of the one behind it where there is one.
 KernelPtr lower_linear(CudaBackend& cuda, std::span<const ChainNode> joined, size_t linear,
                        LinearParts parts = {}) {
   const auto& op = std::get<LinearBwd>(*joined[linear].op);
   if (linear == 0) return lower(cuda, op, joined[0].io, parts);
-  const LinearParts through = mlp_bwd_parts(cuda, joined[0].io, joined[linear].io);
+  const LinearParts through = mlp_bwd_parts(cuda, joined[0].io, joined[linear].io, {});
   parts.to_d = through.to_d, parts.scratch = std::max(parts.scratch, through.scratch);
+  // The one behind is done with what it was given when d is computed, which is as large.
+  if (is_free(joined[0], LinearBwd::kX))
+    parts.d = {joined[0].io.in[LinearBwd::kX].data, joined[linear].io.in[LinearBwd::kDy].shape,
+               DType::kBF16};
   // The one behind has no memory for its dx: it makes the gradients of its parameters alone.
   std::shared_ptr<Kernel> behind = lower(cuda, std::get<LinearBwd>(*joined[0].op), joined[0].io);
   std::shared_ptr<Kernel> kernel = lower(cuda, op, joined[linear].io, parts);
@@ -477,6 +518,7 @@ size_t CudaBackend::joins(std::span<const ChainNode> chain) const {
   if (const size_t count = joins_e4m3(*this, chain); count > 1) return count;
   if (const auto found = through_norm(*this, chain)) return found->count;
   if (is_layer_with_epilogue(*this, chain)) return 2;
+  if (is_mlp_again(*this, chain)) return kMlpAgain;
   if (const auto found = post_norm_chain(chain)) return found->count;
   if (const auto found = forward_chain(*this, chain)) return found->count;
   if (const auto found = sum_chain(*this, chain)) return found->count;
@@ -494,6 +536,7 @@ KernelPtr CudaBackend::lower_joined(std::span<const ChainNode> joined) {
       return named("tile, rotated", lower_linear_rotate(*this, linear, *rotate, behind));
     return named("tile, gated", lower_linear_gate(*this, linear, behind.out[Gate::kY]));
   }
+  if (is_mlp_again(*this, joined)) return lower_mlp_again(*this, joined);
   if (const auto found = post_norm_chain(joined)) return lower_post_norm(*this, joined, *found);
   if (const auto found = forward_chain(*this, joined)) {
     if (const auto* norm = op_at<LayerNorm>(joined, 0))

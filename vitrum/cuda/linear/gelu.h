@@ -25,11 +25,12 @@ KernelPtr with_gelu_form(Act act, const Body& body) {
   return body(std::integral_constant<Act, Act::kGelu>{});
 }
 
-// d = dy w times GELU's derivative at pre, and dbias += the column sums of d.
+// d = dy w times GELU's derivative at pre, and dbias += the column sums of d; y = GELU of pre.
 struct GeluGradient {
   TensorView dy, w, pre, d;
   float* dbias;        // null: not wanted
   std::byte* scratch;  // as much as the kernel asks for
+  TensorView y;        // null: not wanted; kTile alone has it, and it may be pre
 };
 size_t tile_gelu_bwd_scratch(const TensorView& dy, const TensorView& w);
 KernelPtr lower_tile_gelu_bwd(CudaBackend& cuda, const GeluGradient& of);
@@ -41,6 +42,8 @@ KernelPtr lower_small_k_gelu_bwd(CudaBackend& cuda, const GeluGradient& of);
 // memory is not needed yet.
 GeluBwdKernel choose_mlp_bwd(const CudaBackend& cuda, const LinearBwd& behind, const Operands& io,
                              const LinearBwd& before, const Operands& before_io);
-LinearParts mlp_bwd_parts(CudaBackend& cuda, const Operands& behind, const Operands& before);
+// `again`: gets GELU's result, unless it is null; see GeluGradient::y.
+LinearParts mlp_bwd_parts(CudaBackend& cuda, const Operands& behind, const Operands& before,
+                          const TensorView& again);
 
 }  // namespace vitrum::cuda

@@ -18,11 +18,12 @@ static_assert(limits_of(LinearKernel::kTileGelu).min_depth > kStages * kDepth);
 static_assert(kCluster == 2 && kTileRows == 256 &&
               TileScheduler::kAcross == 256);  // choose_gelu_bwd
 
+template <bool kAgain>
 __global__ void __launch_bounds__(kThreads, 1)
     gelu_bwd_kernel([[maybe_unused]] const __grid_constant__ Args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::byte memory[];
-  work(g, *reinterpret_cast<Shared*>(memory));
+  work<kAgain>(g, *reinterpret_cast<Shared*>(memory));
 #endif
 }
 
@@ -51,12 +52,14 @@ KernelPtr lower_tile_gelu_bwd(CudaBackend& cuda, const GeluGradient& of) {
                   .w = tile_map(of.w, kColumns, kDepth),
                   .pre = tile_map(of.pre, kColumns, kRowsCome),
                   .d = tile_map(of.d, kColumns, kRowsGo),
+                  .y = tile_map(of.y ? of.y : of.d, kColumns, kRowsAgain),
                   .partials = of.dbias ? reinterpret_cast<float*>(of.scratch) : nullptr,
                   .columns = static_cast<int>(columns),
                   .steps = static_cast<int>(divide_up(depth, kDepth)),
                   .tiles = static_cast<int>(tiles_in(of.dy, of.w))};
   std::shared_ptr<Kernel> multiply =
-      launch_clusters(cuda, gelu_bwd_kernel, args.tiles, kCluster, kThreads, sizeof(Shared), args);
+      launch_clusters(cuda, of.y ? gelu_bwd_kernel<true> : gelu_bwd_kernel<false>, args.tiles,
+                      kCluster, kThreads, sizeof(Shared), args);
   return make_kernel([=, partials = args.partials, to = of.dbias, high = tiles_high(of.dy),
                       stream = cuda.stream()] {
     multiply->launch();
@@ -77,7 +80,8 @@ GeluBwdKernel choose_mlp_bwd(const CudaBackend& cuda, const LinearBwd& behind, c
   return choose_gelu_bwd(cuda.card(), task);
 }
 
-LinearParts mlp_bwd_parts(CudaBackend& cuda, const Operands& behind, const Operands& before) {
+LinearParts mlp_bwd_parts(CudaBackend& cuda, const Operands& behind, const Operands& before,
+                          const TensorView& again) {
   const TensorView dy = behind.in[LinearBwd::kDy], w = behind.in[LinearBwd::kWeight],
                    pre = before.in[LinearBwd::kSaved];
   const bool small_k =
@@ -85,8 +89,13 @@ LinearParts mlp_bwd_parts(CudaBackend& cuda, const Operands& behind, const Opera
   const auto to_d = [=, &cuda, dbias = operand(before.out, LinearBwd::kDbias).f32()](
                         const TensorView& d, int64_t first, std::byte* scratch) {
     const int64_t rows = d.shape[0];
-    const GeluGradient of{
-        rows_of(dy, first, rows), w, rows_of(pre, first, rows), d, dbias, scratch};
+    const GeluGradient of{rows_of(dy, first, rows),
+                          w,
+                          rows_of(pre, first, rows),
+                          d,
+                          dbias,
+                          scratch,
+                          again ? rows_of(again, first, rows) : TensorView{}};
     return small_k ? lower_small_k_gelu_bwd(cuda, of) : lower_tile_gelu_bwd(cuda, of);
   };
   return {.to_d = to_d,

@@ -8,6 +8,10 @@
 // columns and multicast one half of dy each. Meanwhile the pre-activations arrive in shared memory;
 // d is written over them, and one storer thread for each warpgroup issues the TMA stores.
 //
+// `kAgain`: GELU's result itself, y = gelu(pre), comes out again beside d, so that nobody need have
+// kept it. It leaves in boxes of 32 rows, two of which have a place in shared memory; y may be the
+// memory of pre, since a tile of that is there as a whole before any of it is computed.
+//
 // The primitives it is written in (tma.cuh, wgmma.cuh, activation.cuh) are included before it:
 // tests without a card have a second set.
 #pragma once
@@ -26,17 +30,21 @@ constexpr int kBytesDy = kTileRows * kSwizzledRow, kBytesW = kDepth * kSwizzledR
 // Of a warpgroup's part of a tile: what comes and what goes at a time. Everything at once, in every
 // block at the same time, would hold up the operands of the products.
 constexpr int kRowsCome = 32, kRowsGo = 128, kParts = kTileRows / kRowsCome;
+constexpr int kRowsAgain = 32, kBoxes = 2;  // of y; places of boxes
+static_assert(kTileRows / kRowsAgain % (2 * kBoxes) == 0, "each tile begins with the same phases");
 
 struct Shared {
   std::byte dy[kStages][kBytesDy], w[kStages][kGroups][kBytesW], tile[kGroups][kBytesDy];
+  std::byte y[kGroups][kBoxes][kRowsAgain * kSwizzledRow];
   uint64_t full[kStages], empty[kStages];
   uint64_t pre_full[kGroups], d_ready[kGroups][kTileRows / kRowsGo],
       d_stored[kGroups];  // of `tile`
+  uint64_t y_ready[kGroups][kBoxes], y_stored[kGroups][kBoxes];
 };
 
 struct Args {
-  CUtensorMap dy, w, pre, d;  // pre: the pre-activations
-  float* partials;            // column sums of d, one row for each tile of rows; may be null
+  CUtensorMap dy, w, pre, d, y;  // pre: the pre-activations
+  float* partials;               // column sums of d, one row for each tile of rows; may be null
   int columns;
   int steps, tiles;  // of depth, more than kStages; of a cluster
 };
@@ -95,10 +103,28 @@ __device__ __forceinline__ void produce(const Args& g, Shared& s) {
     }
 }
 
+// Which of a group's boxes of y these rows of a tile leave in, and how often it was used by then,
+// modulo 2: a tile uses each an even number of times.
+__device__ __forceinline__ int box_of(int row) { return row / kRowsAgain % kBoxes; }
+__device__ __forceinline__ uint32_t box_phase(int row) { return row / (kRowsAgain * kBoxes) % 2; }
+
+__device__ __forceinline__ void store_again(const Args& g, Shared& s, int group, int column,
+                                            int above, int first) {
+  for (int row = first; row < first + kRowsGo; row += kRowsAgain) {
+    const int box = box_of(row);
+    mbarrier_wait(&s.y_ready[group][box], box_phase(row));
+    tma_store_2d(g.y, s.y[group][box], column, above + row);
+    tma_store_wait();
+    mbarrier_arrive(&s.y_stored[group][box]);
+  }
+}
+
+template <bool kAgain>
 __device__ __forceinline__ void store_tiles(const Args& g, Shared& s, int group) {
   uint32_t parity = 0;
   for (TileScheduler at(g); at.more(); at.advance(), parity ^= 1) {
     for (int row = 0; row < kTileRows; row += kRowsGo) {
+      if constexpr (kAgain) store_again(g, s, group, at.column(group), at.row(), row);
       mbarrier_wait(&s.d_ready[group][row / kRowsGo], parity);
       tma_store_2d(g.d, s.tile[group] + row * kSwizzledRow, at.column(group), at.row() + row);
     }
@@ -107,6 +133,7 @@ __device__ __forceinline__ void store_tiles(const Args& g, Shared& s, int group)
   }
 }
 
+template <bool kAgain>
 struct Consumer {
   using Accumulators = float[kTileRows / 2];
   const Args& g;
@@ -115,6 +142,7 @@ struct Consumer {
   int warp = thread / kWarp, lane = thread % kWarp;
   // The row of 8 x 8 matrices that the lane gives: of 16 rows of the tile, the warp's 16 columns.
   std::byte* own = swizzled(s.tile[group], lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
+  std::byte* own_y = swizzled(s.y[group][0], lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
   PipelineState<kStages> pipe = {};
 
   __device__ __forceinline__ void multiply(Accumulators& d) {
@@ -136,13 +164,15 @@ struct Consumer {
     ldmatrix_x4_trans(next, own);
 #pragma unroll
     for (int row = 0; row < kTileRows; row += 16) {
-      uint32_t pair[4];  // neighbouring rows, of one column or of the other
+      uint32_t pair[4], again[4];  // neighbouring rows, of one column or of the other
 #pragma unroll
       for (int i = 0; i < 4; ++i) pair[i] = next[i];
       if (row + 16 < kTileRows) ldmatrix_x4_trans(next, own + (row + 16) * kSwizzledRow);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float x[2] = {__uint_as_float(pair[i] << 16), __uint_as_float(pair[i] & 0xffff0000u)};
+        if constexpr (kAgain)
+          again[i] = pack2(activate<Act::kGelu, bf16>(x[0]), activate<Act::kGelu, bf16>(x[1]));
         float v[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
@@ -152,12 +182,24 @@ struct Consumer {
         pair[i] = pack2(v[0], v[1]);
       }
       stmatrix_x4_trans(own + row * kSwizzledRow, pair);
+      if constexpr (kAgain) leave_again(row, again);
       if ((row + 16) % kRowsGo == 0) {
         fence_async_proxy();
         __syncwarp();
         if (lane == 0) mbarrier_arrive(&s.d_ready[group][row / kRowsGo]);
       }
     }
+  }
+
+  // 16 rows of y, into a box that has left.
+  __device__ __forceinline__ void leave_again(int row, const uint32_t (&again)[4]) {
+    const int box = box_of(row);
+    if (row % kRowsAgain == 0) mbarrier_wait(&s.y_stored[group][box], box_phase(row) ^ 1);
+    stmatrix_x4_trans(own_y + row % (kRowsAgain * kBoxes) * kSwizzledRow, again);
+    if ((row + 16) % kRowsAgain != 0) return;
+    fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(&s.y_ready[group][box]);
   }
 
   __device__ __forceinline__ void leave_columns(float (&columns)[2], const TileScheduler& at) {
@@ -186,6 +228,7 @@ struct Consumer {
 };
 
 // A block of the kernel.
+template <bool kAgain>
 __device__ __forceinline__ void work(const Args& g, Shared& s) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i)
@@ -193,6 +236,8 @@ __device__ __forceinline__ void work(const Args& g, Shared& s) {
     for (int i = 0; i < kGroups; ++i) {
       mbarrier_init(&s.pre_full[i], kParts), mbarrier_init(&s.d_stored[i], 1);
       for (uint64_t& ready : s.d_ready[i]) mbarrier_init(&ready, kGroup / kWarp);
+      for (uint64_t& ready : s.y_ready[i]) mbarrier_init(&ready, kGroup / kWarp);
+      for (uint64_t& stored : s.y_stored[i]) mbarrier_init(&stored, 1);
     }
     fence_barrier_init();
   }
@@ -202,10 +247,10 @@ __device__ __forceinline__ void work(const Args& g, Shared& s) {
   const int thread = static_cast<int>(threadIdx.x) % kGroup;
   if (group < kGroups) {
     reg_alloc<232>();
-    Consumer{g, s, group, thread}.run();
+    Consumer<kAgain>{g, s, group, thread}.run();
   } else {
     reg_dealloc<40>();
-    if (thread % kWarp == 0 && thread / kWarp < kGroups) store_tiles(g, s, thread / kWarp);
+    if (thread % kWarp == 0 && thread / kWarp < kGroups) store_tiles<kAgain>(g, s, thread / kWarp);
     if (thread == kGroups * kWarp) produce(g, s);
   }
   // The other block may still write here.

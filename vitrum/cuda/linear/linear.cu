@@ -89,7 +89,7 @@ class LinearBwdKernel final : public Kernel {
     narrows_ = dy_.dtype != w_.dtype;  // the gradient of logits that are f32 beside bf16 weights
     assert(plain || !narrows_);
     // Draws of dropout are counted from the first row on.
-    const bool divisible = !plain && drop == 0;
+    const bool divisible = !plain && drop == 0 && !instead.d;
     const int64_t wanted =
         divisible ? divide_up(static_cast<int64_t>(dy_.bytes()), most_scratch(cuda)) : 1;
     const int64_t most =
@@ -97,11 +97,13 @@ class LinearBwdKernel final : public Kernel {
     const int64_t last = rows - (divide_up(rows, most) - 1) * most;
     // One block of scratch: the gradient behind the activation, then the partial column sums.
     const size_t bytes = static_cast<size_t>(most * n) * size_of(w_.dtype);
-    const size_t own = plain && !narrows_ ? 0 : (bytes + 255) / 256 * 256;
+    const bool outside = (plain && !narrows_) || instead.d;
+    const size_t own = outside ? 0 : (bytes + 255) / 256 * 256;
     const size_t sums =
         std::max({column_scratch_bytes(most, n), column_scratch_bytes(last, n), instead.scratch});
     auto* scratch = static_cast<std::byte*>(cuda.scratch(own + sums));
-    d_ = own == 0 ? dy_ : TensorView{scratch, dy_.shape, w_.dtype};
+    d_ = outside ? dy_ : TensorView{scratch, dy_.shape, w_.dtype};
+    if (instead.d) d_ = instead.d;
     partials_ = reinterpret_cast<float*>(scratch + own);
     pre_ = {.d = plain ? nullptr : d_.data,
             .dbias = operand(io.out, LinearBwd::kDbias).f32(),

@@ -25,6 +25,7 @@ struct LinearParts {
   Lower to_d;          // in place of the pass over dy
   Lower to_dx;         // in place of the product for dx
   size_t scratch = 0;  // bytes that either may use while it runs
+  TensorView d = {};   // memory for all of d; null: working memory
 };
 KernelPtr lower(CudaBackend& cuda, const LinearBwd& op, const Operands& io,
                 const LinearParts& instead);
