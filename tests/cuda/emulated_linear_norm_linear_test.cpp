@@ -51,6 +51,43 @@ TEST(EmulatedThrough, SumsKnowTheirSpread) {
   }
 }
 
+// A norm before the layer, in its weights.
+TEST(EmulatedThrough, SumsBehindANorm) {
+  constexpr size_t kAll = 200, kWidth = 256, kDeep = 136;
+  const std::vector<bf16> x = noise(kAll * kDeep, 2, 1, 3), w = noise(kWidth * kDeep, 0.1f, 2),
+                          skip = noise(kAll * kWidth, 2, 4);
+  std::vector<float> sums(kWidth, 0), shift(kWidth, 0), mean, rstd;
+  for (size_t i = 0; i < w.size(); ++i) sums[i / kDeep] += static_cast<float>(value(w[i]));
+  for (size_t c = 0; c < kWidth; ++c) shift[c] = static_cast<float>(c % 7) - 3;
+  for (size_t r = 0; r < kAll; ++r) {
+    const Rows row(&x[r * kDeep], kDeep);
+    mean.push_back(static_cast<float>(row.mean));
+    rstd.push_back(static_cast<float>(1 / std::sqrt(row.squares / kDeep + 0.1)));
+  }
+  std::vector<bf16> sum(skip.size(), bf16{0xffff});
+  card.most_late = 100;
+  ASSERT_NO_THROW(run_tile(x, kDeep, w, 1,
+                           ResidualEpilogue<Identity, true>{
+                               .bias = nullptr,
+                               .skip = skip.data(),
+                               .sum = sum.data(),
+                               .row_moments = nullptr,
+                               .rows = kAll,
+                               .columns = kWidth,
+                               .norm = {mean.data(), rstd.data(), sums.data(), shift.data()}}));
+  for (size_t r = 0; r < kAll; ++r)
+    for (size_t c = 0; c < kWidth; ++c) {
+      const double layer = static_cast<double>(rstd[r]) *
+                               (product(x, r, w, c, kDeep) -
+                                static_cast<double>(mean[r]) * static_cast<double>(sums[c])) +
+                           static_cast<double>(shift[c]),
+                   expected = layer + value(skip[r * kWidth + c]);
+      ASSERT_NEAR(value(sum[r * kWidth + c]), expected,
+                  0.004 * (std::abs(layer) + std::abs(expected)) + 1e-3)
+          << r << " " << c;
+    }
+}
+
 template <Act kAct>
 void expect_normed(int clusters) {
   constexpr size_t kAll = 200, kWidth = 512, kNext = 512;

@@ -115,18 +115,29 @@ bool fuses(const CudaBackend& cuda, const ChainNode& linear, const ChainNode& ne
   return fuses_rotation(cuda.card(), task, task.columns / 3 / std::get<Rotate>(*next.op).heads);
 }
 
+// Whether a norm of bf16 leaves the normed rows only, by columns' numbers of its own.
+bool leaves_rows_only(const ChainNode& node) {
+  return is_bf16(node.io.in[LayerNorm::kX]) && is_bf16(node.io.out[LayerNorm::kY]) &&
+         !absent(node.io.in[LayerNorm::kWeight]) &&
+         absent(operand(node.io.out, LayerNorm::kMean)) &&
+         absent(operand(node.io.out, LayerNorm::kRstd));
+}
+
 // Two linear layers with a residual sum and its norm between them; the sum is wanted, the norm's
-// statistics are not.
+// statistics are not. Before the first there may be a norm, too: inner.
 struct ThroughNorm {
   LinearNormLinearKernel kernel = LinearNormLinearKernel::kNone;
-  std::optional<size_t> scale, rotate, gate;
-  size_t norm = 0, second = 0, count = 0;
+  std::optional<size_t> inner, scale, rotate, gate;
+  size_t first = 0, norm = 0, second = 0, count = 0;
 };
 std::optional<ThroughNorm> through_norm(const CudaBackend& cuda, std::span<const ChainNode> chain) {
-  const auto* before = op_at<Linear>(chain, 0);
-  if (!before) return {};
   ThroughNorm found;
-  size_t i = 1;
+  size_t i = 0;
+  found.inner = take<LayerNorm>(chain, i);
+  const auto linear = take<Linear>(chain, i);
+  if (!linear || (found.inner && !leaves_rows_only(chain[0]))) return {};
+  found.first = *linear;
+  const auto* before = op_at<Linear>(chain, found.first);
   found.scale = take<ChannelScale>(chain, i);
   found.norm = i, found.second = i + 1;
   const auto* behind = op_at<Linear>(chain, found.second);
@@ -140,10 +151,12 @@ std::optional<ThroughNorm> through_norm(const CudaBackend& cuda, std::span<const
       !absent(operand(norm.io.out, AddLayerNorm::kMean)) ||
       !absent(operand(norm.io.out, AddLayerNorm::kRstd)))
     return {};
-  found.kernel = choose_linear_norm_linear(cuda.card(), linear_task(*before, chain[0].io),
-                                           linear_task(*behind, second.io));
+  const LinearTask task = linear_task(*before, chain[found.first].io);
+  found.kernel = choose_linear_norm_linear(cuda.card(), task, linear_task(*behind, second.io));
   found.count = found.second + 1;
   if (found.kernel == LinearNormLinearKernel::kNone) return {};
+  if (found.inner && (found.kernel != LinearNormLinearKernel::kTile || !task.frozen || found.scale))
+    return {};
   if (found.kernel == LinearNormLinearKernel::kSmallM) return found;
   const auto fits = [&](const auto& node) { return node && fuses(cuda, second, chain[*node]); };
   size_t last = found.count;
@@ -488,7 +501,7 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
                       const ThroughNorm& found) {
   const auto& behind = std::get<Linear>(*joined[found.second].op);
   const auto& norm = std::get<AddLayerNorm>(*joined[found.norm].op);
-  const Operands &first = joined[0].io, &between = joined[found.norm].io,
+  const Operands &first = joined[found.first].io, &between = joined[found.norm].io,
                  &second = joined[found.second].io;
   Branch branch;
   if (found.scale) branch.gamma = joined[*found.scale].io.in[ChannelScale::kGamma].f32();
@@ -504,12 +517,15 @@ KernelPtr lower_chain(CudaBackend& cuda, std::span<const ChainNode> joined,
   std::optional<Rotation> rotation;
   if (found.rotate)
     rotation = rotation_of(std::get<Rotate>(*joined[*found.rotate].op), joined[*found.rotate].io);
-  return named(rotation     ? "tile, norm folded, rotated"
-               : found.gate ? "tile, norm folded, gated"
-                            : "tile, norm folded",
-               lower_linear_norm_linear(cuda, first, branch, norm, between, behind, second,
-                                        joined[found.count - 1].io.out.front(), rotation,
-                                        found.gate.has_value()));
+  std::optional<InnerNorm> inner;
+  if (found.inner) inner = {std::get<LayerNorm>(*joined[*found.inner].op), joined[*found.inner].io};
+  return named(
+      std::string(inner ? "tile, norms folded" : "tile, norm folded") + (rotation     ? ", rotated"
+                                                                         : found.gate ? ", gated"
+                                                                                      : ""),
+      lower_linear_norm_linear(cuda, first, branch, norm, between, behind, second,
+                               joined[found.count - 1].io.out.front(), rotation,
+                               found.gate.has_value(), inner));
 }
 
 }  // namespace

@@ -18,14 +18,21 @@ KernelPtr lower_linear_norm(CudaBackend& cuda, const Operands& linear, const Add
 KernelPtr lower_linear_sum(CudaBackend& cuda, const Operands& linear, const AddLayerNorm& op,
                            const Operands& norm, const Branch& branch);
 
+// A norm right before a layer.
+struct InnerNorm {
+  LayerNorm op;
+  Operands io;
+};
+
 // Two linear layers with the residual sum and its LayerNorm between them, many rows, 512 to 1024
 // wide, where no backward pass wants to know of the norm: `first` and `second` are the layers'
-// operands, y where the result goes, gated, or turned by `rotation` where there is one.
+// operands, y where the result goes, gated, or turned by `rotation` where there is one. `inner` is
+// the norm before the first layer, if there is one; the branch is the layer's own result then.
 KernelPtr lower_linear_norm_linear(CudaBackend& cuda, const Operands& first, const Branch& branch,
                                    const AddLayerNorm& op, const Operands& norm,
                                    const Linear& behind, const Operands& second,
                                    const TensorView& y, const std::optional<Rotation>& rotation,
-                                   bool gated);
+                                   bool gated, const std::optional<InnerNorm>& inner);
 
 // The weights behind a norm with what the norm does in them (linear/linear_norm_linear.cuh); its
 // memory must outlive the kernels.

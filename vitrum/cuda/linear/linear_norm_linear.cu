@@ -69,19 +69,44 @@ struct ScaledOrDropped {
   }
 };
 
-template <class Change>
+template <bool kNormed = false, class Change>
 KernelPtr lower_sum(CudaBackend& cuda, const Operands& linear, const TensorView& skip,
-                    const TensorView& sum, const Change& change, RowMoments* row_moments) {
+                    const TensorView& sum, const Change& change, RowMoments* row_moments,
+                    const NormBefore& norm = {}) {
   const TensorView &x = linear.in[Linear::kX], &w = linear.in[Linear::kWeight];
   return tile::launch(cuda, x, w,
-                      ResidualEpilogue<Change>{
+                      ResidualEpilogue<Change, kNormed>{
                           .bias = static_cast<const bf16*>(operand(linear.in, Linear::kBias).data),
                           .skip = static_cast<const bf16*>(skip.data),
                           .sum = static_cast<bf16*>(sum.data),
                           .row_moments = row_moments,
                           .rows = static_cast<int>(x.shape.rows()),
                           .columns = static_cast<int>(w.shape[0]),
-                          .change = change});
+                          .change = change,
+                          .norm = norm});
+}
+
+// The same of a layer with a norm before it: means and rstds of its rows first, 2 x rows of them.
+KernelPtr lower_normed_sum(CudaBackend& cuda, const InnerNorm& inner, const Operands& linear,
+                           const TensorView& skip, const TensorView& sum, RowMoments* row_moments,
+                           float* statistics) {
+  const auto& [eps] = inner.op;
+  const TensorView &x = inner.io.in[LayerNorm::kX], &weight = inner.io.in[LayerNorm::kWeight],
+                   bias = operand(inner.io.in, LayerNorm::kBias);
+  const int64_t rows = x.shape.rows();
+  const auto weights =
+      std::make_shared<FoldedNorm>(fold_norm(cuda, {.in = {x, x, weight, bias}}, linear));
+  const NormBefore norm{statistics, statistics + rows, weights->sums, weights->shift};
+  std::shared_ptr<Kernel> look = lower(
+      cuda, LayerNorm{.eps = eps},
+      {.in = {x, weight, bias},
+       .out = {{}, {statistics, {rows}, DType::kF32}, {statistics + rows, {rows}, DType::kF32}}});
+  Operands normed = linear;
+  normed.in[Linear::kX] = x;
+  normed.in[Linear::kWeight] = {weights->scaled, linear.in[Linear::kWeight].shape, DType::kBF16};
+  std::shared_ptr<Kernel> multiply =
+      lower_sum<true>(cuda, normed, skip, sum, Identity{}, row_moments, norm);
+  return make_kernel([weights, look, multiply] { look->launch(), multiply->launch(); });
 }
 
 }  // namespace
@@ -128,19 +153,23 @@ KernelPtr lower_linear_norm_linear(CudaBackend& cuda, const Operands& first, con
                                    const AddLayerNorm& op, const Operands& norm,
                                    const Linear& behind, const Operands& second,
                                    const TensorView& y, const std::optional<Rotation>& rotation,
-                                   bool gated) {
+                                   bool gated, const std::optional<InnerNorm>& inner) {
   const auto& [eps] = op;
   const auto& [act, drop, site] = behind;
   const TensorView &next = second.in[Linear::kWeight], &sum = norm.out[AddLayerNorm::kSum];
   const int64_t rows = sum.shape.rows(), width = sum.shape[-1], columns = next.shape[0],
                 tiles = width / kColumns;
   const auto weights = std::make_shared<FoldedNorm>(fold_norm(cuda, norm, second));
-  auto* const row_moments = cuda.scratch_of<RowMoments>(tiles * rows);
+  // Of each tile of a row; behind them is room for what is known of it before the first layer.
+  auto* const row_moments = cuda.scratch_of<RowMoments>((tiles + 1) * rows);
   const auto added = [&](const auto& change) {
     return lower_sum(cuda, first, norm.in[AddLayerNorm::kA], sum, change, row_moments);
   };
   std::shared_ptr<Kernel> add_up =
-      branch.gamma ? added(ScaledOrDropped{branch}) : added(Identity{});
+      inner ? lower_normed_sum(cuda, *inner, first, norm.in[AddLayerNorm::kA], sum, row_moments,
+                               reinterpret_cast<float*>(row_moments + tiles * rows))
+      : branch.gamma ? added(ScaledOrDropped{branch})
+                     : added(Identity{});
   const auto product = [&](const auto& form) {
     using Form = std::decay_t<decltype(form)>;
     const FoldedNormEpilogue<Form> epilogue{.row_moments = row_moments,

@@ -7,6 +7,9 @@
 // of W' as rounded, so that a large mean cancels. The sum is bf16 in memory whoever reads it; W' is
 // rounded in place of the normed rows.
 //
+// A norm right before the first layer (EVA-02's inner one) is in its weights likewise; then mean
+// and rstd of its rows are known.
+//
 // The primitives it is written in (activation.cuh, layer_norm.cuh, tma.cuh, wgmma.cuh) are included
 // before it: tests without a card have a second set.
 #pragma once
@@ -27,32 +30,51 @@ struct Identity {
   }
 };
 
+// A norm before a layer: of its rows; of the weights' rows, and what the bias has become.
+struct NormBefore {
+  const float *mean = nullptr, *rstd = nullptr;
+  const float *sums = nullptr, *shift = nullptr;
+};
+
 // The sum, left in d as it is rounded for the second look that a variance takes. Change: what
 // becomes of eight columns of the layer's result before.
-template <class Change = Identity>
+template <class Change = Identity, bool kNormed = false>
 struct ResidualEpilogue {
   static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
   struct Table {
-    float bias[kMaxTiles * kColumns];
+    float bias[kMaxTiles * kColumns], sums[kNormed ? kMaxTiles * kColumns : 1];
   };
-  using Prefetched = Raw8<bf16>[2][kParts];
+  struct Prefetched {
+    Raw8<bf16> skip[2][kParts];
+    float rstd[2], less[2];
+  };
 
   const bf16 *bias, *skip;  // bias may be null
   bf16* sum;
   RowMoments* row_moments;  // (tiles of a row, rows), or null
   int rows, columns;
   Change change = {};
+  NormBefore norm = {};
 
   __device__ __forceinline__ void fill(Table& table, int thread, int threads) const {
-    for (int i = thread; i < columns; i += threads) table.bias[i] = bias ? to_float(bias[i]) : 0;
+    for (int i = thread; i < columns; i += threads)
+      if constexpr (kNormed)
+        table.bias[i] = norm.shift[i], table.sums[i] = norm.sums[i];
+      else
+        table.bias[i] = bias ? to_float(bias[i]) : 0;
   }
   // Rows beyond the last one take its values, and are not stored.
   __device__ __forceinline__ void prefetch(Prefetched& prefetched, int row, int column) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bf16* const from = skip + int64_t{min(row + 8 * half, rows - 1)} * columns + column;
+      const int at = min(row + 8 * half, rows - 1);
+      const bf16* const from = skip + int64_t{at} * columns + column;
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) prefetched[half][part] = load_raw(from + 32 * part);
+      for (int part = 0; part < kParts; ++part)
+        prefetched.skip[half][part] = load_raw(from + 32 * part);
+      if constexpr (kNormed)
+        prefetched.rstd[half] = norm.rstd[at],
+        prefetched.less[half] = -norm.mean[at] * prefetched.rstd[half];
     }
   }
   __device__ __forceinline__ void finish(Accumulators& d, const Prefetched& prefetched,
@@ -65,13 +87,21 @@ struct ResidualEpilogue {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const Eight b = load8(table.bias + column + 32 * part);
+      [[maybe_unused]] Eight s;
+      if constexpr (kNormed) s = load8(table.sums + column + 32 * part);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         Eight v;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) v.v[i] = d[permuted_accumulator(part, half, i)] + b.v[i];
+        for (int i = 0; i < 8; ++i) {
+          const float x = d[permuted_accumulator(part, half, i)];
+          if constexpr (kNormed)
+            v.v[i] = fmaf(x, prefetched.rstd[half], fmaf(prefetched.less[half], s.v[i], b.v[i]));
+          else
+            v.v[i] = x + b.v[i];
+        }
         const Raw8<bf16> branch = change(pack<bf16>(v), kept[half], column + 32 * part),
-                         raw = add(prefetched[half][part], branch);
+                         raw = add(prefetched.skip[half][part], branch);
         store_if(inside[half], to_sum[half] + 32 * part, raw);
         v = unpack(raw);
 #pragma unroll
