@@ -154,7 +154,8 @@ TEST_P(CudaBiasedAttention, AgreesWithTheReference) {
               {alone ? m.none() : m.blank(qkv.shape, m.compute), m.blank(bias.shape, kF32)});
     const RunResult back = run_case(*backend, backward);
     EXPECT_EQ(back.fault, "");
-    // The kernels sum in f32 over probabilities in bf16: one of five million elements differs by 3.1e-2.
+    // The kernels sum in f32 over probabilities in bf16: one of five million elements differs
+    // by 3.1e-2.
     EXPECT_EQ(difference(back.out, run_case(*reference, backward).out, 4e-2), "") << backward.name;
     EXPECT_EQ(bit_difference(run_case(*backend, backward).out, back.out), "") << backward.name;
   }
