@@ -9,6 +9,7 @@
 #include "tests/support/data_files.h"
 #include "tests/support/measured.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/files.h"
 #include "vitrum/core/nearest.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/data/folder.h"
@@ -237,6 +238,13 @@ TEST(Cifar, RefusesBadFiles) {
   std::filesystem::remove(dir / "data_batch_3.bin");
   EXPECT_THAT(input_error([&] { open_data("cifar10:" + dir.path()); }),
               HasSubstr("data_batch_3.bin"));
+  write_file(dir / "data_batch_3.bin", cifar_records(4, 1, 10));
+  write_file_atomic(dir / "batches.meta.txt", "air\nautomobile\n");
+  EXPECT_THAT(input_error([&] { open_data("cifar10:" + dir.path()); }),
+              HasSubstr("2 class names; expected 10"));
+  write_file_atomic(dir / "batches.meta.txt", "h\xfcndin\n");
+  EXPECT_THAT(input_error([&] { open_data("cifar10:" + dir.path()); }),
+              HasSubstr("the class 'h\\xfcndin' is not UTF-8"));
 }
 
 TEST(Folder, NumbersClassesInByteOrder) {

@@ -16,6 +16,7 @@
 #include "vitrum/data/loader.h"
 #include "vitrum/data/pack.h"
 #include "vitrum/data/shard_place.h"
+#include "vitrum/fetch/remote_place.h"
 
 namespace vitrum::test {
 namespace {
@@ -414,7 +415,17 @@ TEST_F(RemoteShards, ComeFromABucket) {
   unsetenv("AWS_SECRET_ACCESS_KEY");
   EXPECT_THROW(open_remote_shards("s3://bucket/x"), Error);
   EXPECT_THROW(open_remote_shards("s3://"), Error);
+  EXPECT_THROW(open_remote_shards("s3://BUCKET/x"), Error);
   EXPECT_THROW(open_remote_shards("http://example.com/x"), Error);
+}
+
+TEST(RemotePlace, IsOnAmazonsOwnServers) {
+  for (const char* name : {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"}) unsetenv(name);
+  setenv("AWS_REGION", "eu-north-1", 1);
+  EXPECT_EQ(remote_place("s3://bucket/x/").url, "https://bucket.s3.eu-north-1.amazonaws.com/x");
+  // Amazon's certificate is of one name before theirs.
+  EXPECT_EQ(remote_place("s3://a.b/x").url, "https://s3.eu-north-1.amazonaws.com/a.b/x");
+  unsetenv("AWS_REGION");
 }
 
 // The keys go to the bucket's own host and nowhere else.

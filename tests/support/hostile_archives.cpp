@@ -99,6 +99,8 @@ HostileFiles hostile_zips() {
     overwrite(bytes, bytes.size() - static_cast<size_t>(from_end), value);
     return bytes;
   };
+  std::string without_size = good;
+  overwrite(without_size, good.rfind("PK\1\2") + 24, UINT32_MAX);
   std::string zip64 = good.substr(0, good.size() - 22) + "PK\6\7" + std::string(4, '\0') +
                       little_endian(UINT64_MAX - 10) + std::string(4, '\1') +
                       good.substr(good.size() - 22);
@@ -111,6 +113,7 @@ HostileFiles hostile_zips() {
       hostile("directory too long", "outside the file", edited(10, UINT32_MAX)),
       hostile("65535 members", "65535 members in a directory", edited(12, uint16_t{65535})),
       hostile("directory elsewhere", "entry 0", edited(6, uint32_t{0})),
+      hostile("size of 64 bits nowhere", "no 64-bit size", without_size),
       hostile("zip64 record nowhere", "zip64 record is missing", zip64),
       hostile(
           "members overlap", "overlap",
@@ -182,6 +185,8 @@ HostileFiles hostile_pickles() {
       pickled("calls a string", "no function", text("os.system") + ")R"),
       pickled("calls with a list", "no function", global("collections", "OrderedDict") + "]R"),
       pickled("calls a type", "calls a type", global("torch", "FloatStorage") + ")R"),
+      pickled("a dictionary of arguments", "made of arguments",
+              global("collections", "OrderedDict") + "N\x85R"),
       pickled("fills a number", "is no dictionary", "K\1" + text("a") + "Ns"),
       pickled("odd items", "is no dictionary", "}(Nu"),
       pickled("tensor of nothing", "lacks its storage",
@@ -223,6 +228,10 @@ HostileFiles hostile_pickles() {
               pytorch_of(state(tensor(storage(INT64_MAX / 2), 0, {1}, {1})), std::string(16, 'x'))),
       hostile("complex numbers", "\"torch.ComplexFloatStorage\"",
               pytorch_of(state(tensor(storage(4, "0", "ComplexFloatStorage"), 0, {1}, {1})), "")),
+      hostile("shape that is none", "has no shape",
+              pytorch_of("}" + text("w") + global("torch._utils", "_rebuild_tensor_v2") + "(" +
+                             storage(4) + number(0) + text("x") + tuple({1}) + "\x89}tRs",
+                         std::string(16, 'x'))),
       hostile("shape of strings", "no natural number",
               pytorch_of("}" + text("w") + global("torch._utils", "_rebuild_tensor_v2") + "(" +
                              storage(4) + number(0) + text("x") + "\x85" + tuple({1}) + "\x89}tRs",

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "tests/support/archives.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "vitrum/core/files.h"
@@ -116,6 +117,26 @@ TEST(NpzFile, ReadsWhatNumPySaved) {
 
 TEST(NpzFile, DeflatedArraysAreTheSame) {
   expect_same(*open_tensors(kGolden + "stored.npz"), *open_tensors(kGolden + "deflated.npz"));
+}
+
+// NumPy keeps the order that an array had in memory.
+TEST(NpzFile, ColumnsBecomeRows) {
+  const TempDir dir;
+  for (const auto& [type, size] : {std::pair("|u1", 1), {"<f2", 2}, {"<f4", 4}, {"<f8", 8}}) {
+    std::string columns;
+    for (char element = 0; element < 6; ++element)
+      columns += std::string(static_cast<size_t>(size), element);
+    const std::string header =
+        fmt::format("{{'descr': '{}', 'fortran_order': True, 'shape': (2, 3), }}", type);
+    OutputFile(dir / "a.npz", O_CREAT | O_TRUNC)
+        .write(test::zip_of({{"a.npy", test::npy_of(header, columns)}}));
+    const auto source = open_tensors(dir / "a.npz");
+    const std::span<const std::byte> rows = source->bytes(source->at("a"));
+    ASSERT_EQ(rows.size(), columns.size());
+    const int expected[] = {0, 2, 4, 1, 3, 5};
+    for (size_t i = 0; i < rows.size(); ++i)
+      EXPECT_EQ(static_cast<int>(rows[i]), expected[i / static_cast<size_t>(size)]) << type << i;
+  }
 }
 
 // Any byte of any file changed, any end cut off: tensors or a clear error.

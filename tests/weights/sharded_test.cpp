@@ -1,6 +1,7 @@
 #include "vitrum/weights/sharded.h"
 
 #include <cstring>
+#include <filesystem>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -45,6 +46,9 @@ TEST_F(Sharded, GathersTheTensorsOfAllFiles) {
   EXPECT_EQ(value(*source, "a"), 1);
   EXPECT_EQ(value(*source, "b"), 2);
   EXPECT_EQ(value(*source, "c"), 3);
+  source->release(source->at("c"));  // its pages are read again
+  EXPECT_EQ(value(*source, "c"), 3);
+  EXPECT_NO_THROW(source->check_intact());
 }
 
 TEST_F(Sharded, ListsAllThatDiffers) {
@@ -52,6 +56,26 @@ TEST_F(Sharded, ListsAllThatDiffers) {
       index(R"({"weight_map": {"c": "one.safetensors", "a": "one.safetensors"}})");
   EXPECT_ERROR(open_tensors(path), ErrorKind::kInput,
                R"(differ: "c" is not in one.safetensors; "b" of one.safetensors is not in)");
+  std::string map = R"("a": "one.safetensors", "b": "one.safetensors")";
+  for (int i = 0; i < 20; ++i) map += fmt::format(R"(, "x{}": "one.safetensors")", i);
+  EXPECT_ERROR(open_tensors(index("{\"weight_map\": {" + map + "}}")), ErrorKind::kInput,
+               R"("x11" is not in one.safetensors; and 8 more)");
+}
+
+TEST_F(Sharded, AreNotMoreThanAreMeant) {
+  const auto map = [&](size_t count, auto line) {
+    std::string all;
+    for (size_t i = 0; i < count; ++i) all += (i ? "," : "") + line(i);
+    return index("{\"metadata\": {\"total_size\": -1}, \"weight_map\": {" + all + "}}");
+  };
+  const auto tensors = [](size_t i) { return fmt::format(R"("t{}":"one.safetensors")", i); };
+  EXPECT_ERROR(open_tensors(map(ShardedFile::kMaxTensors + 1, tensors)), ErrorKind::kInput,
+               "more than 65536 tensors");
+  for (size_t i = 0; i < ShardedFile::kMaxShards; ++i)
+    std::filesystem::create_symlink("one.safetensors", dir_ / fmt::format("{}.safetensors", i));
+  const auto files = [](size_t i) { return fmt::format(R"("t{}":"{}.safetensors")", i, i); };
+  EXPECT_ERROR(open_tensors(map(ShardedFile::kMaxShards + 1, files)), ErrorKind::kInput,
+               "more than 1024 files");
 }
 
 TEST_F(Sharded, ATensorHasOnePlace) {
