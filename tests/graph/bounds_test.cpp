@@ -116,6 +116,23 @@ TEST_F(Bounded, ChannelsByThemselves) {
   EXPECT_EQ(most, *bounds.most(norm_.id()));
 }
 
+// What comes out of attention is a mean of values: queries and keys only say which.
+TEST_F(Bounded, AttentionByItsValues) {
+  const auto most = [&](size_t part, float factor) {
+    const ParamValues values = [&](size_t param) {
+      std::vector<float> v = store_->read(param);
+      if (store_->specs()[param].name.starts_with("qkv"))
+        for (size_t i = part * v.size() / 3; i < (part + 1) * v.size() / 3; ++i) v[i] *= factor;
+      return v;
+    };
+    return *Bounds(g_, values).most(attended_.id());
+  };
+  const float plain = most(0, 1);
+  EXPECT_EQ(most(0, 8), plain);
+  EXPECT_EQ(most(1, 8), plain);
+  EXPECT_FLOAT_EQ(most(2, 8), 8 * plain);
+}
+
 // ---- the pass ----
 
 std::vector<std::string> layers_of(const char* preset, const KeepsFloat& keeps = {}) {
