@@ -31,8 +31,17 @@ SMALL = dict(img_size=64, patch_size=8, embed_dim=48, depth=3, num_heads=4, num_
 KINDS = ("deit3_small_patch16_224", "vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2",
          "vit_giant_patch14_reg4_dinov2", "vit_small_patch16_dinov3_qkvb", "eva02_tiny_patch14_224",
          "eva02_large_patch14_448", "beit_base_patch16_224", "vit_base_patch16_clip_quickgelu_224", "flexivit_small",
-         "vit_base_patch16_siglip_gap_224")
+         "vit_base_patch16_siglip_gap_224", "vit_base_patch16_siglip_224")
 LIMIT = 1e-4
+
+
+def pool_weights(pool, tokens):
+    """How much the learned query of timm's AttentionPoolLatent looks at each token, the mean of its heads."""
+    with torch.no_grad():
+        width = tokens.shape[-1]
+        keys = pool.kv(tokens)[0, :, :width].reshape(-1, pool.num_heads, width // pool.num_heads)
+        query = pool.q(pool.latent)[0, 0].reshape(pool.num_heads, -1)
+        return torch.einsum("thd,hd->ht", keys, query * pool.scale).softmax(-1).mean(0).numpy().astype(np.float64)
 
 
 def main():
@@ -52,12 +61,17 @@ def main():
             save_for_hf(model, folder / name, safe_serialization=True, model_args=SMALL)
             loaded = timm.create_model(f"local-dir:{folder / name}", pretrained=True).eval()
             transform = timm.data.create_transform(**timm.data.resolve_data_config(dict(input_size=(3, 64, 64)), model=loaded))
+            pooled = []
+            if getattr(loaded, "attn_pool", None) is not None:
+                loaded.attn_pool.register_forward_pre_hook(lambda _, inputs: pooled.append(inputs[0].detach()))
             _, probs, _ = Probabilities(loaded)(transform(Image.open(photo)))
             subprocess.run([args.vitrum, "explain", photo, "--model", folder / name, "--output", folder / "out", "--npy",
                             "--force", "-q", "--precision", "f32"], check=True, stdout=subprocess.DEVNULL)
             layers = vit_layers(loaded)
             weights, prefix = np.zeros(layers[0].tokens), layers[0].prefix
-            if loaded.global_pool == "avg":
+            if pooled:
+                weights = pool_weights(loaded.attn_pool, pooled[0])
+            elif loaded.global_pool == "avg":
                 weights[prefix:] = 1 / (layers[0].tokens - prefix)
             else:
                 weights[0] = 1  # the class token alone, registers or not

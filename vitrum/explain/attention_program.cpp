@@ -1,6 +1,7 @@
 #include "vitrum/explain/attention_program.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -74,6 +75,7 @@ void place_tokens(const Graph& g, const AttentionSite& site, const TokenGrid& fi
 AttentionProgram::AttentionProgram(const ModelSpec& model, ParamStore& store,
                                    const AttentionOptions& options)
     : model_(trace(graph_, model, 1)),
+      pool_(find_pool()),
       sites_(record(options)),
       program_(compile(store, options)),
       logits_(static_cast<size_t>(model_.logits.dim(-1))) {
@@ -114,6 +116,7 @@ Program AttentionProgram::compile(ParamStore& store, const AttentionOptions& opt
                                      : options.compute == DType::kE4M3 ? DType::kBF16
                                                                        : options.compute};
   for (const Site& site : sites_) compiled.taps.push_back(site.weights);
+  if (pool_.heads > 0) compiled.taps.insert(compiled.taps.end(), {pool_.query, pool_.kv});
   if (options.gradient) {
     seed_ = graph_.input("seed", model_.logits.shape(), DType::kF32, /*exact=*/true);
     std::vector<Value> outputs;
@@ -144,9 +147,43 @@ void AttentionProgram::run_backward(int64_t target) {
   program_.run(forward_, program_.kernels());
 }
 
+AttentionProgram::QueryPool AttentionProgram::find_pool() {
+  const Node* node = find<AttendPool>(graph_);
+  if (!node) return {};
+  const auto& [heads] = std::get<AttendPool>(node->op);
+  return {{&graph_, node->in[AttendPool::kQ]}, {&graph_, node->in[AttendPool::kKv]}, heads};
+}
+
+// The mean of all heads' attention weights.
+std::vector<double> AttentionProgram::pool_shares() const {
+  const std::vector<float> query = read(pool_.query), kv = read(pool_.kv);
+  const size_t width = query.size(), heads = static_cast<size_t>(pool_.heads), head = width / heads,
+               tokens = kv.size() / (2 * width);
+  std::vector<double> shares(tokens, 0.0), weights(tokens);
+  for (size_t h = 0; h < heads; ++h) {
+    for (size_t t = 0; t < tokens; ++t) {
+      const auto key = kv.begin() + static_cast<ptrdiff_t>(2 * width * t + h * head);
+      weights[t] = std::inner_product(key, key + static_cast<ptrdiff_t>(head),
+                                      query.begin() + static_cast<ptrdiff_t>(h * head), 0.0) /
+                   std::sqrt(static_cast<double>(head));
+    }
+    const double most = std::ranges::max(weights);
+    double sum = 0;
+    for (double& w : weights) sum += w = std::exp(w - most);
+    for (size_t t = 0; t < tokens; ++t) shares[t] += weights[t] / sum / static_cast<double>(heads);
+  }
+  return shares;
+}
+
 std::vector<float> AttentionProgram::read(Value v) const {
   std::vector<float> values(static_cast<size_t>(v.shape().numel()));
-  program_.download(values.data(), v);
+  if (program_[v].dtype == DType::kBF16) {
+    std::vector<uint16_t> narrow(values.size());
+    program_.download(narrow.data(), v);
+    std::ranges::transform(narrow, values.begin(), from_bf16);
+  } else {
+    program_.download(values.data(), v);
+  }
   if (!all_finite(values))
     fail(
         "attention weights or their gradients are NaN or infinite: the model's weights may be "
@@ -157,6 +194,7 @@ std::vector<float> AttentionProgram::read(Value v) const {
 LayerAttention AttentionProgram::layer(size_t i) const {
   LayerAttention out = sites_[i].form;
   out.weights = read(sites_[i].weights);
+  if (pool_.heads > 0) out.grid.shares = pool_shares();
   if (sites_[i].gradient) out.gradient = read(sites_[i].gradient);
   return out;
 }

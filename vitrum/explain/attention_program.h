@@ -35,12 +35,20 @@ class AttentionProgram {
     LayerAttention form;  // everything but the numbers
     Value weights, gradient;
   };
+  // What pools all tokens with a learned query, as SigLIP's head does.
+  struct QueryPool {
+    Value query, kv;  // (1, 1, C), (1, T, 2C)
+    int64_t heads = 0;
+  };
+  QueryPool find_pool();
+  std::vector<double> pool_shares() const;
   std::vector<Site> record(const AttentionOptions& options);
   Program compile(ParamStore& store, const AttentionOptions& options);
   std::vector<float> read(Value v) const;
 
   Graph graph_{Mode::kInference};
   TracedModel model_;
+  QueryPool pool_;  // heads is 0 where there is none
   std::vector<Site> sites_;
   Value seed_;  // (1, classes): the gradient of the score with respect to the logits
   Program program_;

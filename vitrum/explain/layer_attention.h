@@ -11,6 +11,9 @@ struct TokenGrid {
   int64_t rows = 0, columns = 0;      // of patches, row by row
   int64_t prefix = 0;                 // class, distillation and register tokens, before the patches
   std::vector<int64_t> readout = {};  // the tokens that the head reads; empty: all patches
+  // How much a learned query that pools the tokens looks at each of them, where the model has one:
+  // then the head reads that.
+  std::vector<double> shares = {};
 
   int64_t patches() const { return rows * columns; }
   int64_t tokens() const { return prefix + patches(); }

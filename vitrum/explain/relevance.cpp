@@ -14,6 +14,7 @@ using TokenRow = std::vector<double>;  // one number a token
 
 // How the head weighs the tokens of its grid.
 TokenRow readout(const TokenGrid& grid) {
+  if (!grid.shares.empty()) return grid.shares;
   TokenRow r(static_cast<size_t>(grid.tokens()), 0.0);
   if (grid.readout.empty())
     std::fill(r.begin() + grid.prefix, r.end(), 1 / static_cast<double>(grid.patches()));
