@@ -43,14 +43,47 @@ constexpr float from_e4m3(uint8_t q) {
   return std::bit_cast<float>(sign | (exponent + 127 - 7) << 23 | mantissa << 20);
 }
 
-// The scale of a row of weights whose largest magnitude this is. Rounded up to 20 significant bits:
-// scale * q is then exact in f32, so that weights that were rounded once come out the same when
-// they are rounded again. NaN where a weight is not finite.
-inline float e4m3_weight_scale(float largest) {
+// The scale of a row of weights whose largest magnitude becomes `top`. Rounded up to 20 significant
+// bits: scale * q is then exact in f32, so that weights that were rounded once come out the same
+// when they are rounded again. NaN where a weight is not finite.
+inline float e4m3_weight_scale(float largest, float top = kMostE4M3) {
   if (!(largest < std::numeric_limits<float>::infinity()))
     return std::numeric_limits<float>::quiet_NaN();
   constexpr uint32_t kLow = 0xf;
-  return std::bit_cast<float>((std::bit_cast<uint32_t>(largest / kMostE4M3) + kLow) & ~kLow);
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(largest / top) + kLow) & ~kLow);
+}
+
+// The nearest number of e4m3, as a float; for numbers of up to 448.
+constexpr float nearest_e4m3(float x) {
+  const float magnitude = x < 0 ? -x : x;
+  const uint32_t bits = std::bit_cast<uint32_t>(magnitude);
+  const float coarse = std::bit_cast<float>((bits + 0x7ffffu + (bits >> 20 & 1)) & ~0xfffffu),
+              fine = (magnitude + 0x1p14f) - 0x1p14f, nearest = magnitude < 0x1p-6f ? fine : coarse;
+  return x < 0 ? -nearest : nearest;
+}
+
+// What the largest of a row may become. How far numbers of e4m3 are apart doubles at powers of two,
+// so it matters where between two of them a row's numbers lie. All four are numbers of e4m3: of
+// weights that were rounded with one of them the same one is found again.
+inline constexpr float kTopsE4M3[] = {kMostE4M3, 384, 320, 256};
+
+// Of the scales that bring the largest of a row to one of these, the one with the least sum of
+// squared errors.
+inline float best_e4m3_scale(std::span<const float> row, float largest) {
+  float best = e4m3_weight_scale(largest);
+  double least = std::numeric_limits<double>::infinity();
+  for (const float top : kTopsE4M3) {
+    const float scale = e4m3_weight_scale(largest, top);
+    if (!(scale > 0) || !(scale < std::numeric_limits<float>::infinity())) return best;
+    const float inverse = 1 / scale;
+    double squares = 0;
+    for (const float w : row) {
+      const float off = w - scale * nearest_e4m3(w * inverse);
+      squares += static_cast<double>(off) * off;
+    }
+    if (squares < least) least = squares, best = scale;
+  }
+  return best;
 }
 
 // A row of weights, rounded; returns its scale: 0 where all are zero, NaN where one is not finite.
@@ -60,7 +93,7 @@ inline float round_weights_e4m3(std::span<const float> row, uint8_t* to) {
     if (std::abs(w) > largest) largest = std::abs(w);
     finite += w * 0;  // NaN where one is not
   }
-  const float scale = e4m3_weight_scale(largest + finite);
+  const float scale = best_e4m3_scale(row, largest + finite);
   for (const float w : row) *to++ = scale > 0 ? to_e4m3(w / scale) : uint8_t{0};
   return scale;
 }
