@@ -52,7 +52,18 @@ TEST(CudaE4M3, ActivationsLeaveRounded) {
       l.chain.add(ToE4M3{.scale = 0.0625f}, {y}, {q});
       ASSERT_TRUE(l.chain.joins());
       l.chain.run_apart(), l.chain.run_joined();
-      ASSERT_EQ(l.chain.joined(q), l.chain.apart(q)) << s.rows << " x " << s.columns;
+      const std::vector<float> joined = l.chain.joined(q), apart = l.chain.apart(q);
+      if (act != Act::kGelu) {
+        ASSERT_EQ(joined, apart) << s.rows << " x " << s.columns;
+        continue;
+      }
+      // In f16: the same numbers, or those beside them.
+      size_t others = 0;
+      for (size_t i = 0; i < joined.size(); ++i) {
+        ASSERT_NEAR(joined[i], apart[i], 0.13f * std::abs(apart[i]) + 0x1p-8f);
+        others += joined[i] != apart[i];
+      }
+      EXPECT_LT(others, joined.size() / 5) << s.rows << " x " << s.columns;
     }
 }
 
@@ -144,7 +155,9 @@ TEST(CudaE4M3, ModelsAgreeWithAProcessor) {
   write_tiny_model(dir / "model", spec);
   constexpr size_t kImages = 40;
   const auto logits = [&](const char* device, DType precision) {
-    Predictor predictor(dir / "model", {.device = device, .precision = precision, .max_batch = 64});
+    Predictor predictor(
+        dir / "model",
+        {.device = device, .precision = precision, .e4m3_everywhere = true, .max_batch = 64});
     Preprocessor preprocessor(preprocess_of(predictor.model()));
     std::vector<uint8_t> pixels(kImages * preprocessor.bytes());
     for (size_t i = 0; i < kImages; ++i)

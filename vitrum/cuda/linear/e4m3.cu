@@ -155,7 +155,9 @@ Found find(const CudaBackend& cuda, std::span<const ChainNode> chain) {
     if (scale == 0 || !is_bf16(chain[0].io.out[QLinear::kY])) return {};
     found.layer = i++;
     if (act != Act::kNone) {
-      if (!leaves_e4m3(act) || !op_at<ToE4M3>(chain, i)) return {};
+      const auto* rounding = op_at<ToE4M3>(chain, i);
+      if (!leaves_e4m3(act) || !rounding) return {};
+      if (act == Act::kGelu && !gelu_fits_f16(1 / rounding->scale)) return {};
     } else {
       if (op_at<ChannelScale>(chain, i) && follows(chain, i, 0, ChannelScale::kX))
         found.scale = i++;
