@@ -19,6 +19,7 @@
 #include "vitrum/core/parallel.h"
 #include "vitrum/core/philox.h"
 #include "vitrum/graph/functional.h"
+#include "vitrum/infer/prepare.h"
 #include "vitrum/runtime/finite.h"
 #include "vitrum/runtime/link.h"
 #include "vitrum/runtime/summary.h"
@@ -115,10 +116,14 @@ class Inference final : public Workload {
 
  private:
   Program compile(DType compute) {
+    CompileOptions options{.compute = compute};
+    if (compute == DType::kE4M3)
+      options.keeps_float = keeps_where_slower(graph_, store_.backend(), {});
+    prepare(graph_, std::span(&model_.logits, 1), store_.backend(), options);
     fuse(graph_);
     store_.initialize(0);
     store_.freeze();
-    return Program(graph_, std::span(&model_.logits, 1), store_, {.compute = compute});
+    return Program(graph_, std::span(&model_.logits, 1), store_, options);
   }
   void upload(int64_t first) {
     const auto image = static_cast<int64_t>(batch_.pixels().size()) / batch_.count;

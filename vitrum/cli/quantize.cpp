@@ -213,15 +213,17 @@ void measure_speeds(const Options& o, const PredictorOptions& options, Predictor
                     Predictor& after, Report& r) {
   const bool on_card = !before.backend().host_visible();
   if (is_fp8(o) && !before.backend().multiplies_e4m3()) return;
-  std::unique_ptr<Predictor> usual;
+  std::unique_ptr<Predictor> usual, chosen;
   if (on_card) {
-    PredictorOptions narrow = options;
-    narrow.precision = DType::kBF16, narrow.keeps_float = {};
-    usual = std::make_unique<Predictor>(o.model, narrow);
+    PredictorOptions other = options;
+    other.e4m3_everywhere = false;
+    chosen = std::make_unique<Predictor>(o.model, other);
+    other.precision = DType::kBF16, other.keeps_float = {};
+    usual = std::make_unique<Predictor>(o.model, other);
     r.compared = "bf16";
   }
   for (const int64_t batch : {int64_t{1}, on_card ? kCardBatch : int64_t{16}})
-    r.speeds.push_back(measure_speed(usual ? *usual : before, after, batch));
+    r.speeds.push_back(measure_speed(usual ? *usual : before, chosen ? *chosen : after, batch));
 }
 
 int run(const Options& o, const CommonOptions& common) {
@@ -241,6 +243,7 @@ int run(const Options& o, const CommonOptions& common) {
   if (const std::string name = before.weights().not_finite(); !name.empty())
     fail_input("weights '{}': {} holds NaN or infinite numbers", o.model, name);
   options.precision = is_fp8(o) ? DType::kE4M3 : DType::kI8;
+  options.e4m3_everywhere = true;  // what is written is rounded everywhere
   const auto chosen = [&](const std::string& layer) {
     return std::ranges::find(r.layers, layer) != r.layers.end();
   };

@@ -1,8 +1,10 @@
 #include "vitrum/infer/model_memory.h"
 
+#include <algorithm>
 #include <array>
 
 #include "vitrum/graph/functional.h"
+#include "vitrum/graph/unread_tokens.h"
 #include "vitrum/infer/model_program.h"
 
 namespace vitrum {
@@ -26,11 +28,16 @@ ModelMemory plan(Graph& g, std::span<const Value> outputs, DType compute) {
 ModelMemory inference_memory(const ModelSpec& model, const MemoryOptions& options) {
   Graph g(Mode::kInference);
   const TracedModel traced = trace(g, model, options.batch);
+  const std::array outputs = {traced.features, traced.logits};
+  const std::vector<std::string> few = partly_read_layers(g, outputs);
+  const auto is_few = [&](const std::string& layer) {
+    return std::ranges::find(few, layer) != few.end();
+  };
+  drop_unread_tokens(g, outputs);
   fuse(g);
   if (options.compute == DType::kI8) quantize(g);
   ActivationScales scales;
-  if (options.compute == DType::kE4M3) quantize_e4m3(g, nullptr, scales);
-  const std::array outputs = {traced.features, traced.logits};
+  if (options.compute == DType::kE4M3) quantize_e4m3(g, nullptr, scales, is_few);
   ModelMemory memory = plan(g, outputs, options.compute);
   // Weights are kept in the precision they are read in; those of eight bits are copies.
   for (const ValueInfo& v : g.values)

@@ -9,6 +9,8 @@
 #include "vitrum/graph/functional.h"
 #include "vitrum/graph/passes.h"
 #include "vitrum/graph/taps.h"
+#include "vitrum/graph/unread_tokens.h"
+#include "vitrum/infer/prepare.h"
 #include "vitrum/runtime/summary.h"
 
 namespace vitrum {
@@ -69,9 +71,13 @@ std::vector<std::string> block_layers(const ModelSpec& model, const std::string&
 
 std::vector<std::string> e4m3_layers(const ModelSpec& model, const std::string& name) {
   Graph g(Mode::kInference);
-  trace(g, model, 1);
+  const TracedModel traced = trace(g, model, 1);
+  const std::array outputs = {traced.features, traced.logits};
+  const std::vector<std::string> few = partly_read_layers(g, outputs);
   ActivationScales scales;
-  std::vector<std::string> layers = quantize_e4m3(g, nullptr, scales);
+  std::vector<std::string> layers = quantize_e4m3(
+      g, nullptr, scales,
+      [&](const std::string& layer) { return std::ranges::find(few, layer) != few.end(); });
   if (layers.empty())
     fail_usage(
         "{} has no layers that fp8 could round: those behind a norm in its blocks, of widths that "
@@ -121,9 +127,10 @@ ModelProgram::ModelProgram(const ModelSpec& model, ParamStore& store, int64_t ba
       program_(compile(store, options)) {}
 
 Program ModelProgram::compile(ParamStore& store, CompileOptions options) {
-  fuse(graph_, taps_);
   options.taps = taps_;
   const std::array outputs = {model_.features, model_.logits};
+  prepare(graph_, outputs, store.backend(), options);
+  fuse(graph_, taps_);
   return Program(graph_, outputs, store, options);
 }
 

@@ -11,6 +11,7 @@
 #include "vitrum/core/error.h"
 #include "vitrum/graph/taps.h"
 #include "vitrum/infer/engine.h"
+#include "vitrum/infer/prepare.h"
 #include "vitrum/runtime/summary.h"
 
 namespace vitrum {
@@ -138,11 +139,15 @@ ModelProgram& Predictor::program(int64_t batch, InputStage from, InputSize size)
     if (size != usual) drop_oldest_shape();
     ModelSpec spec = spec_;
     spec.config.set_image_size(size.height, size.width);
-    auto program = std::make_unique<ModelProgram>(
-        spec, weights_.store(), batch,
-        CompileOptions{
-            .compute = precision(), .keeps_float = options_.keeps_float, .arena = &arena_},
-        from, options_.taps);
+    CompileOptions options{
+        .compute = precision(), .keeps_float = options_.keeps_float, .arena = &arena_};
+    if (precision() == DType::kE4M3 && !options_.e4m3_everywhere) {
+      Graph g(Mode::kInference);
+      trace(g, spec, batch, from);
+      options.keeps_float = keeps_where_slower(g, device_->backend(), options.keeps_float);
+    }
+    auto program =
+        std::make_unique<ModelProgram>(spec, weights_.store(), batch, options, from, options_.taps);
     found = programs_.emplace(std::tuple(from, size, batch), Compiled{std::move(program)}).first;
   }
   found->second.used = ++runs_;

@@ -33,8 +33,9 @@ struct PredictorOptions {
   // kF32, kBF16, kI8 or kE4M3; empty: what suits the device, and eight bits where weights are
   // stored in those that it is fast in.
   std::optional<DType> precision = {};
-  KeepsFloat keeps_float = {};  // in eight bits: layers that stay floats; empty: the file's
-  int64_t max_batch = 16;       // images taken at once; a CPU computes fewer
+  KeepsFloat keeps_float = {};   // in eight bits: layers that stay floats; empty: the file's
+  bool e4m3_everywhere = false;  // in fp8: also where a card is faster in bf16 (infer/prepare.h)
+  int64_t max_batch = 16;        // images taken at once; a CPU computes fewer
   DecodeOptions decode = {};
   std::vector<std::string> taps = {};  // values inside the model to give out: see graph/taps.h
   // A device of other models too, instead of one of its own: then `device` and `threads` are its.
