@@ -130,6 +130,56 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_rows(ForwardRows<T> g) 
   }
 }
 
+// Many rows to e4m3: warps that stay have the parameters in registers and their next row on its way
+// while they compute one. The same numbers as above; a row's own warp would spend as long on the
+// parameters, and on waiting, as on the row.
+constexpr int kStayingWarps = 8, kStayingBlocks = 2;  // of a block; of a processor
+
+template <int kVectors>
+__global__ void __launch_bounds__(kStayingWarps* kWarp, kStayingBlocks)
+    norm_many_to_e4m3(ForwardRows<bf16> g) {
+  const int lane = threadIdx.x % kWarp;
+  const int64_t stride = int64_t{gridDim.x} * kStayingWarps;
+  int64_t turn = int64_t{blockIdx.x} * kStayingWarps + threadIdx.x / kWarp;
+  if (turn >= g.rows) return;
+  Eight w[kVectors] = {}, bias[kVectors] = {};
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    const int i = j * kSpan + lane * 8;
+    if (i >= g.width) continue;
+    w[j] = load8(g.w + i);
+    if (g.bias) bias[j] = load8(g.bias + i);
+  }
+  Raw8<bf16> row[kVectors] = {}, next[kVectors] = {};
+  load_row(next, g.a + reversed_index(turn, g.rows) * g.width, g.width, lane);
+  for (; turn < g.rows; turn += stride) {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) row[j] = next[j];
+    if (turn + stride < g.rows)
+      load_row(next, g.a + reversed_index(turn + stride, g.rows) * g.width, g.width, lane);
+    const Statistics s = statistics<kWarp>(static_cast<float>(g.width), g.eps, [&](const auto& f) {
+#pragma unroll
+      for (int j = 0; j < kVectors; ++j) {
+        if (j * kSpan + lane * 8 >= g.width) continue;
+        const Eight v = unpack(row[j]);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) f(v.v[k]);
+      }
+    });
+    uint8_t* const to = g.rounded + reversed_index(turn, g.rows) * g.width;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      const int i = j * kSpan + lane * 8;
+      if (i >= g.width) continue;
+      Eight v = unpack(row[j]);
+#pragma unroll
+      for (int k = 0; k < 8; ++k)
+        v.v[k] = rounded<bf16>(fmaf(s.unit(v.v[k]), w[j].v[k], bias[j].v[k]));
+      *reinterpret_cast<uint2*>(to + i) = pack_e4m3(v, g.inverse);
+    }
+  }
+}
+
 struct MixedForward {
   Mixed a, b, sum, y;
   const float *w, *bias;
@@ -275,8 +325,43 @@ static KernelPtr forward_e4m3(CudaBackend& cuda, Forward g, const TensorView& y,
   return make_kernel([norm, round] { norm->launch(), round->launch(); });
 }
 
+// Enough rows that warps that stay have several each, of a width that their registers hold.
+static bool suits_staying_warps(const CudaBackend& cuda, const Forward& g) {
+  constexpr int64_t kLeastTurns = 4;
+  return g.a.dtype == DType::kBF16 && is_fast(g) && g.width > kSpan && g.width <= 4 * kSpan &&
+         !g.mean && !g.rstd &&
+         g.rows >= kLeastTurns * kStayingWarps * kStayingBlocks * cuda.processors();
+}
+static KernelPtr stay_and_norm(CudaBackend& cuda, const Forward& g) {
+  const ForwardRows<bf16> args{.a = static_cast<const bf16*>(g.a.data),
+                               .b = nullptr,
+                               .sum = nullptr,
+                               .y = nullptr,
+                               .w = g.w,
+                               .bias = g.bias,
+                               .mean = nullptr,
+                               .rstd = nullptr,
+                               .rows = g.rows,
+                               .width = g.width,
+                               .eps = g.eps,
+                               .branch = {},
+                               .rounded = g.rounded.e4m3(),
+                               .inverse = 1 / g.scale};
+  const auto blocks = static_cast<unsigned>(kStayingBlocks * cuda.processors());
+  const auto launch = [&](auto kernel) {
+    return launch_kernel(cuda, kernel, blocks, kStayingWarps * kWarp, 0, args);
+  };
+  const int64_t vectors = divide_up(g.width, kSpan);
+  return vectors == 2   ? launch(norm_many_to_e4m3<2>)
+         : vectors == 3 ? launch(norm_many_to_e4m3<3>)
+                        : launch(norm_many_to_e4m3<4>);
+}
+
 KernelPtr lower_norm_e4m3(CudaBackend& cuda, const LayerNorm& op, const Operands& io,
                           const TensorView& y, float scale) {
+  Forward g = alone(op, io);
+  g.y = {}, g.rounded = y, g.scale = scale;
+  if (suits_staying_warps(cuda, g)) return stay_and_norm(cuda, g);
   return forward_e4m3<Added::kNothing>(cuda, alone(op, io), y, scale);
 }
 KernelPtr lower_norm_e4m3(CudaBackend& cuda, const AddLayerNorm& op, const Operands& io,
