@@ -42,7 +42,7 @@ TEST_F(QuantizeCli, SaysWhatItCosts) {
   ASSERT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(o.err, "");
   const json j = json::parse(o.out);
-  EXPECT_EQ(j["layers"].size(), 5u);
+  EXPECT_EQ(j["layers"].size(), 8u);
   EXPECT_EQ(j["images"], 6);
   EXPECT_GE(j["agreement"].get<double>(), 0.5);
   EXPECT_GT(j["logits_error"].get<double>(), 0);

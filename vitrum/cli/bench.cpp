@@ -274,12 +274,16 @@ struct Result {
   std::string link;  // over which it exchanged with itself
 };
 
-int64_t forward_macs(const ModelSpec& spec, const Options& o) {
-  Graph g(trains(o) ? Mode::kTraining : Mode::kInference);  // patches may be dropped
-  if (o.mode == "pretrain")
+// Of what is computed: patches may be dropped, and tokens that nobody reads.
+int64_t forward_macs(const ModelSpec& spec, const Options& o, const Backend& backend) {
+  Graph g(trains(o) ? Mode::kTraining : Mode::kInference);
+  if (o.mode == "pretrain") {
     trace_mae(g, spec, mae_for(recipe(o), spec), g.input("weight", {o.batch}, DType::kF32));
-  else
-    trace(g, spec, o.batch);
+    return multiply_adds(g);
+  }
+  const TracedModel model = trace(g, spec, o.batch);
+  CompileOptions options;
+  if (!trains(o)) prepare(g, std::span(&model.logits, 1), backend, options);
   return multiply_adds(g);
 }
 
@@ -302,7 +306,8 @@ Result measure(Workload& work, const ModelSpec& spec, const Options& o, DType co
   };
   for (int64_t i = 0; i < o.warmup; ++i) steps();
   const int64_t on_device = backend.peak_bytes();
-  Result r{.peak_bytes = on_device > 0 ? on_device : peak_memory(), .macs = forward_macs(spec, o)};
+  Result r{.peak_bytes = on_device > 0 ? on_device : peak_memory(),
+           .macs = forward_macs(spec, o, backend)};
   GemmProbe probe(compute, backend);
   const Clock now = o.clock == "processor" ? processor_clock : wall_clock;
   probe.flops_per_second(now);
