@@ -28,6 +28,13 @@ TEST(CostTable, CutsImagesIntoTheCheapestBatches) {
   EXPECT_EQ(cpu.seconds(0), 0);
 }
 
+TEST(CostTable, WhatDiffersByLessThanTimingDoesIsTakenInLargerBatches) {
+  const CostTable table({{1, 1.0}, {2, 2.01}, {4, 4.05}, {8, 8.5}});
+  EXPECT_EQ(table.first_batch(7), 4);
+  EXPECT_EQ(table.first_batch(8), 4);  // of eight costs more than that
+  EXPECT_EQ(table.first_batch(3), 2);  // and four would be padding
+}
+
 class EngineTest : public testing::Test {
  protected:
   EngineTest() {

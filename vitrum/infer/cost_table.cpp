@@ -24,8 +24,11 @@ CostTable::CostTable(std::vector<Entry> entries) : entries_(std::move(entries)) 
     for (const Entry& e : entries_) {
       const size_t left = n - std::min(n, static_cast<size_t>(e.batch));
       const double cost = e.seconds + cost_[left];
-      // Of ways that cost the same the one that begins with the largest.
-      if (cost <= cost_[n] * (1 + 1e-9)) cost_[n] = cost, choice_[n] = e.batch;
+      // Of ways that cost the same the one that begins with the largest; what differs by less than
+      // timing does costs the same, but padding is never worth it.
+      const double noise = static_cast<size_t>(e.batch) <= n ? 0.02 : 1e-9;
+      if (cost <= cost_[n] * (1 + noise)) choice_[n] = e.batch;
+      cost_[n] = std::min(cost_[n], cost);
       if (left == 0) break;  // a larger one would hold more padding
     }
   }

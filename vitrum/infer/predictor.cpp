@@ -235,28 +235,39 @@ void Predictor::run_rows(std::span<PredictorRow> rows, int64_t batch) {
   }
 }
 
+// Others may use the machine meanwhile, and each run that they push aside takes longer: the least
+// of several counts. The sizes take turns, so that what others do for a while concerns all of them,
+// and small ones run as long as they need to be seen undisturbed.
 CostTable Predictor::warm_up() {
-  std::vector<CostTable::Entry> entries;
+  constexpr int kRounds = 4;
+  constexpr double kRound = 0.012;  // seconds of a size
   const SharedDevice::Turn turn(*device_);
+  std::vector<CostTable::Entry> entries;
+  std::vector<float> features, logits;
+  const auto seconds = [&](ModelProgram& program) {
+    features.resize(static_cast<size_t>(program.batch() * dimension()));
+    const auto start = std::chrono::steady_clock::now();
+    program.run();
+    program.read_features(features.data());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
   // The largest first: it makes the arena that all of them share.
   for (int64_t batch = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(at_once_)));
        batch >= 1; batch /= 2) {
     ModelProgram& program = this->program(batch);
-    std::vector<float> features(static_cast<size_t>(batch * dimension())),
-        logits(static_cast<size_t>(batch * classes()));
-    double best = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < 4; ++i) {  // the first packs weights and captures graphs
-      const auto start = std::chrono::steady_clock::now();
-      program.run();
-      program.read_features(features.data());
-      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-      if (i > 0) best = std::min(best, seconds.count());
-    }
+    seconds(program);  // captures graphs
+    logits.resize(static_cast<size_t>(batch * classes()));
     if (!logits.empty()) program.read_logits(logits.data());
     if (!all_finite(features) || !all_finite(logits)) refuse_broken(weights_, path_);
-    entries.push_back({batch, best});
+    entries.push_back({batch, std::numeric_limits<double>::infinity()});
   }
   std::reverse(entries.begin(), entries.end());
+  for (int round = 0; round < kRounds; ++round)
+    for (auto& [batch, best] : entries) {
+      double spent = 0;
+      for (double last; spent < kRound; spent += last)
+        best = std::min(best, last = seconds(program(batch)));
+    }
   return CostTable(std::move(entries));
 }
 
