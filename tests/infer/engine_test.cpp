@@ -223,6 +223,107 @@ TEST_F(EngineTest, ABatchMayWaitToFill) {
   EXPECT_EQ(batches, (std::vector<int64_t>{4}));
 }
 
+// Where every core has a caller of its own, images run one by one, each on the thread that leads.
+TEST_F(EngineTest, ImagesRunAloneWhereAllCoresHaveCallers) {
+  if (predictor_->lanes() == 0) GTEST_SKIP() << "the CPU backend was not built";
+  Engine& engine = predictor_->engine();
+  std::vector<int64_t> batches;
+  engine.on_batch = [&](int64_t images, double) { batches.push_back(images); };
+  const auto run_all = [&] {
+    batches.clear();
+    std::vector<std::vector<float>> logits(kImages, std::vector<float>(7));
+    auto job = std::make_shared<Job>();
+    for (size_t i = 0; i < kImages; ++i)
+      job->rows.push_back({.pixels = pixels_[i].data(), .logits = logits[i].data()});
+    engine.run(job);
+    EXPECT_EQ(logits, expected_);
+  };
+  const SharedDevice::Caller one(predictor_->device());
+  run_all();
+  EXPECT_LT(batches.size(), 5u);  // together, on all threads
+  {
+    const SharedDevice::Caller another(predictor_->device());
+    run_all();
+    EXPECT_EQ(batches, std::vector<int64_t>(kImages, 1));
+    predictor_->drop_lanes();
+    run_all();
+    EXPECT_EQ(batches, std::vector<int64_t>(kImages, 1));
+  }
+  run_all();
+  EXPECT_LT(batches.size(), 5u);
+}
+
+TEST_F(EngineTest, OneThreadHasNoLanes) {
+  const Predictor predictor(dir_ / "model", {.threads = 1});
+  EXPECT_EQ(predictor.lanes(), 0u);
+}
+
+// Callers come and go, so that lanes and batches take turns, and others use the device beside them:
+// a second engine, and programs of their own.
+TEST_F(EngineTest, LanesAndBatchesAnswerAlikeUnderLoad) {
+  Engine second({predictor_}, {});
+  std::atomic<int> wrong{0}, answered{0};
+  const auto call = [&](Engine& engine, size_t first, size_t count) {
+    std::vector<std::vector<float>> logits(count, std::vector<float>(7));
+    auto job = std::make_shared<Job>();
+    for (size_t i = 0; i < count; ++i)
+      job->rows.push_back(
+          {.pixels = pixels_[(first + i) % kImages].data(), .logits = logits[i].data()});
+    engine.run(job);
+    ++answered;
+    for (size_t i = 0; i < count; ++i) wrong += logits[i] != expected_[(first + i) % kImages];
+  };
+  std::vector<std::thread> callers;
+  for (size_t c = 0; c < 8; ++c)
+    callers.emplace_back([&, c] {
+      for (size_t k = 0; k < 40; ++k) {
+        const SharedDevice::Caller caller(predictor_->device());
+        if (c == 6) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        call(c == 7 ? second : predictor_->engine(), c + k, 1 + (c + k) % 3);
+      }
+    });
+  for (size_t k = 0; k < 40; ++k) {
+    const auto fill = [&](ModelProgram& program, size_t) {
+      program.upload_image(0, pixels_[k % kImages].data());
+    };
+    const auto read = [&](ModelProgram& program, size_t) {
+      std::vector<float> logits(7);
+      program.read_logits(logits.data());
+      wrong += logits != expected_[k % kImages];
+    };
+    predictor_->run_batches(InputStage::kPixels, 1, fill, read);
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(answered, 320);
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(predictor_->device().callers(), 0);
+  EXPECT_EQ(predictor_->engine().waiting(), 0);
+}
+
+// Jobs that are handed in, as a server's, by threads that wait for none of them.
+TEST_F(EngineTest, JobsHandedInRunInLanesToo) {
+  Engine& engine = predictor_->engine();
+  constexpr int kCallers = 4, kEach = 60;
+  std::vector<std::vector<float>> logits(kCallers * kEach, std::vector<float>(7));
+  std::atomic<int> done{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < kCallers; ++c)
+    callers.emplace_back([&, c] {
+      for (int k = 0; k < kEach; ++k) {
+        const SharedDevice::Caller caller(predictor_->device());
+        auto job = std::make_shared<Job>();
+        job->rows.push_back({.pixels = pixels_[static_cast<size_t>(k % kImages)].data(),
+                             .logits = logits[static_cast<size_t>(c * kEach + k)].data()});
+        job->done = [&](Job&) { ++done; };
+        engine.submit(std::move(job));
+      }
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(done, kCallers * kEach);  // nobody leaves while what he could run is ready
+  for (int i = 0; i < kCallers * kEach; ++i)
+    EXPECT_EQ(logits[static_cast<size_t>(i)], expected_[static_cast<size_t>(i % kEach % kImages)]);
+}
+
 // Calls from several threads are computed together; see AnswersAreTheSameBitsAtAnyConcurrency for
 // the bits.
 TEST_F(EngineTest, ThePredictorsOwnCallsGoThroughIt) {

@@ -24,8 +24,8 @@ struct vitrum_model {
   std::string info;
 
   const bool coalesces;  // images of calls that overlap are computed together
-  // Who decodes: no more than have cores, since others would only keep the model from them.
-  std::counting_semaphore<> decoders;
+  // For who decodes, or computes in a lane: more would only keep the others from them.
+  std::counting_semaphore<> cores;
   const int process;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "vitrum/c/structs.h"
 #include "vitrum/core/all_finite.h"
@@ -13,13 +14,17 @@
 namespace vitrum::c {
 namespace {
 
+// One of the cores, for as long as it lives.
+struct Core {
+  explicit Core(std::counting_semaphore<>& all) : all(all) { all.acquire(); }
+  ~Core() { all.release(); }
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+  std::counting_semaphore<>& all;
+};
+
 // As the model takes them.
 std::vector<uint8_t> pixels_of(vitrum_model& model, const std::function<Image()>& decode) {
-  struct Turn {
-    explicit Turn(std::counting_semaphore<>& all) : all(all) { all.acquire(); }
-    ~Turn() { all.release(); }
-    std::counting_semaphore<>& all;
-  } const turn(model.decoders);
   const ModelConfig& c = model.predictor->model().config;
   std::vector<uint8_t> pixels(static_cast<size_t>(c.channels() * c.image_h() * c.image_w()));
   model.predictor->preprocess(decode(), pixels);
@@ -252,7 +257,11 @@ void run(vitrum_model& model, Inputs& inputs) {
 void predict_image(vitrum_model& model, const std::function<Image()>& decode, float* logits,
                    float* features) {
   Predictor& predictor = *model.predictor;
+  const SharedDevice::Caller caller(predictor.device());
+  std::optional<Core> core(model.cores);
   const std::vector<uint8_t> pixels = pixels_of(model, decode);
+  // Where callers compute in lanes each goes on with its core; else others decode meanwhile.
+  if (!model.coalesces || predictor.lanes() == 0) core.reset();
   const auto job = std::make_shared<Job>();
   job->rows.push_back({.pixels = pixels.data(), .logits = logits, .features = features});
   if (model.coalesces)

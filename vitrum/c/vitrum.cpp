@@ -125,7 +125,7 @@ vitrum_model::vitrum_model(const std::string& path, const PredictorOptions& opti
       labels(predictor->model().labels),
       info(info_of(path, *predictor, threads)),
       coalesces(coalesces),
-      decoders(threads),
+      cores(threads),
       process(getpid()) {
   for (auto i = static_cast<int64_t>(labels.size()); i < predictor->classes(); ++i)
     labels.push_back(std::to_string(i));

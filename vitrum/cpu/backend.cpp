@@ -146,6 +146,15 @@ std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {
   return std::make_unique<cpu::CpuBackend>(*simd, tiles, *bytes, threads);
 }
 
+std::vector<std::unique_ptr<Backend>> make_cpu_lanes(Backend& backend) {
+  std::vector<std::unique_ptr<Backend>> lanes;
+  auto* const cpu = dynamic_cast<cpu::CpuBackend*>(&backend);
+  const int threads = cpu ? cpu->pool().threads() : 1;
+  for (int i = 0; threads > 1 && i < threads; ++i)
+    lanes.push_back(std::make_unique<cpu::CpuBackend>(cpu->simd(), cpu->tiles(), cpu->bytes(), 1));
+  return lanes;
+}
+
 }  // namespace vitrum
 
 namespace vitrum::cpu {

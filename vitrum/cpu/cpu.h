@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "vitrum/runtime/backend.h"
 
@@ -36,5 +37,9 @@ std::string vector_isa();  // avx2 or avx512
 std::string describe(const CpuFeatures& features);
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});
+
+// For each thread of a CPU backend another backend that computes the same bits on the thread that
+// calls it; none where it has one thread, or is no CPU backend.
+std::vector<std::unique_ptr<Backend>> make_cpu_lanes(Backend& backend);
 
 }  // namespace vitrum

@@ -12,6 +12,18 @@ CostTable warm_up(const std::vector<std::shared_ptr<Predictor>>& replicas) {
   return replicas.front()->warm_up();
 }
 
+// Whether an image on each thread is about as fast as batches on all of them; that nobody waits for
+// others under load comes on top. Who wants batches to fill wants no lanes.
+bool lanes_pay(Predictor& model, const CostTable& costs, int64_t batch,
+               const EngineOptions& options) {
+  constexpr double kAboutAsFast = 0.95;
+  const double rate = static_cast<double>(batch) / costs.seconds(batch);
+  const bool pay =
+      options.max_delay == 0 && model.lanes() > 0 && model.warm_up_lanes() >= kAboutAsFast * rate;
+  if (!pay) model.drop_lanes();
+  return pay;
+}
+
 }  // namespace
 
 Engine::Engine(std::vector<std::shared_ptr<Predictor>> replicas, const EngineOptions& options)
@@ -23,7 +35,7 @@ Engine::Engine(std::vector<std::shared_ptr<Predictor>> replicas, const EngineOpt
           std::chrono::duration<double>(options.max_delay))) {
   std::vector<Predictor*> models;
   for (const auto& predictor : owned_) models.push_back(predictor.get());
-  start(models);
+  start(models, owned_.size() == 1 && lanes_pay(*owned_.front(), costs_, most_, options));
 }
 
 // A program costs a card the recording of its kernels, and a processor next to nothing: there more
@@ -31,16 +43,21 @@ Engine::Engine(std::vector<std::shared_ptr<Predictor>> replicas, const EngineOpt
 Engine::Engine(Predictor& predictor)
     : costs_(CostTable::untimed(predictor.images_at_once(), predictor.backend().host_visible())),
       most_(predictor.images_at_once()) {
-  start({{&predictor}});
+  start({{&predictor}}, true);
 }
 
-void Engine::start(std::span<Predictor* const> models) {
+void Engine::start(std::span<Predictor* const> models, bool lanes) {
   const auto most = static_cast<size_t>(most_);
   for (Predictor* model : models) {
     Replica& replica = replicas_.emplace_back(Replica{.model = model});
     replica.taken.reserve(most), replica.rows.reserve(most);
   }
+  for (size_t i = 0; lanes && i < models.front()->lanes(); ++i) {
+    Replica& lane = lanes_.emplace_back(Replica{.model = models.front(), .lane = i});
+    lane.taken.reserve(1), lane.rows.reserve(1);
+  }
   for (Replica& replica : replicas_) idle_.push_back(&replica);
+  for (Replica& lane : lanes_) idle_lanes_.push_back(&lane);
 }
 
 void Engine::enqueue(std::shared_ptr<Job> job) {
@@ -54,10 +71,20 @@ void Engine::enqueue(std::shared_ptr<Job> job) {
   if (max_delay_ > Job::Clock::duration::zero()) filled_.notify_all();
 }
 
+// All threads for a batch, or, where each core has a caller's images to decode or to compute, a
+// lane: then no thread waits for one that others keep from its part. A batch that has begun ends
+// first.
+std::vector<Engine::Replica*>& Engine::suitable() {
+  const auto callers = static_cast<size_t>(predictor().device().callers());
+  const bool all_have_work = !lanes_.empty() && callers >= lanes_.size();
+  return all_have_work && idle_.size() == replicas_.size() ? idle_lanes_ : idle_;
+}
+
 Engine::Replica* Engine::claim() {
-  if (idle_.empty() || ready_.empty()) return nullptr;
-  Replica* replica = idle_.back();
-  idle_.pop_back();
+  std::vector<Replica*>& idle = suitable();
+  if (idle.empty() || ready_.empty()) return nullptr;
+  Replica* replica = idle.back();
+  idle.pop_back();
   return replica;
 }
 
@@ -71,7 +98,7 @@ void Engine::submit(std::shared_ptr<Job> job) {
     enqueue(std::move(job));
     replica = claim();
   }
-  if (replica) lead(*replica, [] { return false; });
+  if (replica) lead(replica, [] { return false; });
 }
 
 void Engine::run(const std::shared_ptr<Job>& job) {
@@ -92,7 +119,7 @@ void Engine::run(const std::shared_ptr<Job>& job) {
   while (!self.over) {
     if (Replica* replica = claim()) {
       lock.unlock();
-      lead(*replica, [&] { return self.over && callers_ > 0; });
+      lead(replica, [&] { return self.over && callers_ > 0; });
       lock.lock();
     } else {
       waiters_.push_back(&self);
@@ -104,7 +131,7 @@ void Engine::run(const std::shared_ptr<Job>& job) {
 }
 
 void Engine::wake_leader() {
-  if (idle_.empty() || ready_.empty() || waiters_.empty()) return;
+  if (suitable().empty() || ready_.empty() || waiters_.empty()) return;
   waiters_.front()->changed.notify_one();
   waiters_.pop_front();
 }
@@ -140,8 +167,9 @@ int64_t Engine::alike(int64_t most) const {
   return count;
 }
 
-// The rows of the next batch. Where there are none, or it is enough, the caller no longer leads.
-bool Engine::take(Replica& replica, const std::function<bool()>& enough) {
+// Whoever ran `last` takes the rows of the next batch, to run there or elsewhere. Where there are
+// none, or it is enough, the caller no longer leads.
+Engine::Replica* Engine::take(Replica& last, const std::function<bool()>& enough) {
   std::unique_lock lock(mutex_);
   if (max_delay_ > Job::Clock::duration::zero() && !ready_.empty())
     filled_.wait_until(lock, ready_.front()->queued + max_delay_,
@@ -153,30 +181,29 @@ bool Engine::take(Replica& replica, const std::function<bool()>& enough) {
     job->done(*job);
     lock.lock();
   }
-  const bool leave = enough();
-  const int64_t most = leave ? 0 : alike(std::min(ready_rows_, most_));
-  if (most == 0) {
-    idle_.push_back(&replica);
-    if (leave) wake_leader();
-    return false;
+  (last.lane ? idle_lanes_ : idle_).push_back(&last);
+  Replica* const next = enough() ? nullptr : claim();
+  if (next) {
+    const int64_t most = next->lane ? 1 : alike(std::min(ready_rows_, most_));
+    next->batch = next->lane ? 1 : costs_.first_batch(most);
+    const auto rows = static_cast<size_t>(std::min(most, next->batch));
+    ready_rows_ -= static_cast<int64_t>(rows);
+    while (next->taken.size() < rows) {
+      const std::shared_ptr<Job>& job = ready_.front();
+      next->taken.push_back({job, job->next_++});
+      if (job->next_ == job->rows.size()) ready_.pop_front();
+    }
   }
-  replica.batch = costs_.first_batch(most);
-  const auto rows = static_cast<size_t>(std::min(most, replica.batch));
-  ready_rows_ -= static_cast<int64_t>(rows);
-  while (replica.taken.size() < rows) {
-    const std::shared_ptr<Job>& job = ready_.front();
-    replica.taken.push_back({job, job->next_++});
-    if (job->next_ == job->rows.size()) ready_.pop_front();
-  }
-  return true;
+  wake_leader();
+  return next;
 }
 
-void Engine::lead(Replica& replica, const std::function<bool()>& enough) {
-  while (take(replica, enough)) run_batch(replica);
+void Engine::lead(Replica* replica, const std::function<bool()>& enough) {
+  while ((replica = take(*replica, enough))) run_batch(*replica);
 }
 
 void Engine::run_batch(Replica& replica) {
-  auto& [model, batch, taken, rows] = replica;
+  auto& [model, lane, batch, taken, rows] = replica;
   const auto start = Job::Clock::now();
   for (const Taken& t : taken) {
     rows.push_back(t.job->rows[t.row]);
@@ -184,7 +211,7 @@ void Engine::run_batch(Replica& replica) {
   }
   std::exception_ptr error;
   try {
-    model->run_rows(rows, batch);
+    lane ? model->run_alone(rows.front(), *lane) : model->run_rows(rows, batch);
   } catch (...) {
     error = std::current_exception();
   }

@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -86,20 +87,22 @@ class Engine {
     std::shared_ptr<Job> job;
     size_t row = 0;
   };
-  // A model, and the rows of several jobs for its next run. They have their memory from the start:
-  // a leader that found none would leave its model without one for ever.
+  // A model, or a lane of one, and the rows of several jobs for its next run. They have their
+  // memory from the start: a leader that found none would leave its model without one for ever.
   struct Replica {
     Predictor* model = nullptr;
-    int64_t batch = 0;  // of the program; with fewer rows the rest is padding
+    std::optional<size_t> lane = {};  // none: all threads
+    int64_t batch = 0;                // of the program; with fewer rows the rest is padding
     std::vector<Taken> taken = {};
     std::vector<PredictorRow> rows = {};
   };
-  void start(std::span<Predictor* const> models);
+  void start(std::span<Predictor* const> models, bool lanes);
   void enqueue(std::shared_ptr<Job> job);
   void wake_leader();  // somebody who waits, where there is work and nobody runs it; under the lock
-  Replica* claim();    // one that nobody runs, where there is work for it; under the lock
-  void lead(Replica& replica, const std::function<bool()>& enough);
-  bool take(Replica& replica, const std::function<bool()>& enough);
+  std::vector<Replica*>& suitable();  // of those that nobody runs; under the lock
+  Replica* claim();  // one that nobody runs, where there is work for it; under the lock
+  void lead(Replica* replica, const std::function<bool()>& enough);
+  Replica* take(Replica& replica, const std::function<bool()>& enough);
   std::shared_ptr<Job> remove_unwanted();  // under the lock
   int64_t alike(int64_t most) const;       // under the lock
   void run_batch(Replica& replica);
@@ -108,14 +111,14 @@ class Engine {
   CostTable costs_;
   int64_t most_;
   Job::Clock::duration max_delay_{};
-  std::vector<Replica> replicas_;
+  std::vector<Replica> replicas_, lanes_;
   std::atomic<int64_t> waiting_{0};
   std::mutex mutex_;                // guards what follows
   std::condition_variable filled_;  // for who leads and waits for more rows
   std::deque<Waiter*> waiters_;
   std::deque<std::shared_ptr<Job>> ready_;
   int64_t ready_rows_ = 0;
-  std::vector<Replica*> idle_;
+  std::vector<Replica*> idle_, idle_lanes_;
   int callers_ = 0;  // in run(), whose jobs are not done
 };
 

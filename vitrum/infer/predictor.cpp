@@ -9,6 +9,7 @@
 
 #include "vitrum/core/all_finite.h"
 #include "vitrum/core/error.h"
+#include "vitrum/core/parallel.h"
 #include "vitrum/graph/taps.h"
 #include "vitrum/infer/engine.h"
 #include "vitrum/infer/prepare.h"
@@ -122,44 +123,60 @@ Predictor::Predictor(const std::string& model, const PredictorOptions& options)
     options_.keeps_float = [this](const std::string& layer) {
       return !weights_.is_quantized(layer);
     };
+  room_.backend = &device_->backend();
+  // Images that keep their shapes have too many programs for a set of them in each lane.
+  if (preprocess_.max_patches == 0)
+    for (auto& backend : make_lanes(device_->backend()))
+      lanes_.push_back(std::make_unique<Lane>(std::move(backend)));
   engine_ = std::make_unique<Engine>(*this);
 }
 
 Predictor::~Predictor() = default;
 
 // Parameters are the same whatever the shape: positions are a table that the program resizes.
-ModelProgram& Predictor::program(int64_t batch, InputStage from, InputSize size) {
+ModelProgram& Predictor::program(Room& room, int64_t batch, InputStage from, InputSize size) {
   const InputSize usual{spec_.config.image_h(), spec_.config.image_w()};
   if (size == InputSize{}) size = usual;
-  auto found = programs_.find({from, size, batch});
-  if (found == programs_.end()) {
+  auto found = room.programs.find({from, size, batch});
+  if (found == room.programs.end()) {
     // The largest first: it makes the arena that all of them share.
-    if (size != usual && programs_.empty())
-      program(static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(at_once_))), from);
-    if (size != usual) drop_oldest_shape();
+    if (size != usual && room.programs.empty())
+      program(room, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(at_once_))), from);
+    if (size != usual) drop_oldest_shape(room);
     ModelSpec spec = spec_;
     spec.config.set_image_size(size.height, size.width);
-    CompileOptions options{
-        .compute = precision(), .keeps_float = options_.keeps_float, .arena = &arena_};
+    CompileOptions options{.compute = precision(),
+                           .keeps_float = options_.keeps_float,
+                           .arena = &room.arena,
+                           .backend = room.backend};
     if (precision() == DType::kE4M3 && !options_.e4m3_everywhere) {
       Graph g(Mode::kInference);
       trace(g, spec, batch, from);
       options.keeps_float = keeps_where_slower(g, device_->backend(), options.keeps_float);
     }
-    auto program =
+    auto fresh =
         std::make_unique<ModelProgram>(spec, weights_.store(), batch, options, from, options_.taps);
-    found = programs_.emplace(std::tuple(from, size, batch), Compiled{std::move(program)}).first;
+    found = room.programs.emplace(std::tuple(from, size, batch), Room::Compiled{std::move(fresh)})
+                .first;
   }
-  found->second.used = ++runs_;
+  found->second.used = ++room.runs;
   return *found->second.program;
 }
 
 // Photos have a few shapes, but there may be hundreds.
-void Predictor::drop_oldest_shape() {
+void Predictor::drop_oldest_shape(Room& room) {
   constexpr size_t kMostPrograms = 64;
-  if (programs_.size() < kMostPrograms) return;
-  programs_.erase(
-      std::ranges::min_element(programs_, {}, [](const auto& entry) { return entry.second.used; }));
+  if (room.programs.size() < kMostPrograms) return;
+  room.programs.erase(std::ranges::min_element(
+      room.programs, {}, [](const auto& entry) { return entry.second.used; }));
+}
+
+ModelProgram& Predictor::program(Lane& lane) {
+  if (!lane.program) {
+    const SharedDevice::Turn turn(*device_);
+    lane.program = &program(lane.room, 1);
+  }
+  return *lane.program;
 }
 
 void Predictor::run_batches(InputStage from, size_t images, const Exchange& fill,
@@ -168,7 +185,7 @@ void Predictor::run_batches(InputStage from, size_t images, const Exchange& fill
     const size_t left = images - done, most = static_cast<size_t>(at_once_);
     batch = left >= most ? most : std::bit_floor(left);
     const SharedDevice::Turn turn(*device_);
-    ModelProgram& program = this->program(static_cast<int64_t>(batch), from);
+    ModelProgram& program = this->program(room_, static_cast<int64_t>(batch), from);
     fill(program, done);
     program.run();
     read(program, done);
@@ -205,32 +222,42 @@ void Predictor::run_job(const std::shared_ptr<Job>& job, std::span<const float> 
 }
 
 void Predictor::run_rows(std::span<PredictorRow> rows, int64_t batch) {
-  const auto size = static_cast<size_t>(batch), outputs = static_cast<size_t>(classes()),
-             width = static_cast<size_t>(dimension());
   const SharedDevice::Turn turn(*device_);
   const InputSize shape = rows.empty() ? InputSize{} : rows.front().size;
-  ModelProgram& program = this->program(batch, InputStage::kPixels, shape);
+  run(program(room_, batch, InputStage::kPixels, shape), room_, rows);
+}
+
+void Predictor::run_alone(PredictorRow& row, size_t number) {
+  Lane& lane = *lanes_[number];
+  const std::lock_guard turn(lane.turn);
+  run(program(lane), lane.room, {&row, 1});
+}
+
+void Predictor::run(ModelProgram& program, Room& room, std::span<PredictorRow> rows) {
+  const auto size = static_cast<size_t>(program.batch()), outputs = static_cast<size_t>(classes()),
+             width = static_cast<size_t>(dimension());
+  auto& [backend, arena, programs, runs, logits, features, tapped] = room;
   for (size_t i = 0; i < rows.size(); ++i) program.upload_image(i, rows[i].pixels);
   program.run();
-  logits_.resize(size * outputs), features_.resize(size * width);
-  if (outputs > 0) program.read_logits(logits_.data());
-  program.read_features(features_.data());
+  logits.resize(size * outputs), features.resize(size * width);
+  if (outputs > 0) program.read_logits(logits.data());
+  program.read_features(features.data());
   const bool wants_taps = !rows.empty() && !rows.front().taps.empty();
-  tapped_.resize(wants_taps ? tap_shapes_.size() : 0);
-  for (size_t t = 0; t < tapped_.size(); ++t) {
-    tapped_[t].resize(size * static_cast<size_t>(tap_shapes_[t].numel()));
-    program.read_tap(t, tapped_[t].data());
+  tapped.resize(wants_taps ? tap_shapes_.size() : 0);
+  for (size_t t = 0; t < tapped.size(); ++t) {
+    tapped[t].resize(size * static_cast<size_t>(tap_shapes_[t].numel()));
+    program.read_tap(t, tapped[t].data());
   }
   weights_.check_intact();
   for (size_t i = 0; i < rows.size(); ++i) {
     PredictorRow& row = rows[i];
-    const auto row_logits = std::span(logits_).subspan(i * outputs, outputs),
-               row_features = std::span(features_).subspan(i * width, width);
+    const auto row_logits = std::span(logits).subspan(i * outputs, outputs),
+               row_features = std::span(features).subspan(i * width, width);
     row.finite = all_finite(row_logits) && all_finite(row_features);
     if (row.logits) std::ranges::copy(row_logits, row.logits);
     if (row.features) std::ranges::copy(row_features, row.features);
     for (size_t t = 0; t < row.taps.size(); ++t)
-      std::copy_n(tapped_[t].data() + i * (tapped_[t].size() / size), tapped_[t].size() / size,
+      std::copy_n(tapped[t].data() + i * (tapped[t].size() / size), tapped[t].size() / size,
                   row.taps[t]);
   }
 }
@@ -254,7 +281,7 @@ CostTable Predictor::warm_up() {
   // The largest first: it makes the arena that all of them share.
   for (int64_t batch = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(at_once_)));
        batch >= 1; batch /= 2) {
-    ModelProgram& program = this->program(batch);
+    ModelProgram& program = this->program(room_, batch);
     seconds(program);  // captures graphs
     logits.resize(static_cast<size_t>(batch * classes()));
     if (!logits.empty()) program.read_logits(logits.data());
@@ -266,9 +293,47 @@ CostTable Predictor::warm_up() {
     for (auto& [batch, best] : entries) {
       double spent = 0;
       for (double last; spent < kRound; spent += last)
-        best = std::min(best, last = seconds(program(batch)));
+        best = std::min(best, last = seconds(program(room_, batch)));
     }
   return CostTable(std::move(entries));
+}
+
+// The least seconds that an image takes.
+double Predictor::time_alone(Lane& lane, double enough) {
+  const std::lock_guard turn(lane.turn);
+  ModelProgram& program = this->program(lane);
+  std::vector<float> features(static_cast<size_t>(dimension()));
+  double best = std::numeric_limits<double>::infinity(), spent = 0;
+  for (int runs = 0; runs < 4 || spent < enough; ++runs) {
+    const auto start = std::chrono::steady_clock::now();
+    program.run();
+    program.read_features(features.data());
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    spent += seconds.count(), best = std::min(best, seconds.count());
+  }
+  return best;
+}
+
+double Predictor::warm_up_lanes() {
+  constexpr double kEnough = 0.05;  // seconds
+  for (const auto& lane : lanes_) {
+    const std::lock_guard turn(lane->turn);
+    program(*lane);
+  }
+  std::vector<double> rates(lanes_.size());
+  ThreadPool pool(static_cast<int>(lanes_.size()));
+  pool.run(static_cast<int64_t>(lanes_.size()), [&](int64_t task, int) {
+    const auto i = static_cast<size_t>(task);
+    rates[i] = 1 / time_alone(*lanes_[i], kEnough);
+  });
+  return std::accumulate(rates.begin(), rates.end(), 0.);
+}
+
+void Predictor::drop_lanes() {
+  for (const auto& lane : lanes_) {
+    const std::lock_guard turn(lane->turn);
+    lane->program = nullptr, lane->room.programs.clear(), lane->room.arena = {};
+  }
 }
 
 void Predictor::check_answer(std::span<const float> answer) const {
@@ -290,6 +355,7 @@ InputSize Predictor::preprocess(const Image& image, std::span<uint8_t> pixels) c
 }
 
 Predictor::Outputs Predictor::run_one(const Image& image) {
+  const SharedDevice::Caller caller(*device_);
   std::vector<uint8_t> pixels(Preprocessor(preprocess_).bytes());
   const InputSize size = preprocess(image, pixels);
   Outputs out{std::vector<float>(static_cast<size_t>(classes())),

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -126,14 +127,52 @@ class Predictor {
   // Compiles the programs of every batch size, and times them.
   CostTable warm_up();
 
+  // On a CPU with several threads there is a lane for each of them, with a program for one image.
+  // Lanes run beside each other and beside a turn of the device, each on the thread that calls it:
+  // where all threads have images, none waits for another.
+  size_t lanes() const { return lanes_.size(); }
+  void run_alone(PredictorRow& row, size_t number);
+  // Compiles their programs, and times all of them at once: images per second.
+  double warm_up_lanes();
+  void drop_lanes();  // gives back their memory, until they run again
+
  private:
   struct Outputs {
     std::vector<float> logits, features;
   };
   Outputs run_one(const Image& image);
   void run_job(const std::shared_ptr<Job>& job, std::span<const float> answer);
-  ModelProgram& program(int64_t batch, InputStage from = InputStage::kPixels, InputSize size = {});
-  void drop_oldest_shape();
+  // Programs, and what they share, since one runs at a time.
+  struct Room {
+    Backend* backend = nullptr;
+    SharedArena arena = {};
+    // By input, its size where images keep their shapes, and batch size. Compiled when first
+    // needed, and of shapes those kept that were needed last.
+    struct Compiled {
+      std::unique_ptr<ModelProgram> program;
+      uint64_t used = 0;  // the higher, the later
+    };
+    std::map<std::tuple<InputStage, InputSize, int64_t>, Compiled> programs = {};
+    uint64_t runs = 0;
+    std::vector<float> logits = {}, features = {};  // of one batch
+    std::vector<std::vector<float>> tapped = {};
+  };
+  struct Lane {
+    explicit Lane(std::unique_ptr<Backend> its) : backend(std::move(its)) {
+      room.backend = backend.get();
+    }
+    std::unique_ptr<Backend> backend;
+    std::mutex turn;
+    Room room;
+    ModelProgram* program = nullptr;
+  };
+  // During a turn of the device, whoever's room it is: compiling packs weights, which all share.
+  ModelProgram& program(Room& room, int64_t batch, InputStage from = InputStage::kPixels,
+                        InputSize size = {});
+  ModelProgram& program(Lane& lane);
+  static void drop_oldest_shape(Room& room);
+  void run(ModelProgram& program, Room& room, std::span<PredictorRow> rows);
+  double time_alone(Lane& lane, double enough);
 
   std::string path_;
   PredictorOptions options_;
@@ -148,19 +187,10 @@ class Predictor {
   Preprocess preprocess_;
   mutable Spares<Preprocessor> preprocessors_;  // as many as were busy at once
   int64_t at_once_;
-  // What follows is only touched by who has a turn of the device.
-  SharedArena arena_;  // of all programs, since one runs at a time
-  // By input, its size where images keep their shapes, and batch size: those of the engine's
-  // CostTable, and in run_batches() powers of two. Compiled when first needed, and of shapes those
-  // kept that were needed last.
-  struct Compiled {
-    std::unique_ptr<ModelProgram> program;
-    uint64_t used = 0;  // the higher, the later
-  };
-  std::map<std::tuple<InputStage, InputSize, int64_t>, Compiled> programs_;
-  uint64_t runs_ = 0;
-  std::vector<float> logits_, features_;  // of one batch
-  std::vector<std::vector<float>> tapped_;
+  // Only touched by who has a turn of the device. Its batch sizes are those of the engine's
+  // CostTable, and in run_batches() powers of two.
+  Room room_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<Engine> engine_;
 };
 

@@ -18,6 +18,23 @@ class SharedDevice {
 
   Backend& backend() const { return *backend_; }
 
+  // A thread with images for one of the models, for as long as it lives: from before they are
+  // decoded until they are answered, or handed to others. Where there are as many of these as
+  // cores, none of the cores would be idle if each thread computed its own images by itself.
+  class Caller {
+   public:
+    explicit Caller(SharedDevice& device) : device_(device) {
+      device.callers_.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Caller() { device_.callers_.fetch_sub(1, std::memory_order_relaxed); }
+    Caller(const Caller&) = delete;
+    Caller& operator=(const Caller&) = delete;
+
+   private:
+    SharedDevice& device_;
+  };
+  int callers() const { return callers_.load(std::memory_order_relaxed); }
+
   // Holds the device for as long as it lives.
   class Turn {
    public:
@@ -41,6 +58,7 @@ class SharedDevice {
  private:
   std::unique_ptr<Backend> backend_;
   std::atomic<uint64_t> next_{0}, serving_{0};
+  std::atomic<int> callers_{0};
 };
 
 }  // namespace vitrum

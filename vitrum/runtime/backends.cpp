@@ -96,6 +96,14 @@ std::unique_ptr<Backend> make_backend(const DeviceOptions& options) {
   fail_usage("unknown device '{}'{}", device, did_you_mean(device, known, kOthers));
 }
 
+std::vector<std::unique_ptr<Backend>> make_lanes([[maybe_unused]] Backend& backend) {
+#if VITRUM_HAS_CPU_BACKEND
+  return make_cpu_lanes(backend);
+#else
+  return {};
+#endif
+}
+
 void copy_on_device(Backend& backend, void* to, const void* from, size_t bytes, void* stream) {
   if (backend.host_visible())
     fail_usage("a tensor is in a card's memory, but the model runs on {}; copy it to the CPU first",

@@ -16,6 +16,10 @@ struct DeviceOptions {
 // An unknown device, or one this machine or build lacks, is a usage error that says what there is.
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options);
 
+// For each thread of a CPU backend another one that computes the same bits on the thread that calls
+// it, so that programs may run beside each other; none where that makes no sense.
+std::vector<std::unique_ptr<Backend>> make_lanes(Backend& backend);
+
 struct BackendStatus {
   std::string name;
   bool available = false;

@@ -49,7 +49,7 @@ const QLinear* quantized_layer(const Graph& g, ValueId id) {
 
 Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
                  const CompileOptions& options)
-    : store_(store) {
+    : store_(store), backend_(options.backend ? *options.backend : store.backend()) {
   if (options.compute == DType::kI8) quantize(g, options.keeps_float);
   if (options.compute == DType::kE4M3)
     quantize_e4m3(
@@ -60,19 +60,19 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
   read.insert(read.end(), options.taps.begin(), options.taps.end());
   drop_dead(g, read);
   const std::vector<FoldedValue> folded = fold(g, read, store, options.weights);
-  compute_again(g, read, store.backend(), store.packed());
-  Joints joints = find_joints(g, read, store.backend(), store.packed());
+  compute_again(g, read, backend_, store.packed());
+  Joints joints = find_joints(g, read, backend_, store.packed());
   plan_ = plan_memory(g, read, options.share_memory, joints.with_next);
   const auto bytes = static_cast<size_t>(plan_.bytes);
   if (options.arena && !options.arena->buffer.data())
-    options.arena->buffer = store.backend().allocate(bytes);
+    options.arena->buffer = backend_.allocate(bytes);
   const bool fits = options.arena && options.arena->buffer.size() >= bytes;
-  if (!fits) own_arena_ = store.backend().allocate(bytes);
+  if (!fits) own_arena_ = backend_.allocate(bytes);
   arena_ = fits ? options.arena->buffer.data() : own_arena_.data();
   for (ValueId id = 0; id < static_cast<ValueId>(g.values.size()); ++id)
     views_.push_back(bind(g, id, options));
   for (const FoldedValue& f : folded)
-    store.backend().upload(views_[static_cast<size_t>(f.id)], f.bytes.data());
+    backend_.upload(views_[static_cast<size_t>(f.id)], f.bytes.data());
   Kernels kernels;
   const auto view = [&](ValueId id) { return views_[static_cast<size_t>(id)]; };
   const std::vector<size_t> last = last_readers(g, read);
@@ -92,8 +92,8 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
       summed_.emplace_back(joint.first, view(joint.columns));
     }
     // One kernel a node all the same: the first of joined ones has the work of all.
-    kernels.push_back(nodes.size() > 1 ? store.backend().lower_joined(nodes)
-                                       : store.backend().lower(*nodes[0].op, nodes[0].io));
+    kernels.push_back(nodes.size() > 1 ? backend_.lower_joined(nodes)
+                                       : backend_.lower(*nodes[0].op, nodes[0].io));
     add_steps(g, joint.first, nodes, *kernels.back());
     for (size_t k = 1; k < nodes.size(); ++k) kernels.push_back(make_kernel([] {}));
   }
@@ -103,7 +103,7 @@ Program::Program(Graph& g, std::span<const Value> outputs, ParamStore& store,
     for (auto& kernel : kernels)
       kernel = in_a_row({options.side->start(), kernel, options.side->end()});
   }
-  sequence_ = store.backend().prepare(std::move(kernels));
+  sequence_ = backend_.prepare(std::move(kernels));
 }
 
 void Program::add_steps(const Graph& g, size_t first, std::span<const ChainNode> joined,
@@ -135,7 +135,7 @@ TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& optio
     }
   const auto own = [&] {
     const size_t bytes = static_cast<size_t>(info.shape.numel()) * size_of(info.dtype);
-    owned_.push_back(store_.backend().allocate(bytes));
+    owned_.push_back(backend_.allocate(bytes));
     return TensorView{owned_.back().data(), info.shape, info.dtype};
   };
   const auto param = static_cast<size_t>(info.param);
@@ -145,9 +145,9 @@ TensorView Program::bind(const Graph& g, ValueId id, const CompileOptions& optio
       const TensorView view = own();
       if (info.dtype == DType::kF64) {
         const std::vector<double> wide(info.data.begin(), info.data.end());
-        store_.backend().upload(view, wide.data());
+        backend_.upload(view, wide.data());
       } else {
-        store_.backend().upload(view, info.data.data());
+        backend_.upload(view, info.data.data());
       }
       return view;
     }
@@ -211,7 +211,7 @@ void Program::upload_part(Value v, size_t i, const void* from) {
   const int64_t elements = whole.shape.numel() / whole.shape[0];
   auto* at = static_cast<std::byte*>(whole.data) +
              i * (whole.bytes() / static_cast<size_t>(whole.shape[0]));
-  store_.backend().upload({at, {elements}, whole.dtype}, from);
+  backend_.upload({at, {elements}, whole.dtype}, from);
 }
 
 double Program::read_scalar(Value v) const {
@@ -219,8 +219,8 @@ double Program::read_scalar(Value v) const {
   float single = 0;
   double wide = 0;
   if (view.dtype == DType::kF64)
-    return store_.backend().download(&wide, {view.data, {1}, view.dtype}), wide;
-  store_.backend().download(&single, {view.data, {1}, view.dtype});
+    return backend_.download(&wide, {view.data, {1}, view.dtype}), wide;
+  backend_.download(&single, {view.data, {1}, view.dtype});
   return static_cast<double>(single);
 }
 

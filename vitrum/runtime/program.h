@@ -38,6 +38,8 @@ struct CompileOptions {
   std::vector<Shared> shared = {};
   SharedArena* arena = nullptr;  // null: an arena of its own; else it outlives the program
   SideStream* side = nullptr;    // its kernels are of this one, which outlives the program
+  // To run on, where that is not the store's: one with the same memory, which outlives the program.
+  Backend* backend = nullptr;
 };
 
 // A planned and lowered graph. Built once; run() replays it without allocating.
@@ -73,12 +75,12 @@ class Program {
   void run_traced(const Trace& after);
 
   TensorView operator[](Value v) const { return views_[static_cast<size_t>(v.id())]; }
-  void upload(Value v, const void* from) { store_.backend().upload((*this)[v], from); }
+  void upload(Value v, const void* from) { backend_.upload((*this)[v], from); }
   // The i-th of the first dimension alone.
   void upload_part(Value v, size_t i, const void* from);
-  void download(void* to, Value v) const { store_.backend().download(to, (*this)[v]); }
+  void download(void* to, Value v) const { backend_.download(to, (*this)[v]); }
   void download_later(void* to, Value v) const {  // see Backend
-    store_.backend().download_later(to, (*this)[v]);
+    backend_.download_later(to, (*this)[v]);
   }
   double read_scalar(Value v) const;
 
@@ -98,6 +100,7 @@ class Program {
                  const Kernel& kernel);
 
   ParamStore& store_;
+  Backend& backend_;
   Plan plan_;
   Buffer own_arena_;
   std::byte* arena_ = nullptr;

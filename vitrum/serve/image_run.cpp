@@ -42,6 +42,7 @@ class Run : public std::enable_shared_from_this<Run> {
   // Decodes an image and hands it to the model.
   void take(size_t i) {
     ImageAnswer& answer = answers_[i];
+    const SharedDevice::Caller caller(run_.model->engine().predictor().device());
     if (!exchange_->wanted()) return drop(i);
     const auto start = Clock::now();
     try {
