@@ -51,7 +51,7 @@ struct SiglipNaflex : ViTFiles {
        PositionRule::kBilinear,
        1e-6f,
        Act::kGeluTanh},
-      // The names are those of the models of one size.
+      // The names are those of the models of one size, whose files this must read as theirs does.
       {"vit",
        "hf",
        "Hugging Face transformers",
@@ -59,7 +59,7 @@ struct SiglipNaflex : ViTFiles {
        kSiglipIgnored,
        {},
        kSiglipProbes,
-       PositionRule::kBilinear,
+       PositionRule::kBicubic,
        1e-6f,
        Act::kGeluTanh},
   };
