@@ -190,6 +190,23 @@ TEST(ConvFamilyFiles, ConfigsAreWrittenAndReadAgain) {
   }
 }
 
+// Windows of no size say that nothing was trained before.
+TEST(ConvFamilyFiles, WindowsOfPretrainingMaySayNothing) {
+  const ModelSpec spec = parse_model_config(
+      R"({"architecture": "swinv2_tiny_window8_256",
+          "model_args": {"pretrained_window_sizes": [0, 0, 0, 0]}})",
+      "c");
+  EXPECT_TRUE(spec.config.as<SwinV2Config>()->pretrained_windows.empty());
+}
+
+// timm's ConvNeXt has one epsilon for all its norms.
+TEST(ConvFamilyFiles, TimmIsNotOfferedTwoEpsilons) {
+  ModelSpec spec = resolve_model("convnext_tiny");
+  EXPECT_EQ(model_config_text(spec).find("vitrum_convnext"), std::string::npos);
+  spec.config.as<ConvNeXtConfig>()->head_eps = 1e-5f;
+  EXPECT_NE(model_config_text(spec).find("vitrum_convnext"), std::string::npos);
+}
+
 TEST(ConvFamilyFiles, HostileConfigsAreNamed) {
   const auto timm = [](const std::string& name, const std::string& more, const char* part) {
     const std::string text = R"({"architecture": ")" + name + R"(", "model_args": {)" + more + "}}";
