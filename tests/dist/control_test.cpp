@@ -65,6 +65,23 @@ TEST(Control, AdviceIsForALostProcess) {
   EXPECT_ERROR(lost.control->explain(1), kRankLost, "rank 1 (b) died at step 0; start it again");
 }
 
+// The first process says itself why it ends, and may be gone before the second one is.
+TEST(Control, WhatTheFirstSaidIsNotSaidAgain) {
+  std::array<int, 2> fds{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds.data()), 0);
+  Descriptor first(fds[0]);
+  std::vector<Descriptor> lines(2);
+  lines[0] = Descriptor(fds[1]);
+  Control second(1, std::move(lines), {"rank 0 (a)", "rank 1 (b)"}, 60s, {});
+  const std::array<uint8_t, 8> verdict = {2, static_cast<uint8_t>(ErrorKind::kInput), 0, 0, 3};
+  ASSERT_EQ(send(first.get(), verdict.data(), verdict.size(), MSG_NOSIGNAL), 8);
+  ASSERT_EQ(send(first.get(), "why", 3, MSG_NOSIGNAL), 3);
+  EXPECT_ERROR(second.explain(0), ErrorKind::kInput, "why");
+  first = {};
+  std::this_thread::sleep_for(300ms);  // it looks ten times a second
+  EXPECT_FALSE(second.speaks());
+}
+
 // Who has finished waits for the others, and need not say so.
 TEST(Control, WhoHasFinishedMayBeSilent) {
   Line line(1s);
