@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <optional>
+#include <utility>
 
 #include "vitrum/c/structs.h"
 #include "vitrum/core/all_finite.h"
@@ -14,21 +14,25 @@
 namespace vitrum::c {
 namespace {
 
-// One of the cores, for as long as it lives.
-struct Core {
-  explicit Core(std::counting_semaphore<>& all) : all(all) { all.acquire(); }
-  ~Core() { all.release(); }
+// One of the cores, until it is given back.
+class Core {
+ public:
+  explicit Core(std::counting_semaphore<>& all) : all_(&all) { all.acquire(); }
+  ~Core() { release(); }
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
-  std::counting_semaphore<>& all;
+  void release() {
+    if (all_) std::exchange(all_, nullptr)->release();
+  }
+
+ private:
+  std::counting_semaphore<>* all_;
 };
 
-// As the model takes them.
-std::vector<uint8_t> pixels_of(vitrum_model& model, const std::function<Image()>& decode) {
-  const ModelConfig& c = model.predictor->model().config;
-  std::vector<uint8_t> pixels(static_cast<size_t>(c.channels() * c.image_h() * c.image_w()));
-  model.predictor->preprocess(decode(), pixels);
-  return pixels;
+// As the model takes them, and how large it wants the image to be.
+InputSize pixels_of(const Predictor& predictor, const Image& image, std::vector<uint8_t>& pixels) {
+  pixels.resize(Preprocessor(predictor.input()).bytes());
+  return predictor.preprocess(image, pixels);
 }
 
 // What was wrong with the inputs of this thread's last call.
@@ -258,12 +262,14 @@ void predict_image(vitrum_model& model, const std::function<Image()>& decode, fl
                    float* features) {
   Predictor& predictor = *model.predictor;
   const SharedDevice::Caller caller(predictor.device());
-  std::optional<Core> core(model.cores);
-  const std::vector<uint8_t> pixels = pixels_of(model, decode);
+  Core core(model.cores);
+  std::vector<uint8_t> pixels;
+  const InputSize size = pixels_of(predictor, decode(), pixels);
   // Where callers compute in lanes each goes on with its core; else others decode meanwhile.
-  if (!model.coalesces || predictor.lanes() == 0) core.reset();
+  if (!model.coalesces || predictor.lanes() == 0) core.release();
   const auto job = std::make_shared<Job>();
-  job->rows.push_back({.pixels = pixels.data(), .logits = logits, .features = features});
+  job->rows.push_back(
+      {.pixels = pixels.data(), .logits = logits, .features = features, .size = size});
   if (model.coalesces)
     predictor.engine().run(job);
   else
