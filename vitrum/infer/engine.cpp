@@ -12,11 +12,11 @@ CostTable warm_up(const std::vector<std::shared_ptr<Predictor>>& replicas) {
   return replicas.front()->warm_up();
 }
 
-// Whether an image on each thread is about as fast as batches on all of them; that nobody waits for
-// others under load comes on top. Who wants batches to fill wants no lanes.
+// Whether an image on each thread is about as fast as batches on all of them while nobody decodes;
+// under load batches lose more than that. Who wants batches to fill wants no lanes.
 bool lanes_pay(Predictor& model, const CostTable& costs, int64_t batch,
                const EngineOptions& options) {
-  constexpr double kAboutAsFast = 0.95;
+  constexpr double kAboutAsFast = 0.9;
   const double rate = static_cast<double>(batch) / costs.seconds(batch);
   const bool pay =
       options.max_delay == 0 && model.lanes() > 0 && model.warm_up_lanes() >= kAboutAsFast * rate;

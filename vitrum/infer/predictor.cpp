@@ -267,7 +267,7 @@ void Predictor::run(ModelProgram& program, Room& room, std::span<PredictorRow> r
 // and small ones run as long as they need to be seen undisturbed.
 CostTable Predictor::warm_up() {
   constexpr int kRounds = 4;
-  constexpr double kRound = 0.012;  // seconds of a size
+  constexpr double kRound = 0.006;  // seconds of a size
   const SharedDevice::Turn turn(*device_);
   std::vector<CostTable::Entry> entries;
   std::vector<float> features, logits;
@@ -304,7 +304,7 @@ double Predictor::time_alone(Lane& lane, double enough) {
   ModelProgram& program = this->program(lane);
   std::vector<float> features(static_cast<size_t>(dimension()));
   double best = std::numeric_limits<double>::infinity(), spent = 0;
-  for (int runs = 0; runs < 4 || spent < enough; ++runs) {
+  for (int runs = 0; runs < 4 || (spent < enough && runs < 100); ++runs) {
     const auto start = std::chrono::steady_clock::now();
     program.run();
     program.read_features(features.data());
@@ -315,7 +315,7 @@ double Predictor::time_alone(Lane& lane, double enough) {
 }
 
 double Predictor::warm_up_lanes() {
-  constexpr double kEnough = 0.05;  // seconds
+  constexpr double kEnough = 0.1;  // seconds
   for (const auto& lane : lanes_) {
     const std::lock_guard turn(lane->turn);
     program(*lane);
