@@ -393,7 +393,8 @@ TEST(Cli, BenchCountsWhatIsComputed) {
                    (dir / model))["macs"];
   };
   EXPECT_EQ(macs("infer", "dropping"), macs("infer", "whole"));
-  EXPECT_EQ(macs("train", "whole"), macs("infer", "whole"));
+  // The last block's tokens that nobody reads are left out.
+  EXPECT_LT(macs("infer", "whole"), macs("train", "whole"));
   EXPECT_LT(macs("train", "dropping"), macs("train", "whole"));
   EXPECT_NE(macs("pretrain", "whole"), macs("train", "whole"));  // a decoder, and fewer patches
 }
