@@ -184,6 +184,7 @@ class Sandbox:
         self.must("ln -s photos imagenet; ln -s photos pets; printf 'a cat\\na dog\\n' > names.txt")
         # Its text tower reads the vocabulary of the tests.
         self.must(f"cp -r {ROOT}/tests/golden/words/clip clip-vit-base-patch32")
+        self.must(f"cp -r {ROOT}/tests/golden/naflex siglip2-base-patch16-naflex")
 
 
 # How a command of the pages becomes one for the sandbox.
@@ -192,7 +193,7 @@ REWRITES = [
     (r"folder:sorted", "folder:photos"),
     (r"cifar10:DIR", "mnist:mnist"),
     (r"--recipe recipes/cifar10-\S+", "--model vit_mnist"),
-    (r"--teacher \S+", "--teacher runs/mnist-vit-1/best"),
+    (r"--teacher (?!resnet18_cifar)\S+", "--teacher runs/mnist-vit-1/best"),
     (r"--set image_size=224 --set crop_pct=1", "--set image_size=28"),  # vit_mnist's patches are 7 x 7
     (r"--weights DIR --data mnist:mnist", "--weights runs/mnist-vit-1/best --data mnist:mnist"),
     (r"--data shards:DIR --model M ", "--data shards:photos-shards --model DIR "),
