@@ -82,8 +82,9 @@ TEST(Clip, ReadsSiglip2ForAnyShape) {
   EXPECT_EQ(pair.config.image_h(), 256);  // where one size is asked for
   EXPECT_EQ(pair.preprocess.max_patches, 256);
   EXPECT_EQ(pair.preprocess.interpolation, "bilinear");
-  const ModelSpec more = parse(R"({"model_type": "siglip2_vision_model", "num_patches": 729})",
-                               R"({"max_num_patches": 1000, "resample": 3})");
+  const ModelSpec more =
+      parse(R"({"model_type": "siglip2_vision_model", "num_patches": 729})",
+            R"({"max_num_patches": 1000, "resample": 3, "image_mean": [0.25, 0.25, 0.25]})");
   EXPECT_EQ(vit_of(more).position_grid, 27);
   EXPECT_EQ(more.config.image_w(), 31 * 16);
   EXPECT_EQ(more.preprocess.max_patches, 1000);

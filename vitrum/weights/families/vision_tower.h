@@ -11,9 +11,12 @@
 namespace vitrum {
 
 inline constexpr NameRule kTowerRules[] = {
-    {"patch_embed.proj.weight", "embeddings.patch_embedding.weight", {}, Layout::kConv},
+    {"patch_embed.proj.weight", "embeddings.patch_embedding.weight", {}, Layout::kPatch},
     {"patch_embed.proj", "embeddings.patch_embedding"},
     {"pos_embed", "embeddings.position_embedding.weight", {}, Layout::kSqueezed},
+    // SigLIP 2's for images of any shape. A classifier of these, without a pooling head, has no
+    // names that CLIP's had not.
+    {"pos_grid", "embeddings.position_embedding.weight", {}, Layout::kKernel},
     {"blocks.{i}.norm1", "encoder.layers.{i}.layer_norm1"},
     {"blocks.{i}.attn.qkv", "encoder.layers.{i}.self_attn.{q_proj,k_proj,v_proj}"},
     {"blocks.{i}.attn.proj", "encoder.layers.{i}.self_attn.out_proj"},
@@ -23,12 +26,7 @@ inline constexpr NameRule kTowerRules[] = {
     {"norm", "post_layernorm"},
 };
 
-// SigLIP's. The query's projection and that of keys and values are parts of one tensor; positions
-// may be those of a square, for images of any shape.
-inline constexpr NameRule kSiglipPatches[] = {
-    {"patch_embed.proj.weight", "embeddings.patch_embedding.weight", {}, Layout::kPatch},
-    {"pos_grid", "embeddings.position_embedding.weight", {}, Layout::kKernel},
-};
+// SigLIP's. The query's projection and that of keys and values are parts of one tensor.
 inline constexpr NameRule kSiglipPool[] = {
     {"attn_pool.latent", "head.probe"},
     {"attn_pool.q.weight", "head.attention.in_proj_weight[0:1/3]"},
@@ -40,7 +38,7 @@ inline constexpr NameRule kSiglipPool[] = {
     {"attn_pool.mlp", "head.mlp"},
     {"head", "^classifier"},
 };
-inline constexpr auto kSiglipRules = joined(kSiglipPatches, kTowerRules, kSiglipPool);
+inline constexpr auto kSiglipRules = joined(kTowerRules, kSiglipPool);
 
 // A text tower beside the image tower is no part of it; a table of numbers from 0 on is no weight;
 // and where the mean is taken, the pooling head is of no use.
