@@ -29,8 +29,7 @@ __device__ __forceinline__ __half2 exp2_approx(__half2 x) {
   const __half2_raw raw = x;
   uint32_t from = raw.x | uint32_t{raw.y} << 16, to;
   asm("ex2.approx.f16x2 %0, %1;" : "=r"(to) : "r"(from));
-  return __half2(
-      __half2_raw{static_cast<uint16_t>(to & 0xffff), static_cast<uint16_t>(to >> 16)});
+  return __half2(__half2_raw{static_cast<uint16_t>(to & 0xffff), static_cast<uint16_t>(to >> 16)});
 }
 __device__ __forceinline__ uint2 gelu_to_e4m3(const Eight& x, float inverse) {
   const __half2 by = __float2half2_rn(inverse), end = twice_f16(kGeluEnd16), zero = twice_f16(0);
