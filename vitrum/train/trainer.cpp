@@ -79,9 +79,11 @@ TrainResult Trainer::run(const TrainHooks& hooks) {
   try {
     if (features_ && !finished()) fill_features(interrupt, hooks);
     agree(interrupt);
-    while (!finished() && signal(interrupt) == 0)
-      if (!train_epoch(interrupt, hooks) || !close_epoch(interrupt, hooks))
-        save(at_, /*last=*/true);
+    while (!finished() && signal(interrupt) == 0) {
+      const bool whole = train_epoch(interrupt, hooks);
+      laps_.end("training");
+      if (!whole || !close_epoch(interrupt, hooks)) save(at_, /*last=*/true);
+    }
     if (saver_) report(saver_->finish(), hooks);
     laps_.end("saving");
   } catch (...) {
@@ -146,7 +148,6 @@ bool Trainer::train_epoch(const InterruptGuard& interrupt, const TrainHooks& hoo
     estimate(hooks, progress);
   }
   progress.clear();
-  laps_.end("training");
   return true;
 }
 
