@@ -23,16 +23,7 @@ std::string preprocessor(const ViTConfig& c) {
 struct Siglip : ViTFiles {
   static constexpr Dialect kDialects[] = {
       kTimmViT,
-      {"vit",
-       "hf",
-       "Hugging Face transformers",
-       kSiglipRules,
-       kSiglipIgnored,
-       {},
-       kSiglipProbes,
-       PositionRule::kBicubic,
-       1e-6f,
-       Act::kGeluTanh},
+      kSiglipHf,
       // Its towers are timm's.
       {"vit",
        "open_clip",

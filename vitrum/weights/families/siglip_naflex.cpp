@@ -51,17 +51,7 @@ struct SiglipNaflex : ViTFiles {
        PositionRule::kBilinear,
        1e-6f,
        Act::kGeluTanh},
-      // The names are those of the models of one size, whose files this must read as theirs does.
-      {"vit",
-       "hf",
-       "Hugging Face transformers",
-       kSiglipRules,
-       kSiglipIgnored,
-       {},
-       kSiglipProbes,
-       PositionRule::kBicubic,
-       1e-6f,
-       Act::kGeluTanh},
+      kSiglipHf,
   };
   static constexpr std::string_view kHf[] = {"siglip2", "siglip2_vision_model"};
 

@@ -48,6 +48,11 @@ inline constexpr std::string_view kSiglipProbes[] = {"patch_embed.proj.weight",
                                                      "patch_embed.proj.bias", "attn_pool.latent",
                                                      "blocks.0.norm1.weight", "norm.weight"};
 
+// One set of names for models of one size and for those of any shape, read by one rule.
+inline constexpr Dialect kSiglipHf{
+    "vit", "hf",          "Hugging Face transformers", kSiglipRules, kSiglipIgnored,
+    {},    kSiglipProbes, PositionRule::kBicubic,      1e-6f,        Act::kGeluTanh};
+
 // A config is a tower's own, or has it as vision_config beside that of texts: `pair` is the
 // model_type of such.
 bool is_tower_pair(const JsonKeys& keys, std::string_view pair);
